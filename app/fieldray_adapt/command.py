@@ -214,10 +214,8 @@ def compile_pack(
         The file of the signing key; made if missing.
     packs
         The folder for the new pack. None to replace the pack, which needs the key that signed it.
-    compiler
-        The program `edgetpu_compiler`; searched on the PATH by default.
-    kinds
-        The devices to test; all devices of the program by default.
+    compiler, kinds
+        The program `edgetpu_compiler` and the devices to test, if others than those of this computer.
 
     Raises EnvironmentProblem, UsageProblem (as `compile_for_edgetpu`; compile_elsewhere; the key), BackendProblem
     (self_test), StorageProblem, PackProblem (damaged, no classifier, pack_older, pack_in_the_way).

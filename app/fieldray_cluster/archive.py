@@ -1,11 +1,12 @@
-"""Screening of an archive: the driver sends pieces of the image list to workers and collects the results.
+"""Screening of an archive: a driver sends pieces of the image list to workers and collects the results.
 
-Dask carries the messages and knows which workers are alive. This module decides which worker gets which piece, one
-piece at a time, so the piece of a dead worker is known exactly. A piece whose worker died twice is halved, until one
-image is left that has ended three workers. That image is *failed*, by name, unless the computer is at fault (see
-`pool`). Only the driver writes: first the results of a piece into the output folder, whole or not at all, then into
-this computer's store, where an image that is already stored keeps its row. So a worker, the scheduler or the driver may
-end at any time: no result is lost or stored twice.
+Dask carries the messages and knows which workers are alive. This module gives each worker one piece at a time, so that
+the piece of a dead worker is known exactly. A piece whose worker died twice is halved, down to a single image. An image
+that has ended three workers is *failed*, unless the computer is at fault (see `worker_registry`).
+
+Only the driver writes. It writes the results of a piece to the output folder, whole or not at all, then to the results
+database of this computer. Stored images keep their row. So worker, scheduler and driver may end at any time: no result
+is lost, and none is stored twice.
 """
 
 from __future__ import annotations
@@ -58,20 +59,28 @@ log = logging.getLogger(__name__)
 
 CHUNK_IMAGES: Final = 256
 _DEATHS_OF_SEVERAL: Final = 2
-_LATE_S: Final = 1.0  # for the word that a worker ended over its piece
-_PATIENCE_S: Final = (5.0, 10.0, 20.0, 40.0, 80.0)  # for an answer that is on its way
-_START_S, _IMAGE_S = 900.0, 60.0  # that a worker may take for a piece, and for each of its images
+_LATE_S: Final = 1.0  # wait for Dask's message that a worker died while it had a piece
+_PATIENCE_S: Final = (5.0, 10.0, 20.0, 40.0, 80.0)  # time limits of the attempts to fetch an answer
+_START_S, _IMAGE_S = 900.0, 60.0  # time limit of a worker: for a piece, and in addition for each image
 
 ScreenPiece = Callable[[PieceSpec], Sequence[Outcome]]
+"""Screens a piece on a worker."""
 CheckNode = Callable[..., Reason | None]
+"""Returns why a worker cannot screen the archive, None if it can."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class _Task:
     """A piece that a worker is screening.
 
-    hashes   hashes of the files that were sent along
-    until_s  deadline for the answer
+    Attributes
+    ----------
+    refs
+        The images of the piece.
+    hashes
+        SHA-256 of the files that were sent with the piece, by path.
+    until_s
+        Deadline for the answer, by the monotonic clock.
     """
 
     future: Future
@@ -83,7 +92,7 @@ class _Task:
 
 
 def piece_time_limit_s(images: int) -> float:
-    """The time limit for a worker on a piece with this number of images: over ten times what it needs."""
+    """Return the time limit in seconds for a worker to screen a number of images: over ten times the usual time."""
     return _START_S + _IMAGE_S * images
 
 
@@ -98,7 +107,7 @@ class NodeProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveProgress:
-    """The progress of an archive. `resumed` images had results before this start."""
+    """The progress of an archive. `resumed` images had results from an earlier start."""
 
     done: int
     total: int
@@ -110,12 +119,18 @@ class ArchiveProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PieceOptions:
-    """The division of an archive into pieces, and the functions that workers run on a piece.
+    """The division of an archive into pieces, and the functions that workers run.
 
-    chunk_images     images in a piece
-    sends_files      whether the driver reads the files and sends them with each piece
-    screen, inspect  functions that workers run on a piece, and as a check before; importable by the workers
-    time_limit_s     returns the time limit of a worker for a number of images
+    Attributes
+    ----------
+    chunk_images
+        Number of images in a piece.
+    sends_files
+        Whether the driver reads the files and sends them with each piece.
+    screen, inspect
+        Functions that workers can import: screen a piece, and check a worker beforehand.
+    time_limit_s
+        Returns the time limit of a worker in seconds for a number of images.
     """
 
     chunk_images: int = CHUNK_IMAGES
@@ -126,7 +141,7 @@ class PieceOptions:
 
 
 class ArchiveDriver:
-    """One start of the driver on an output folder.
+    """The driver of one start of an archive on an output folder.
 
     Parameters
     ----------
@@ -154,18 +169,20 @@ class ArchiveDriver:
         self._screen, self._inspect, self._sends_files = options.screen, options.inspect, options.sends_files
         self._chunk_images, self._waits_s = options.chunk_images, options.time_limit_s
         self._left: deque[Piece] = deque()
-        self._failed_in: dict[int, Piece] = {}  # by the number of an image that failed: with which it was kept
+        self._failed_in: dict[int, Piece] = {}  # the stored piece of each failed image, by the index of the image
         self._tasks: dict[str, _Task] = {}  # by the worker's address
         self._nodes_aside: dict[str, Reason] = {}
         self._faults = FaultCounts()
-        self._resumed = self._done = 0  # images that had results before, and images screened since
+        self._resumed = self._done = 0  # numbers of images with earlier results, and of images screened since
         self._began_s = time.monotonic()
         self._nodes_began_s: dict[str, float] = {}
 
     def run(self, connection: ConnectionSettings) -> ArchiveProgress:
-        """Screen all images without results. Returns the progress. After an interruption (Ctrl-C) the results stay.
+        """Screen all images without results. Returns the progress.
 
-        Raises EnvironmentProblem where there is no cluster or no node that fits, StorageProblem.
+        After an interruption (Ctrl-C) the results stay. Raises EnvironmentProblem without a cluster or a node that
+        fits,
+        StorageProblem.
         """
         self._take_over()
         self._began_s = time.monotonic()
@@ -176,9 +193,7 @@ class ArchiveDriver:
     def _take_over(self) -> None:
         """Take over the results of earlier starts.
 
-        Results of other images are screened again, and so are failed images.
-
-        A failure is always tried again, as in any run: its cause may be over, and the reason does not tell.
+        Results of other images are screened again. So are failed images, because the cause of a failure may be gone.
         """
         again: list[Piece] = []
         for piece in self._folder.finished_pieces(len(self._images)):
@@ -208,12 +223,13 @@ class ArchiveDriver:
         try:
             while self._left or self._tasks:
                 self._step(client, pool)
-        finally:  # what was given out and has not come back is to be done
+        finally:  # pieces without an answer are queued again
             for task in self._tasks.values():
                 self._left.appendleft(task.piece)
             self._tasks.clear()
 
     def _step(self, client: Client, pool: WorkerRegistry) -> None:
+        """Handle lost workers, idle workers, answers and exceeded deadlines once."""
         for address in pool.refresh():
             if task := self._tasks.pop(address, None):
                 self._lose(pool, task)
@@ -228,6 +244,7 @@ class ArchiveDriver:
         self._show(self._progress())
 
     def _give(self, client: Client, pool: WorkerRegistry, address: str) -> None:
+        """Send the next piece to an idle worker."""
         if not self._left or address in self._tasks:
             return
         node = pool.node(address)
@@ -256,9 +273,11 @@ class ArchiveDriver:
         )
 
     def _next_piece(self, node: str) -> Piece:
-        """Take the next piece for a node: the first that has not failed on this node, else the first.
+        """Take the next piece for a node from the queue.
 
-        Trying a failed piece on another node shows whether the node or the piece is at fault.
+        A piece that has not failed on this node comes first. Trying a failed piece on another node shows whether the
+        node or
+        the piece is at fault.
         """
         others = (piece for piece in self._left if node not in dict(piece.nodes))
         piece = next(others, self._left[0])
@@ -266,20 +285,19 @@ class ArchiveDriver:
         return piece
 
     def _take(self, client: Client, pool: WorkerRegistry, address: str) -> None:
-        """Take over a worker's answer about a piece. The worker gets its next piece before the results are written.
+        """Handle a worker's answer about a piece. The worker gets its next piece before the results are written.
 
-        The answer is fetched before the next piece is sent: a worker that dies over the next piece would lose the
-        answer.
+        The answer is fetched before that. If the worker died while it had the next piece, the answer would be lost.
         """
         task = self._tasks.pop(address)
-        if task.future.status in ("cancelled", "lost"):  # with the scheduler
+        if task.future.status in ("cancelled", "lost"):  # the scheduler was lost
             self._left.appendleft(task.piece)
             return
-        if task.future.status == "error":  # it died, or could not even begin
+        if task.future.status == "error":  # the worker died, or could not start the piece
             error = task.future.exception()
             why = None if isinstance(error, KilledWorker) else reason("internal", detail=type(error).__name__)
             if why is None:
-                pool.workers.pop(address, None)  # or the next piece would go to nobody
+                pool.workers.pop(address, None)  # otherwise a lost worker would get the next piece
             self._blame(pool, task.piece, task.node, why)
             return
         try:
@@ -294,7 +312,7 @@ class ArchiveDriver:
             self._left.appendleft(task.piece)
             pool.exclude_node(task.node, reason("cluster_other_answer"))
             return
-        if problem and is_fault:  # the image's, where it follows an image; or the node's
+        if problem and is_fault:  # an image may cause the fault, or the node
             self._blame(pool, task.piece, task.node, problem)
             return
         if problem:
@@ -309,7 +327,7 @@ class ArchiveDriver:
     def _answer(self, client: Client, task: _Task, address: str) -> bytes | None:
         """Fetch the answer about a finished piece; None if the worker or the scheduler was lost.
 
-        Raises ValueError for an invalid answer, for one that is too long (which is not fetched), or if none arrives.
+        Raises ValueError if the answer is invalid or missing. An answer that is too long is invalid and not fetched.
         """
         for patience_s in _PATIENCE_S:
             try:
@@ -317,15 +335,14 @@ class ArchiveDriver:
                 if size > max_answer_bytes(task.piece.size):
                     raise ValueError(f"an answer of {size} bytes")
                 found: object = task.future.result(timeout=patience_s)
-            except TimeoutError:  # a slow line, or nobody at its other end
+            except TimeoutError:  # a slow connection, or a lost worker
                 with contextlib.suppress(*CONNECTION_ERRORS):
                     if is_connected(client) and address in list_workers(client):
                         continue
                 return None
-            except Exception as error:  # what Dask makes of bytes that are not what they should be, too
-                if (
-                    isinstance(error, CONNECTION_ERRORS) or task.future.status == "cancelled"
-                ):  # a new scheduler does not know it
+            except Exception as error:  # Dask raises any exception for invalid bytes
+                is_lost = isinstance(error, CONNECTION_ERRORS)
+                if is_lost or task.future.status == "cancelled":  # a new scheduler does not know the future
                     return None
                 raise ValueError(f"an answer that is none: {type(error).__name__}") from error
             if not isinstance(found, bytes):
@@ -334,8 +351,8 @@ class ArchiveDriver:
         raise ValueError("an answer that does not come")
 
     def _give_up(self, pool: WorkerRegistry, address: str) -> None:
-        """Give up on a worker that exceeded its deadline: another worker gets the piece, and this worker gets no
-        more work.
+        """Give up on a worker that exceeded its deadline. Another worker gets its piece, and the worker gets no more
+        work.
         """
         task = self._tasks.pop(address)
         task.future.cancel()
@@ -343,10 +360,7 @@ class ArchiveDriver:
         pool.exclude_worker(address, reason("cluster_silent", minutes=round(self._waits_s(task.piece.size) / 60)))
 
     def _lose(self, pool: WorkerRegistry, task: _Task) -> None:
-        """Handle the loss of a worker. A piece that the worker had begun counts the death.
-
-        A piece that arrived too late to be begun only waits for another worker.
-        """
+        """Handle the loss of a worker. Its piece gets one more death, unless the worker had not started it."""
         try:
             has_begun = isinstance(task.future.exception(timeout=_LATE_S), KilledWorker)
         except CONNECTION_ERRORS:
@@ -358,8 +372,9 @@ class ArchiveDriver:
             self._left.appendleft(task.piece)
 
     def _blame(self, pool: WorkerRegistry, piece: Piece, node: str, why: Reason | None = None) -> None:
-        """Handle a piece whose worker died or that failed for `why`: try again, halve it, or fail the image or the
-        node.
+        """Handle a piece whose worker died or that failed for the reason `why`.
+
+        The piece is tried again or halved, a single image is failed, or the node is excluded.
         """
         piece = self._faults.add_failure(piece, node)
         is_last = not self._left and not self._tasks
@@ -377,13 +392,12 @@ class ArchiveDriver:
             pool.exclude_node(node, why or reason("cluster_node_deaths", times=self._faults.failures_in_a_row(node)))
 
     def _suspect(self, *pieces: Piece) -> None:
-        """Queue suspected pieces again, each behind another piece, so that a node can prove in between that it
-        works.
-        """
+        """Queue suspected pieces again, each behind another piece. A node can then prove in between that it works."""
         for number, piece in enumerate(pieces):
             self._left.insert(2 * number + 1, piece)
 
     def _keep(self, piece: Piece, results: bytes, outcomes: Sequence[Outcome]) -> None:
+        """Write the results of a piece. Results of failed images replace their rows in the stored piece."""
         if whole := self._failed_in.get(piece.start):
             first, previous = piece.start - whole.start, self._folder.read_results(whole)
             self._folder.write_results(whole, replace_rows(previous, results, first=first, request=self._request))

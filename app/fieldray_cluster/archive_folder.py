@@ -1,16 +1,16 @@
 """The output folder of an archive: the request, the image list and the results so far.
 
-    driver.lock                      held by the one driver that works on it
-    archive.json                     the request; after listing, the number of images and the list's digest
-    list.parquet                     one row an image, in the order they were found; written after listing
-    chunks/FROM-TO.parquet           results of the images from FROM up to, not including, TO of the list
-    merged.json                      number of the run that holds all results, once they are merged
+    driver.lock                      lock of the driver that works on the folder
+    archive.json                     the request; after listing, the number of images and the digest of the list
+    list.parquet                     the image list, one image in a row; written after listing
+    chunks/FROM-TO.parquet           results of the images from index FROM up to TO (exclusive)
+    merged.json                      number of the run with all results, once they are merged
 
-Every file appears whole or not at all. If a driver is interrupted, the next one resumes with the ranges that have no
-file. The folder contains patient names and is readable by this user alone.
+Every file is written whole or not at all. After an interruption, the driver resumes with the images that have no
+results file. The folder contains patient names and is readable by this user alone.
 
-Merged results form one run in this computer's store, as `fieldray screen` would have made over these paths: the
-window shows the run, and a later `fieldray screen` takes its results over.
+Merged results are one run in the results database of this computer, as `fieldray screen` would have made it. The
+window shows the run, and a later `fieldray screen` takes over its results.
 """
 
 from __future__ import annotations
@@ -63,12 +63,16 @@ _ROW_GROUP: Final = 1024
 _LIST_SCHEMA: Final = pa.schema([("path", pa.binary()), ("ref", pa.string()), ("state", pa.string())])
 _UP: Final = os.fsencode(f"{os.sep}..{os.sep}")
 REQUEST_NAME: Final = "archive.json"
+"""The file with the request."""
 LIST_NAME: Final = "list.parquet"
+"""The file with the image list."""
 _NAME: Final = re.compile(r"([0-9]{9})-([0-9]{9})\.parquet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ListNote:
+    """The number of images and the SHA-256 of the list, as stored in archive.json."""
+
     images: int = 0
     list_sha256: str = ""
 
@@ -104,7 +108,7 @@ class ArchiveFolder:
     # ---- the request
 
     def store_request(self, request: ArchiveRequest) -> None:
-        """Store the request, or require that it equals the stored request if the folder already has results.
+        """Store the request. If the folder has results, require that the stored request is equal.
 
         Raises UsageProblem (archive_other_work, archive_damaged), StorageProblem.
         """
@@ -120,21 +124,21 @@ class ArchiveFolder:
             raise UsageProblem(reason("archive_other_work", folder=self.path, pack=before.pack_name))
 
     def merged_run_id(self) -> int | None:
-        """Return the number of the run that all results were merged into; None before that."""
+        """Return the number of the run into which all results were merged; None before the merge."""
         try:
             return decoded((self.path / "merged.json").read_bytes(), dict[str, int]).get("run")
         except (OSError, ValueError):
             return None
 
     def record_merged(self, run_id: int) -> None:
-        """Note that all results are in the run `run_id`. Raises StorageProblem."""
+        """Record that all results are in the run `run_id`. Raises StorageProblem."""
         write_atomically(self.path / "merged.json", json.dumps({"run": run_id}).encode("ascii"))
 
     # ---- the list
 
     @property
     def is_listed(self) -> bool:
-        """Whether the list of images is complete and not empty. Raises UsageProblem (archive_damaged)."""
+        """Whether the image list is complete and not empty. Raises UsageProblem (archive_damaged)."""
         if not self._list.exists() or not self._noted.list_sha256:
             return False
         with self.open_list() as images:
@@ -142,7 +146,7 @@ class ArchiveFolder:
 
     @property
     def _noted(self) -> _ListNote:
-        """Return the stored length and digest of the list, by which a changed list is recognised."""
+        """The stored length and digest of the list, by which a changed list is recognised."""
         try:
             return decoded((self.path / REQUEST_NAME).read_bytes(), _ListNote)
         except (OSError, ValueError):
@@ -154,11 +158,9 @@ class ArchiveFolder:
         return datetime.datetime.fromtimestamp(self._list.stat().st_mtime).astimezone().date()
 
     def write_list(self, refs: Iterable[tuple[ImageRef, str]], *, progress: Callable[[int], None]) -> None:
-        """Write the list of images with the states of their objects ("" for files), all or nothing.
+        """Write the image list, with the state of each object ("" for files). Raises StorageProblem.
 
-        Raises StorageProblem.
-
-        progress  receives the number of images so far
+        `progress` receives the number of images so far.
         """
         count = 0
         with (
@@ -176,7 +178,7 @@ class ArchiveFolder:
         write_atomically(path, json.dumps(about | dataclasses.asdict(note), indent=1).encode("ascii"))
 
     def open_list(self) -> ImageList:
-        """Open the written list, once the request is known. Raises UsageProblem (archive_damaged)."""
+        """Open the image list. The request must be stored first. Raises UsageProblem (archive_damaged)."""
         if self._noted.list_sha256 != _digest(self._list):
             raise UsageProblem(reason("archive_damaged", path=self._list))
         return ImageList(self._list, within=self._asked)
@@ -189,11 +191,11 @@ class ArchiveFolder:
 
     @property
     def has_results(self) -> bool:
-        """Return whether the folder has any results."""
+        """Whether the folder has any results."""
         return any((self.path / "chunks").glob("*.parquet"))
 
     def finished_pieces(self, count: int) -> tuple[Piece, ...]:
-        """The ranges with results, in order. Ranges outside a list of `count` images are left out."""
+        """Return the ranges with results, in order. Ranges beyond a list of `count` images are left out."""
         found: list[Piece] = []
         for name in sorted(path.name for path in (self.path / "chunks").iterdir()):
             match = _NAME.fullmatch(name)
@@ -202,7 +204,7 @@ class ArchiveFolder:
         return tuple(found)
 
     def remaining_pieces(self, count: int, *, size: int) -> Iterator[Piece]:
-        """The ranges without results, in pieces of at most `size` images, in order."""
+        """Yield the ranges without results, in pieces of at most `size` images, in order."""
         at = 0
         for piece in (*self.finished_pieces(count), Piece(count, count + 1)):
             while at < piece.start:
@@ -216,14 +218,14 @@ class ArchiveFolder:
         write_atomically(self._path(piece), results)
 
     def read_results(self, piece: Piece) -> bytes:
-        """The results of a range. Raises StorageProblem."""
+        """Read the results of a range. Raises StorageProblem."""
         try:
             return self._path(piece).read_bytes()
         except OSError as error:
             raise storage_problem(error, self._path(piece)) from error
 
     def delete_results(self, piece: Piece) -> None:
-        """Remove results that cannot be read, so that the range is screened again. Raises StorageProblem."""
+        """Delete invalid results, so that their images are screened again. Raises StorageProblem."""
         try:
             self._path(piece).unlink(missing_ok=True)
         except OSError as error:
@@ -234,10 +236,11 @@ class ArchiveFolder:
 
 
 class ImageList:
-    """The image list of an archive. Only one range at a time is in memory.
+    """The image list of an archive. Only one range is in memory at a time.
 
-    within  the paths below which all files must lie; empty for no restriction
-    Raises UsageProblem (archive_damaged) for foreign entries, which are neither read nor sent to a node.
+    `within` are paths below which all files must lie; empty for no restriction. Raises UsageProblem (archive_damaged)
+    for
+    other files, which are neither read nor sent to a node.
     """
 
     def __init__(self, path: Path, *, within: Sequence[str] = ()) -> None:
@@ -263,7 +266,7 @@ class ImageList:
         return self._starts[-1]
 
     def refs(self, piece: Piece) -> tuple[str, ...]:
-        """The images of a range as JSON (`store.rows.ref_of`). Raises UsageProblem (archive_damaged)."""
+        """Return the images of a range as JSON (see `store.rows.ref_of`). Raises UsageProblem (archive_damaged)."""
         texts = tuple(self._column(piece, "ref"))
         try:
             is_of_files = tuple(ref_of(text).path for text in texts) == self.files(piece)
@@ -274,11 +277,11 @@ class ImageList:
         return texts
 
     def files(self, piece: Piece) -> tuple[Path, ...]:
-        """The file of each image of a range. Raises UsageProblem (archive_damaged)."""
+        """Return the file of each image of a range. Raises UsageProblem (archive_damaged)."""
         return tuple(Path(os.fsdecode(name)) for name in self._column(piece, "path"))
 
     def states(self, piece: Piece) -> tuple[str, ...]:
-        """The state of each image's object. Raises UsageProblem (archive_damaged)."""
+        """Return the state of each image's object. Raises UsageProblem (archive_damaged)."""
         return tuple(self._column(piece, "state"))
 
     def _lies_in(self, beginnings: Sequence[bytes]) -> bool:
@@ -316,7 +319,7 @@ def _digest(path: Path) -> str:
 
 
 def _beginnings(paths: Sequence[str]) -> tuple[bytes, ...]:
-    """Return the allowed path prefixes: files in these folders, and in the folders of these files (a DICOMDIR)."""
+    """Return the allowed path prefixes: the given folders, and the folders of given files (such as a DICOMDIR)."""
     if is_address(paths[0]):
         return (os.fsencode(str(address_to_path(paths[0].rstrip("/"))) + os.sep),)
     folders = (path if Path(path).is_dir() else str(Path(path).parent) for path in paths)
@@ -328,7 +331,7 @@ def _beginnings(paths: Sequence[str]) -> tuple[bytes, ...]:
 
 @dataclass(eq=False, slots=True)
 class ArchiveRun:
-    """The run of an archive while it is filled, by one thread."""
+    """The run of an archive in the results database, while one thread adds its outcomes."""
 
     run_id: int
     _store: ResultStore
@@ -348,7 +351,7 @@ class ArchiveRun:
         self._saved += len(outcomes)
 
     def finish(self) -> None:
-        """Require that all images have an outcome, and end the run. Raises StorageProblem (results_lost)."""
+        """End the run, and require that all outcomes are stored. Raises StorageProblem (results_lost)."""
         require_kept(self._store, self.run_id, saved=self._saved)
         self._store.finish(self.run_id)
 
@@ -361,7 +364,7 @@ def open_archive_run(database: Path, spec: RunSpec, publish: Publish, *, keeps_p
         try:
             yield run
         except BaseException as error:
-            why = error.reason if isinstance(error, FieldrayError) else None  # or it was a person's wish
+            why = error.reason if isinstance(error, FieldrayError) else None  # None: cancelled by the user
             with contextlib.suppress(FieldrayError):
                 store.set_state(run.run_id, "failed" if why else "cancelled", reason=why)
             raise
@@ -376,7 +379,7 @@ def list_images(
     """
 
     def refuse(why: Reason) -> None:
-        if why.code == "no_image_in":  # later starts would not search this path again
+        if why.code == "no_image_in":  # an error, because later starts do not search the path again
             raise UsageProblem(why)
 
     if folder.is_listed:
@@ -401,9 +404,10 @@ def list_images(
 
 
 def is_merged(database: Path, run_id: int, spec: RunSpec) -> bool:
-    """Whether the store has the run with all results of an archive, none of them failed. Raises StorageProblem.
+    """Return whether a run in the database has all results of an archive, and none of them failed.
 
-    spec  specification of the run: after a backup was restored, another run may have the number `run_id`
+    `spec` is the specification that the run must have: after a backup was restored, another run may have this number.
+    Raises StorageProblem.
     """
     if not database.exists():
         return False

@@ -1,22 +1,20 @@
-"""The workers of a cluster: which may get work, how their loss is noticed, and whether an image or a computer is at
-fault.
+"""The workers of a cluster: which ones may get work, how their loss is noticed, and who is at fault for a crash.
 
-Dask carries the messages and knows which workers are alive. Each kind of work distributes itself: an archive gives one
-piece to one worker, a workflow lets Dask choose among fitting workers, a training has a worker for each part. All of
-them use this module to admit workers, set them aside, notice their loss and reconnect to a lost scheduler.
+Dask carries the messages and knows which workers are alive. Each kind of work distributes itself. An archive gives one
+piece to one worker, a workflow lets Dask choose among workers, a training has a worker for each part. All of them use
+this module to admit and exclude workers, to notice their loss, and to reconnect to a lost scheduler.
 
 A joining worker reports its versions and settings. At the start, a worker that does not fit ends the run with a
-problem. Later it is set aside with a message, and the others continue. A node that cannot work at all is set aside by
-name, including any worker of it that joins later.
+problem. Later it is excluded with a message, and the others continue. A node that cannot work at all is excluded by
+name, with all of its workers that join later.
 
-An image that crashes every process must not stop an archive. A computer whose processes crash repeatedly (out of
-memory, say) must not fail one image after another. An image is at fault if processes of two computers crashed over it,
-or if its computer has since screened another image. A computer is at fault if its processes crashed many times in a
-row.
+An image that crashes every process must not stop an archive. A computer whose processes crash repeatedly, for example
+without memory, must not fail one image after another. So an image is at fault if processes of two computers crashed
+while they screened it, or if its computer has screened another image since. A computer is at fault if its processes
+crashed many times in a row.
 
-Every result that a later start may take over (tasks of workflows, trials of sweeps, archives) has a key that contains
-everything that decides the result, including the program's version. Files count by content, not by path: a corrected
-label is another input.
+Every result that a later start may reuse (of workflows, sweeps and archives) has a key. The key contains everything
+that decides the result, including the program's version. Files count by content, not by path.
 """
 
 from __future__ import annotations
@@ -56,24 +54,24 @@ from fieldray_cluster.connection import (
 from fieldray_cluster.node import all_versions
 
 CONNECTION_ERRORS: Final = (OSError, TimeoutError, CancelledError, KilledWorker)
-"""What Dask raises where the other side is gone."""
+"""Exceptions of Dask if the other side of a connection is lost."""
 DEATHS_BEFORE_BLAME: Final = 3
-"""How often a process has to end over one image before the image may be blamed."""
+"""Number of processes that must end while screening an image before the image may be at fault."""
 AWAITS_SERVER: Final = "awaits_server"
-"""What a worker tells with its signs of life while the server of its objects is gone."""
-_CONNECTIONS: Final = 5  # without any progress, before the work is given up
-_SILENT_S: Final = 120.0  # of all workers, before the work is given up
+"""Name of the metric by which a worker reports that it waits for the server of its objects."""
+_CONNECTIONS: Final = 5  # connections without progress before the work ends
+_SILENT_S: Final = 120.0  # time without an answer of any worker before the work ends
 _LONGEST_PAUSE_S: Final = 60.0
-_FAULTS_OF_NODE: Final = 6  # for each of its workers: all of them end together where the computer is switched off
+_FAULTS_OF_NODE: Final = 6  # crashes per worker of a node: all workers end together if the computer is switched off
 _LOOK_EVERY_S: Final = 0.5
 _FIRST_LOOKS_EVERY_S: Final = 0.05
 _WAIT_S: Final = 0.2
-_LOOKS_BETWEEN_OUTAGES: Final = 10  # threads of a worker do not all see at once that a server is back
+_LOOKS_BETWEEN_OUTAGES: Final = 10  # refreshes between two outages: threads notice a server's return at other times
 
 NodeMessageCallback = Callable[[str, Reason], None]
-"""Receives the name of a node and what there is to say of it."""
+"""Receives the name of a node and a message about it."""
 WorkerCheck = Callable[[], Reason | None]
-"""What a worker asks itself: why it cannot work, None if it can. It has to be importable there."""
+"""Returns why a worker cannot work; None if it can. Workers must be able to import the function."""
 
 
 class ConnectionLost(EnvironmentProblem):
@@ -84,7 +82,7 @@ class ConnectionLost(EnvironmentProblem):
 
 
 class IncompatibleNodes(EnvironmentProblem):
-    """A worker does not fit at the start, or no fitting worker is left."""
+    """A worker is incompatible at the start, or no compatible worker is left."""
 
 
 class WorkerLost(Exception):
@@ -93,7 +91,7 @@ class WorkerLost(Exception):
 
 @contextlib.contextmanager
 def converting_connection_errors() -> Iterator[None]:
-    """Convert errors of a lost or invalid connection within the block to ConnectionLost."""
+    """Convert errors of a lost or invalid connection in the block to ConnectionLost."""
     try:
         yield
     except (*CONNECTION_ERRORS, ForbiddenPickle) as error:
@@ -107,10 +105,14 @@ def run_with_reconnects(
     done: Callable[[], int],
     note: Callable[[EnvironmentProblem], None] = lambda _problem: None,
 ) -> None:
-    """Call `work` with a client of the cluster, and again with a new client after the cluster was lost.
+    """Call `work` with a client of the cluster, and again with a new client whenever the cluster is lost.
 
-    done   returns the amount of work done by this start; progress resets the count of losses
-    note   receives each problem that did not end the work
+    Parameters
+    ----------
+    done
+        Returns the amount of work done since the start. Progress resets the count of losses.
+    note
+        Receives each problem that did not end the work.
 
     Raises the exceptions of `work`, EnvironmentProblem if no cluster can be reached.
     """
@@ -124,7 +126,7 @@ def run_with_reconnects(
             raise
         except EnvironmentProblem as problem:
             attempts = 1 if done() > before else attempts + 1
-            # An address that never answered is wrong; the driver's own scheduler may have been killed.
+            # An address that never answered is wrong. A scheduler of this computer may have been killed.
             is_wrong = bool(connection.address) and not done() and not isinstance(problem, ConnectionLost)
             if is_wrong or attempts >= _CONNECTIONS:
                 raise
@@ -132,18 +134,18 @@ def run_with_reconnects(
 
 
 def wait_for_any(client: Client, futures: Sequence[Future[Any]], timeout_s: float = _WAIT_S) -> None:
-    """Wait until one future is done, or the time is over. Raises ConnectionLost."""
+    """Wait until one future is done, at most `timeout_s` seconds. Raises ConnectionLost."""
     if not futures:
         time.sleep(min(max(timeout_s, 0.0), _WAIT_S))
         return
-    with client.as_current(), contextlib.suppress(OSError, CancelledError):  # a future that was cancelled is done, too
+    with client.as_current(), contextlib.suppress(OSError, CancelledError):  # a cancelled future is done, too
         wait(futures, timeout=max(timeout_s, 0.0), return_when="FIRST_COMPLETED")
     if not is_connected(client):
         raise ConnectionLost
 
 
 def wait_for_result(future: Future[Any], *, timeout_s: float | None = None) -> Any:
-    """Wait for the result of a task. Raises WorkerLost, ConnectionLost, TimeoutError, and what the task raised."""
+    """Wait for the result of a task. Raises WorkerLost, ConnectionLost, TimeoutError, and the task's exceptions."""
     try:
         return future.result(timeout=timeout_s)
     except KilledWorker as error:
@@ -159,7 +161,7 @@ def wait_for_result(future: Future[Any], *, timeout_s: float | None = None) -> A
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReport:
-    """A worker's report: its versions, its clock (seconds since 1970), and the reason if it cannot work."""
+    """A worker's report: its versions, its clock (seconds since 1970), and why it cannot work (None if it can)."""
 
     versions: str
     now_s: float
@@ -167,24 +169,24 @@ class NodeReport:
 
 
 def required_versions() -> str:
-    """The versions that must be equal on all computers."""
+    """Return the versions that must be equal on all computers."""
     return f"{all_versions()}, Python {sys.version_info[0]}.{sys.version_info[1]}"
 
 
 def node_report_text(ask: WorkerCheck | None) -> str:
-    """Make the report of a joining worker, as JSON. Runs in the worker."""
+    """Return the report of a joining worker, as JSON. Runs in the worker."""
     report = NodeReport(versions=required_versions(), now_s=time.time(), problem=ask() if ask else None)
     return json.dumps(dataclasses.asdict(report))
 
 
 def incompatibility_reason(answer: object, note: Callable[[Reason], None]) -> Reason | None:
-    """Return the reason to give no work to a worker with this answer, or None.
+    """Return why a worker with this report gets no work; None if it gets work.
 
-    note  receives further remarks about the worker
+    `note` receives further messages about the worker.
     """
     try:
         report = decoded(answer if isinstance(answer, str) else "", NodeReport)
-    except (ValueError, KeyError):  # KeyError: a sentence that is not known here
+    except (ValueError, KeyError):  # KeyError: an unknown code of a reason
         return reason("cluster_other_answer")
     if report.versions != required_versions():
         return reason("cluster_other_version", there=report.versions, here=required_versions())
@@ -195,9 +197,7 @@ def incompatibility_reason(answer: object, note: Callable[[Reason], None]) -> Re
 
 @dataclass(slots=True)
 class _Question:
-    """The state of a question to a joining worker: its node, time of the first and last attempt, and number of
-    attempts.
-    """
+    """A question to a joining worker: its node, the times of the first and last attempt, and the number of attempts."""
 
     node: str
     answer: AnswerFuture
@@ -207,18 +207,18 @@ class _Question:
 
 
 class WorkerRegistry:
-    """The workers of one client, checked repeatedly. Nobody waits for a worker that does not answer.
+    """The workers of one client, checked repeatedly. A worker that does not answer holds up nobody.
 
     Parameters
     ----------
     ask
-        An additional check that each worker runs on itself.
+        A further check that each worker runs on itself.
     note
-        Receives the messages about a node, and why it is set aside.
+        Receives messages about a node, for example why it is excluded.
     nodes_aside
-        Names of nodes that get no work; the caller keeps them from one client to the next.
+        Names of nodes that get no work. The caller passes them from one client to the next.
 
-    Raises NodesUnfit if a present worker does not fit, ConnectionLost.
+    Raises IncompatibleNodes if a present worker does not fit, ConnectionLost.
     """
 
     def __init__(
@@ -236,29 +236,29 @@ class WorkerRegistry:
         self._aside: dict[str, Reason] = {}
         self._asked: dict[str, _Question] = {}
         self._noted: set[tuple[str, Reason]] = set()
-        self._looks, self._awaiting = 0, dict[str, int]()  # by node: the last look at which it awaited its server
+        self._looks, self._awaiting = 0, dict[str, int]()  # by node: the last refresh at which it awaited its server
         self._looked_s, is_last = 0.0, False
         self.refresh(is_first=True)
         until_s = time.monotonic() + ANSWER_TIMEOUT_S
         while self._asked and not (self.workers and is_last):
             time.sleep(_FIRST_LOOKS_EVERY_S)
-            is_last = time.monotonic() > until_s  # known before the look, which then notes who has not answered
+            is_last = time.monotonic() > until_s  # set before the refresh, which then notes who has not answered
             self.refresh(is_first=True)
 
     def node(self, address: str) -> str:
-        """The name of a worker's node."""
+        """Return the name of a worker's node."""
         return node_name(str(self.workers[address]["name"]))
 
     def idle_first(self) -> list[str]:
-        """Addresses of the workers that may be given work, idle ones first, then by name. Raises ConnectionLost."""
+        """Return the addresses of the admitted workers, idle ones first, then by name. Raises ConnectionLost."""
         with converting_connection_errors():
             busy = {address for address, tasks in self._client.processing().items() if tasks}
         return sorted(self.workers, key=lambda address: (address in busy, str(self.workers[address]["name"]), address))
 
     def refresh(self, *, is_first: bool = False, at_once: bool = False) -> list[str]:
-        """Look for new workers, if the last look is some time ago. Returns the addresses of workers that are gone.
+        """Look for new and lost workers, if the last refresh is some time ago. Returns the addresses of lost workers.
 
-        Raises ConnectionLost, NodesUnfit, EnvironmentProblem.
+        Raises ConnectionLost, IncompatibleNodes, EnvironmentProblem.
         """
         if not is_connected(self._client):
             raise ConnectionLost
@@ -298,7 +298,7 @@ class WorkerRegistry:
         return future
 
     def _hear(self, address: str, worker: Mapping[str, Any], *, is_first: bool) -> None:
-        """Handle a worker's answer; an unreachable worker is asked again at growing intervals."""
+        """Handle a worker's answer. An unreachable worker is asked again at growing intervals."""
         question, now_s = self._asked[address], time.monotonic()
         if question.answer.done():
             with converting_connection_errors():
@@ -313,13 +313,13 @@ class WorkerRegistry:
             self._note_once(question.node, reason("cluster_no_reply"))
 
     def exclude_worker(self, address: str, why: Reason) -> None:
-        """Give a worker no more work. A worker that replaces it is checked anew."""
+        """Give a worker no more work. A new worker of its node is checked again."""
         if worker := self.workers.pop(address, None):
             self._aside[address] = why
             self._note_once(node_name(str(worker["name"])), why)
 
     def exclude_node(self, node: str, why: Reason) -> None:
-        """Give a node no more work, including any worker of it that joins later."""
+        """Give a node no more work, with all of its workers that join later."""
         for address in [address for address in self.workers if self.node(address) == node]:
             self._aside[address] = why
             del self.workers[address]
@@ -353,9 +353,9 @@ def _unfit(node: str, why: Reason) -> IncompatibleNodes:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Piece:
-    """A range of a list, `stop` not included, and how often a worker died while it had the range.
+    """A range of a list (`stop` excluded), with the number of worker deaths on it.
 
-    nodes   nodes where a worker died, with the number of images that the node had screened at its first death
+    `nodes` are the nodes where a worker died, each with the number of images that it had screened at its first death.
     """
 
     start: int
@@ -369,13 +369,13 @@ class Piece:
         return self.stop - self.start
 
     def halves(self) -> tuple[Piece, Piece]:
-        """Split the piece into two (bisection). Each half counts one death, as either may be the cause."""
+        """Return the two halves. Each counts one death, because either may be the cause."""
         middle = (self.start + self.stop) // 2
         return Piece(self.start, middle, 1, self.nodes), Piece(middle, self.stop, 1, self.nodes)
 
 
 class FaultCounts:
-    """Counts by node name: the work done, and how often in a row the node's processes ended or failed."""
+    """Counts for each node: screened images, and failures in a row."""
 
     def __init__(self) -> None:
         self.done: dict[str, int] = {}
@@ -383,39 +383,43 @@ class FaultCounts:
         self._most_workers: dict[str, int] = {}
 
     def set_worker_count(self, node: str, *, workers: int) -> None:
-        """Record that `workers` processes of a node are available."""
+        """Record the number of a node's workers."""
         self._most_workers[node] = max(self._most_workers.get(node, 0), workers)
 
     def add_done(self, node: str, images: int) -> None:
-        """Record that a node has screened images."""
+        """Record that a node has screened images. Its failures in a row end."""
         self.done[node] = self.done.get(node, 0) + images
         self._in_a_row.pop(node, None)
 
     def add_failure(self, piece: Piece, node: str) -> Piece:
-        """Record that a process of a node ended over a piece. Returns the piece with one more death."""
+        """Record that a process of a node ended while it had a piece. Returns the piece with one more death."""
         self._in_a_row[node] = self._in_a_row.get(node, 0) + 1
         account = dict(piece.nodes)
         account.setdefault(node, self.done.get(node, 0))
         return Piece(piece.start, piece.stop, piece.deaths + 1, tuple(sorted(account.items())))
 
     def failures_in_a_row(self, node: str) -> int:
-        """The number of times in a row that a node's processes ended or failed."""
+        """Return how often in a row a node's processes ended or failed."""
         return self._in_a_row.get(node, 0)
 
     def is_node_to_blame(self, node: str) -> bool:
-        """Whether a node should get no more work."""
+        """Return whether a node should get no more work."""
         return self.failures_in_a_row(node) >= _FAULTS_OF_NODE * self._most_workers.get(node, 1)
 
     def is_image_to_blame(self, piece: Piece, nodes: Collection[str], *, is_last: bool) -> bool:
-        """Whether a piece of one image is at fault.
+        """Return whether the image of a piece with one image is at fault.
 
-        nodes     nodes that can work now
-        is_last   whether no other piece is left with which its node could prove that it works
+        Parameters
+        ----------
+        nodes
+            Nodes that can work now.
+        is_last
+            Whether no other piece is left by which its node could prove that it works.
         """
         if piece.deaths < DEATHS_BEFORE_BLAME:
             return False
         has_worked_since = any(self.done.get(node, 0) > before for node, before in piece.nodes)
-        # Where there is one node alone, nothing can be learnt from another: that it has worked at all has to do.
+        # A single node cannot be compared with another. That it has screened an image at all must be enough.
         is_alone = set(nodes) <= {node for node, _ in piece.nodes}
         has_worked = any(self.done.get(node, 0) for node, _ in piece.nodes)
         return len(piece.nodes) > 1 or has_worked_since or (is_alone and (has_worked or is_last))
@@ -425,12 +429,13 @@ class FaultCounts:
 
 
 def result_key(*parts: object, version: str = VERSION) -> str:
-    """Return the digest of the parts that decide a result (see `digest`), and of the program's version."""
+    """Return the digest of the parts that decide a result (see `files.digest`), and of the program's version."""
     return digest(version, *parts)
 
 
 def path_state(path: Path) -> tuple[str, ...]:
-    """The state of a file (digest of its content) or of a folder (names, sizes and times of change of its files).
+    """Return the state of a file (SHA-256 of its content) or of a folder (names, sizes and modification times of its
+    files).
 
     Raises FileNotFoundError, OSError.
     """

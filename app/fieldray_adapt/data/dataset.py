@@ -470,9 +470,7 @@ def find_data_problems(recipe: ClassifierRecipe, *, every_image: bool) -> list[P
 
 
 def _single_class_groups(recipe: ClassifierRecipe, rows: Sequence[Row]) -> Iterator[Problem]:
-    """Yield a problem for each group of sources with one class only: a network
-    would learn nothing from such a group.
-    """
+    """Yield a problem for each group of sources with one class only, from which a network would learn nothing."""
     for group, shares in recipe.groups.items() if recipe.training.average_sources else ():
         targets = label_targets([row for row in rows if row.source in shares], recipe.pack_labels)
         for column, label in enumerate(recipe.pack_labels):

@@ -158,16 +158,12 @@ def read_images(
     finder: Path | None = None,
     accepted: HeaderRules | None = None,
 ) -> ImageSet:
-    """Read and preprocess the image of each row, or load all from `cache` if no file has changed.
+    """Read and preprocess the image of each row, or load all from the file `cache` if no image has changed.
 
     Parameters
     ----------
     rows
         Rows with the SHA-256 of their files, see `read_rows`.
-    spec
-        The input of the network.
-    cache
-        The .npz file that stores the result.
     shrink_to
         Side in pixels of a square to which each image is shrunk first, for a comparison with images of that size. 0:
         none.

@@ -23,9 +23,7 @@ class Interval(Struct, frozen=True, kw_only=True):
 
 
 def figure_text(found: Share | Estimate | Interval, form: str = ".3f") -> str:
-    """Format a figure as text: the counts of a share, then the value with its
-    interval. `form` is a format of numbers.
-    """
+    """Format a figure as text: counts of a share, then value and interval. `form` is a format of numbers."""
     counts = f"{found.count} of {found.of}: " if isinstance(found, Share) else ""
     return f"{counts}{found.value:{form}} ({found.low:{form}} to {found.high:{form}})"
 

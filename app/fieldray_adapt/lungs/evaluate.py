@@ -76,9 +76,7 @@ def _answers(run: Run) -> dict[str, PredictMasks]:
 
 
 def enlarge_mask(shares: NDArray[np.float32], shape: tuple[int, ...], threshold: float) -> NDArray[np.bool_]:
-    """Return a predicted mask at the size of the image (rows, columns),
-    interpolated linearly and cut at a threshold.
-    """
+    """Return a predicted mask at the image's size (rows, columns), interpolated linearly and cut at a threshold."""
     rows, columns = shape
     sized = Image.fromarray(shares).resize((columns, rows), Image.Resampling.BILINEAR)
     return np.asarray(sized) >= threshold

@@ -12,9 +12,7 @@ CheckRates = dict[str, Share]
 
 
 class LungDataFigures(Struct, frozen=True, kw_only=True):
-    """The document data/facts.json of lung fields: numbers of images with masks by
-    part, and of other images by source.
-    """
+    """The document data/facts.json of lung fields: images with masks by part, and other images by source."""
 
     images: dict[str, int]
     patients: dict[str, int]

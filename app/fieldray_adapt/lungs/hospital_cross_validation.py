@@ -98,9 +98,7 @@ def leave_one_hospital_out_step(run: Run) -> StepFacts:
 
 
 def _unseen(data: LungData, name: str) -> dict[str, NDArray[np.uint8]]:
-    """Return images of the hospital that was left out, by source: its chest
-    images, and its held-out images with masks.
-    """
+    """Return images of the hospital that was left out, by source: chest images, and held-out images with masks."""
     sources = data.chest_sources[data.chest_parts == _LEFT_OUT]
     found = {str(one): data.chests[data.chest_sources == one] for one in sorted(set(sources))}
     held = (data.image_parts == _HELD) & (data.image_sources == name)

@@ -333,9 +333,7 @@ def prune_by_recipe(
     original
         The trained network.
     folder
-        Stores the iterations. A run with equal inputs is resumed; iterations of other inputs are deleted. The stop
-        rules
-        may change.
+        Stores the iterations. A run with equal inputs is resumed, also with other stop rules. Others are deleted.
     """
     chosen = run.recipe.prune
     if chosen is None:

@@ -282,9 +282,7 @@ class _Reading:
         return self.value(chosen, value, at, Key(keys=key.keys))
 
     def _whole(self, kind: Any, value: object, at: Location, described: Mapping[str, Key]) -> Any:
-        """Return a value that is neither a union, list nor mapping: parsed by its
-        own class, a table, or a plain value.
-        """
+        """Return a value that is no union, list or mapping: parsed by its own class, a table, or a plain value."""
         if reads_itself := getattr(kind, "from_document", None):
             try:
                 return reads_itself(value)

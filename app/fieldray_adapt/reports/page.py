@@ -267,9 +267,7 @@ def score_plots(scores: Scores, truth: Truth, *, points: Mapping[str, PointFigur
 
 
 def class_map_plots(images: NDArray[np.uint8], maps: NDArray[np.float32], *, titles: Sequence[str]) -> str:
-    """Return plots of images (n, rows, columns) with their class maps (n, map
-    rows, map columns) laid over. SVG text.
-    """
+    """Return plots of images (n, rows, columns) under their class maps (n, map rows, map columns). SVG text."""
     with rc_context(_STYLE):
         figure = PlotFigure(figsize=(9, 2.4 * -(-len(images) // 4)), layout="constrained")
         cells = []

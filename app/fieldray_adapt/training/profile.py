@@ -257,9 +257,7 @@ _WHAT: Final = "profile"
 
 
 def profile_step(run: Run) -> StepFacts:
-    """Profile the recipe's network with initial weights, because times do not
-    depend on weights. Writes profile.json.
-    """
+    """Profile the recipe's network with initial weights. Times do not depend on weights. Writes profile.json."""
     training = run.recipe.training
     settings = EngineSettings(precision=training.precision, threads=training.threads)
     found = _profiled(specification_of(run.recipe), run.recipe.profile, settings=settings, progress=run.progress)

@@ -1,4 +1,4 @@
-"""`fieldray archive`: screen very many images by several processes on this computer or on others."""
+"""The command `fieldray archive`: screen very many images with several processes, on this computer or on others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOTHING_THERE: Final = 4
 
 
 def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
-    """Add the command and its subcommands."""
+    """Add the command `archive` and its subcommands to a parser."""
     actions = add_commands(commands, "archive", summary)
     screen = add_command(
         actions, "screen", "screen every image of an archive; resume after an interruption", run=run_screen
@@ -61,7 +61,7 @@ def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
 
 
 def run_screen(options: argparse.Namespace, console: Console) -> int:
-    """Screen the archive. Returns the exit code. Raises FieldrayError."""
+    """Run `archive screen`. Returns the exit code. Raises FieldrayError."""
     with cluster_modules():
         from fieldray.commands.run import PackRun
         from fieldray.domain.assessment import choose
@@ -179,7 +179,7 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _all_done(folder: ArchiveFolder, run_id: int) -> str:
-    """Describe a finished folder by the images that were listed; images added since are not counted."""
+    """Return a sentence about a finished folder. It tells how many images were listed, and when."""
     with folder.open_list() as images:
         listed = f"All images ({len(images)}) that were listed on {folder.listed_on.isoformat()} have results"
     return f"{listed}: run {run_id} of the history. Images added since then need another folder (--out)."

@@ -1,6 +1,6 @@
-"""The parts of `fieldray adapt` that use several workers: training options, `measure-cluster` and `estimate`.
+"""The options and subcommands of `fieldray adapt` for training with several workers.
 
-`fieldray adapt estimate` predicts from two measured times whether training on several machines is worth it.
+`adapt measure-cluster` measures the times of a cluster. `adapt estimate` predicts the speed-up from two measured times.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 _USUAL_SERVER: Final[ServerKind] = "distributed"
 _MOST_WORKERS: Final = 10_000
 _MOST_WORKERS_PLACED: Final = 1000
-"""Whole tensors are placed again for each number of workers."""
+"""Largest number of workers when whole tensors are placed: each number of workers needs its own placement."""
 _LARGEST: Final = 1e9
-"""The largest value of times in seconds, and of the factor by which a worker is slower."""
+"""Largest time in seconds, and largest factor by which a worker is slower."""
 
 
 def add_training_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say how a training is divided."""
+    """Add the options that divide a training among several workers."""
     group = parser.add_argument_group("training by several workers")
     group.add_argument(
         "--workers", type=whole_number(1, 1000), default=1, metavar="N", help="number of workers (default: 1)"
@@ -79,7 +79,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
 
 
 def make_trainer(options: argparse.Namespace, console: Console) -> Trainer | None:
-    """The trainer for the options; None if this process trains. Raises UsageProblem."""
+    """Return the trainer for the options; None if this process trains alone. Raises UsageProblem."""
     if options.mode == "local" and options.workers == 1:
         return None
     with cluster_modules():
@@ -100,7 +100,7 @@ def make_trainer(options: argparse.Namespace, console: Console) -> Trainer | Non
 
 
 def add_measure_cluster(actions: argparse._SubParsersAction[Any]) -> None:
-    """Add the command `measure-cluster`."""
+    """Add the subcommand `measure-cluster`."""
     action = add_command(
         actions, "measure-cluster", "measure whether several workers are worth using", run=run_measure_cluster
     )
@@ -121,7 +121,7 @@ def add_measure_cluster(actions: argparse._SubParsersAction[Any]) -> None:
 
 
 def run_measure_cluster(options: argparse.Namespace, console: Console) -> int:
-    """Measure a cluster, and print the result. Returns the exit code. Raises UsageProblem, EnvironmentProblem."""
+    """Run `adapt measure-cluster`. Returns the exit code. Raises UsageProblem, EnvironmentProblem."""
     with cluster_modules():
         from fieldray_cluster.training.tasks import Plan
         from fieldray_cluster.training.trainer import measure_cluster
@@ -148,7 +148,7 @@ def _number(*, above: float = -math.inf, least: float = -math.inf) -> Callable[[
 
 
 def add_estimate(actions: argparse._SubParsersAction[Any]) -> None:
-    """Add the command `estimate`."""
+    """Add the subcommand `estimate`."""
     parser = add_command(
         actions, "estimate", "predict how much faster training is on several machines", run=run_estimate,
         epilog="Exit code: 0 done; 2 an option is missing or invalid.",
@@ -206,7 +206,7 @@ def _add_corrections(parser: argparse.ArgumentParser) -> None:
 
 
 def run_estimate(options: argparse.Namespace, console: Console) -> int:
-    """Print an estimate of the training time. Returns the exit code. Raises UsageProblem."""
+    """Run `adapt estimate`. Returns the exit code. Raises UsageProblem."""
     console.machine_reads = options.output == "csv"
     measured, workers = _measured(options), options.workers
     _require_possible(measured, workers)
@@ -221,9 +221,9 @@ def run_estimate(options: argparse.Namespace, console: Console) -> int:
 def print_estimate(
     console: Console, measured: Measurements, *, mode: Mode, server: ServerKind | None, workers: int
 ) -> None:
-    """Print the estimated speed-up with this number of workers, and the best choice up to that number.
+    """Print the estimated speed-up with a number of workers, and the best choice up to that number.
 
-    server  the kind of parameter server; None compares all kinds
+    `server` is the kind of parameter server; None to compare all kinds.
     """
     asked, server = server, server or _USUAL_SERVER
     one = estimate_training(measured, mode=mode, server=server, workers=workers)
@@ -269,7 +269,7 @@ def _measured(options: argparse.Namespace) -> Measurements:
 
 
 def _require_possible(measured: Measurements, workers: int) -> None:
-    """Require that the measurements and the number of workers fit each other. Raises UsageProblem."""
+    """Require at most as many workers as batches, and at most the largest number. Raises UsageProblem."""
     if workers > measured.batches:
         raise UsageProblem(reason("estimate_workers", workers=workers, batches=measured.batches))
     limit = _MOST_WORKERS_PLACED if measured.tensors else _MOST_WORKERS

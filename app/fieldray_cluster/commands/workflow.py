@@ -1,4 +1,4 @@
-"""`fieldray workflow`: run experiments on the machines of a cluster, and sweeps for the best values of a recipe."""
+"""The command `fieldray workflow`: run experiments on a cluster, and sweeps for the best values of a recipe."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STOPPED: Final = 130
 
 
 def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
-    """Add the command and its subcommands."""
+    """Add the command `workflow` and its subcommands to a parser."""
     actions = add_commands(commands, "workflow", summary)
     for name, (text, run) in _COMMANDS.items():
         action = add_command(actions, name, text, run=functools.partial(_run, run))
@@ -29,7 +29,7 @@ def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
 
 
 def run_run(options: argparse.Namespace, console: Console) -> int:
-    """Run a workflow. Returns the exit code. Raises UsageProblem, EnvironmentProblem."""
+    """Run `workflow run`. Returns the exit code. Raises UsageProblem, EnvironmentProblem."""
     from fieldray_cluster.workflow.report import write_report
     from fieldray_cluster.workflow.run import run_workflow
 
@@ -41,7 +41,7 @@ def run_run(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_sweep(options: argparse.Namespace, console: Console) -> int:
-    """Run a sweep. Returns the exit code. Raises UsageProblem, EnvironmentProblem."""
+    """Run `workflow sweep`. Returns the exit code. Raises UsageProblem, EnvironmentProblem."""
     from fieldray_cluster.workflow.report import write_report
     from fieldray_cluster.workflow.sweep import run_sweep as run
 
@@ -51,7 +51,7 @@ def run_sweep(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_status(options: argparse.Namespace, console: Console) -> int:
-    """List the tasks of a run. Returns the exit code. Raises UsageProblem."""
+    """Run `workflow status`: list the tasks of a run. Returns the exit code. Raises UsageProblem."""
     from fieldray_cluster.workflow.report import last_output_lines, summary_sentence, task_row
     from fieldray_cluster.workflow.run import read_states
 
@@ -75,7 +75,7 @@ def run_status(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_cancel(options: argparse.Namespace, console: Console) -> int:
-    """Ask the run to stop. Returns the exit code. Raises UsageProblem, StorageProblem."""
+    """Run `workflow cancel`: ask the run to stop. Returns the exit code. Raises UsageProblem, StorageProblem."""
     from fieldray_cluster.workflow.run import cancel_run
 
     cancel_run(options.recipe)
@@ -84,7 +84,7 @@ def run_cancel(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_report(options: argparse.Namespace, console: Console) -> int:
-    """Write the report. Returns the exit code. Raises UsageProblem, StorageProblem."""
+    """Run `workflow report`: write the report. Returns the exit code. Raises UsageProblem, StorageProblem."""
     from fieldray_cluster.workflow.report import write_report
 
     console.print_line(f"Report: {write_report(options.recipe)}")
@@ -92,7 +92,7 @@ def run_report(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_new(options: argparse.Namespace, console: Console) -> int:
-    """Write a recipe to start from. Returns the exit code. Raises UsageProblem, StorageProblem."""
+    """Run `workflow new`: write a new recipe. Returns the exit code. Raises UsageProblem, StorageProblem."""
     from fieldray_cluster.workflow.recipe import new_workflow
 
     new_workflow(options.recipe)
@@ -101,7 +101,7 @@ def run_new(options: argparse.Namespace, console: Console) -> int:
 
 
 def _run(run: Callable[[argparse.Namespace, Console], int], options: argparse.Namespace, console: Console) -> int:
-    """Run a command and convert cluster errors: a missing module to its name, a bad recipe to all its problems."""
+    """Run a subcommand. A missing module becomes a problem with its name, and all problems of a recipe are printed."""
     try:
         with cluster_modules():
             return run(options, console)

@@ -1,21 +1,21 @@
-"""A parameter server: it holds its shard of the weights, updates it by the workers' gradients, and gives it out.
+"""A parameter server: it holds a shard of the weights, updates it by the workers' gradients, and sends it to them.
 
-Synchronous: an update is made once every worker's gradient of it is there, by their mean, weighted by what each was
-taken over. A worker that was replaced asks for the version it has to work on, which is the newest one or, where another
-server is behind, the one before: both are kept. Asynchronous: every gradient is an update as it comes (Downpour SGD,
-Dean 2012); how many others were made since its weights were fetched is its staleness.
+Synchronous: an update is made once it has the gradients of all workers. Their mean is weighted by the samples of each.
+A worker that was replaced asks for the version that it works on. That is the newest one, or the one before if another
+server is behind, so both are kept. Asynchronous: every gradient is an update at once (Downpour SGD, Dean 2012). Its
+staleness is the number of updates since its weights were fetched.
 
-A bound of the staleness holds back who is ahead. A worker may update if those whose gradients are still to come could
-all be taken in afterwards, oldest first, each within the bound: of them, ordered by the versions p(1) <= p(2) ... that
-they work on, (version + 1) + (j - 1) - p(j) <= bound for each j. The oldest may then always go, so nobody waits for
-ever; that needs a bound of the number of workers less one, or more.
+With a bound of the staleness, workers that are ahead wait. A worker may update if all gradients still to come could be
+applied afterwards, oldest first, within the bound. Let p(1) <= p(2) ... be the versions that the other workers work
+on. Then (version + 1) + (j - 1) - p(j) <= bound must hold for each j. The oldest worker may always update, so nobody
+waits for ever; this needs a bound of at least the number of workers less one.
 
-Where transfers take turns (the semaphore of Šlampa 2017, section 7), one worker at a time sends numbers to the server,
-and one at a time gets them from it, in the order of asking: the first one has the whole link, and computes while others
-still transfer. A worker sends its gradient's numbers once it is told to go, and says when it has the weights.
+If transfers take turns (the semaphore of Šlampa 2017, section 7), one worker at a time sends to the server, and one at
+a time receives, in order of asking. The first one has the whole link, and computes while others transfer. A worker
+sends its gradient once it is told to go, and confirms received weights.
 
-A worker has one connection, its newest: a process that replaces another one attaches in its place, and what the older
-one still says counts no more. Whoever waits here looks meanwhile whether the other side of its connection is there.
+A worker has one connection, its newest. A process that replaces another one attaches in its place, and messages of the
+older one are ignored. A thread that waits checks whether the other side of its connection still exists.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from fieldray_cluster.training.shard import Layout, Shard, ShardState, UpdateRul
 from fieldray_cluster.training.tasks import Plan
 
 DRIVER_ROLE: Final = "driver"
+"""The role of the driver's connection."""
 _DEATH: Final = "ended"
 _TICK_S: Final = 0.2
 _DRIVERLESS_S: Final = 600.0
@@ -59,8 +60,8 @@ class ServerSettings:
 
     Attributes
     ----------
-    plan
-        The plan of the training.
+    runs
+        The element ranges of the server.
     updates_per_epoch
         The number of updates after which a snapshot is kept for the driver.
     """
@@ -75,8 +76,18 @@ class ServerSettings:
 class GradientUpdate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The header of a gradient.
 
-    `version` is the version of the weights that the gradient was computed at, `weight` its weight in a mean. `number`
-    is the worker's own count of its gradients, `loss` the loss of its batch, None without a batch.
+    Attributes
+    ----------
+    version
+        The version of the weights for which the gradient was computed.
+    number
+        The worker's own count of its gradients.
+    weight
+        The gradient's weight in a mean.
+    learning_rate
+        The learning rate of the update.
+    loss
+        The loss of the batch; None without a batch.
     """
 
     worker: int
@@ -88,7 +99,7 @@ class GradientUpdate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class _WorkerRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker's request: to fetch weights, of a version or the newest, or to send a gradient."""
+    """A worker's request: fetch weights (of a version, or the newest), or send a gradient."""
 
     version: int | None = None
     gradient: GradientUpdate | None = None
@@ -96,12 +107,14 @@ class _WorkerRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _DriverRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The driver's request for the snapshot of an epoch."""
+
     epoch: Annotated[int, msgspec.Meta(ge=1)]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class WorkerConnection:
-    """A worker's connection; `has_ended` checks, without waiting, whether the other side is gone."""
+    """A worker's connection. `has_ended` returns whether the other side is gone; `end` closes the connection."""
 
     worker: int
     has_ended: Callable[[], bool] = lambda: False
@@ -109,16 +122,15 @@ class WorkerConnection:
 
 
 class FifoLock:
-    """The queue for one direction of transfer: one worker at a time, in the order of asking."""
+    """A lock for one direction of transfer, given to workers in the order of asking."""
 
     def __init__(self) -> None:
         self._changed, self._waiting = threading.Condition(), deque[object]()
 
     @contextlib.contextmanager
     def acquire(self, has_ended: Callable[[], bool]) -> Iterator[None]:
-        """Wait for a turn, which lasts as long as the block. Raises ConnectionReplaced.
-
-        has_ended   checks whether the waiting worker is gone
+        """Wait for the lock, and hold it during the block. Raises ConnectionReplaced if `has_ended` returns True while
+        waiting.
         """
         own = object()
         with self._changed:
@@ -137,7 +149,7 @@ class FifoLock:
 
 
 class ParameterServer:
-    """A shard of the weights, and the order in which workers update it."""
+    """A shard of the weights, updated by workers in a synchronous or asynchronous order."""
 
     def __init__(self, service: ServerSettings, state: ShardState) -> None:
         self._service, self._plan = service, service.plan
@@ -150,7 +162,7 @@ class ParameterServer:
         self._done = Counter[int]()
         self._staleness = Counter[int]()
         self._losses: list[float] = []
-        self._began_s: float | None = None  # of the epoch: its first update
+        self._began_s: float | None = None  # time of the first update of the epoch
         self._snapshots: dict[int, tuple[dict[str, Any], ShardState]] = {}
         self._is_over = False
 
@@ -166,10 +178,9 @@ class ParameterServer:
             older.end()
 
     def pull(self, connection: WorkerConnection, *, version: int | None = None) -> tuple[int, int, Vector]:
-        """Return the version, the number of this worker's applied gradients, and the values; the version before on
-        request.
+        """Return the version, the number of this worker's applied gradients, and the values.
 
-        Raises ConnectionReplaced.
+        `version` may ask for the version before the newest. Raises ConnectionReplaced.
         """
         with self._changed:
             self._require_newest(connection)
@@ -179,9 +190,10 @@ class ParameterServer:
             return self._version, self._done[connection.worker], self._shard.state.values
 
     def push(self, connection: WorkerConnection, push: GradientUpdate, gradient: Vector) -> tuple[int, Vector]:
-        """Apply a gradient, at once or together with the other workers'. Returns the new version and its values.
+        """Apply a gradient, at once or together with those of the other workers. Returns the new version and its
+        values.
 
-        Raises ServerEnded, ConnectionReplaced, ValueError (not the shard's length).
+        Raises ServerEnded, ConnectionReplaced, ValueError for a gradient of another length than the shard's.
         """
         if gradient.shape != self._before.shape or push.worker != connection.worker:
             raise ValueError(f"a gradient of {gradient.shape} of worker {push.worker}")
@@ -203,18 +215,16 @@ class ParameterServer:
     def snapshot(
         self, epoch: int, *, has_ended: Callable[[], bool] = lambda: False
     ) -> tuple[dict[str, Any], ShardState]:
-        """Return the facts and the state after an epoch, counted from 1; waits for the epoch's end.
+        """Wait for the end of an epoch (from 1). Returns its facts and the state after it.
 
-        has_ended   checks whether the driver is gone
-
-        Raises ServerEnded, ConnectionReplaced.
+        `has_ended` returns whether the driver is gone. Raises ServerEnded, ConnectionReplaced.
         """
         with self._changed:
             self._wait_until(lambda: epoch in self._snapshots, has_ended)
             return self._snapshots.pop(epoch)
 
     def end(self) -> None:
-        """End the session, which wakes every waiting thread with ServerEnded."""
+        """End the session, and wake every waiting thread with ServerEnded."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
@@ -225,7 +235,7 @@ class ParameterServer:
 
     def _wait_for_all(self, connection: WorkerConnection, push: GradientUpdate, gradient: Vector) -> None:
         if push.version < self._version:
-            return  # of an update that was made meanwhile
+            return  # the update was made by the gradients of a replaced process
         self._pushed[push.worker] = push, gradient
         if len(self._pushed) == self._plan.workers:
             self._update_by_mean()
@@ -277,7 +287,7 @@ class ParameterServer:
         self._changed.notify_all()
 
     def _wait_in(self, connection: WorkerConnection, ready: Callable[[], bool]) -> None:
-        """Wait on behalf of a worker's connection, as long as it is the worker's newest."""
+        """Wait for a worker's connection, as long as it is the worker's newest."""
 
         def check() -> bool:
             self._require_newest(connection)
@@ -331,7 +341,7 @@ class ShardServer:
         self._ended()
 
     def _serve(self, channel: Channel, role: str) -> None:
-        """Serve one connection until it ends by OSError or ValueError (not a message of this session)."""
+        """Serve one connection until it ends, by OSError or by ValueError for an invalid message."""
         try:
             if role == DRIVER_ROLE:
                 self._serve_driver(channel)
@@ -356,6 +366,7 @@ class ShardServer:
             threading.Thread(target=self.close, name="parameters", daemon=True).start()
 
     def _serve_worker(self, channel: Channel, connection: WorkerConnection) -> None:
+        """Send weights, and apply gradients, until the worker's connection ends."""
         self._server.attach(connection)
         try:
             while True:
@@ -372,7 +383,7 @@ class ShardServer:
             self._server.detach(connection)
 
     def _taken(self, channel: Channel) -> Vector:
-        """Receive a gradient's numbers when it is the worker's turn."""
+        """Receive the numbers of a gradient when it is the worker's turn."""
         with self._inward.acquire(channel.has_ended):
             channel.send({"go": True})
             return channel.receive().values

@@ -1,8 +1,8 @@
-"""The driver's side of a training on a cluster: it starts servers and workers and receives the epochs.
+"""The driver's side of a training on a cluster: it starts servers and workers, and receives the state after each epoch.
 
-Dask places and replaces workers; weights travel by separate channels (`channel`). When a worker's process dies, another
-process takes over at the servers' current state. When a server dies, its weights are lost and the session ends; the
-training resumes from the checkpoint of the last epoch.
+Dask places and replaces workers. Weights travel by separate channels (`channel`). When a worker's process dies, another
+process continues from the servers' current state. When a server dies, its weights are lost and the session ends. The
+training then resumes from the checkpoint of the last epoch.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from fieldray_cluster.worker_registry import WorkerLost, WorkerRegistry, convert
 allow_pickled_classes(WorkerResult)
 
 Say = Callable[[str], None]
+"""Receives a line of text for the user."""
 
 _TICK_S: Final = 0.2
 _PATIENCE_S: Final = 60.0
@@ -59,13 +60,13 @@ class TrainedEpoch:
     Attributes
     ----------
     number
-        Counted from 1, over all sessions of the task.
+        Number of the epoch from 1, over all sessions of the task.
     loss
-        The mean of the batches' losses.
+        Mean loss of the batches.
     staleness
-        The number of gradients by staleness (updates of delay), over all servers.
+        Number of gradients by staleness, over all servers.
     began, ended
-        Time of the first update, and when the last server finished the epoch, in seconds since 1970.
+        Time of the first update, and of the last server's last update, in seconds since 1970.
     """
 
     number: int
@@ -98,11 +99,11 @@ def train_epochs_on_cluster(
     first_epoch: int = 0,
     say: Say = lambda _line: None,
 ) -> Generator[TrainedEpoch, None, None]:
-    """Train from a state on, and yield each epoch. Training continues while the caller evaluates an epoch.
+    """Train a task from a state on, and yield each epoch. Training continues while the caller evaluates an epoch.
 
     Raises UsageProblem (training_diverged, training_diverged_weights, training_few_workers, training_node_folder,
     training_node_other), EnvironmentProblem (training_server_lost, training_server_unreached, training_worker_lost),
-    ConnectionLost, NodesUnfit.
+    ConnectionLost, IncompatibleNodes.
     """
     plan.require_room(batches=task.batches, sizes=task.sizes)
     with ExitStack() as ends:
@@ -114,12 +115,12 @@ def train_epochs_on_cluster(
 
 
 def open_registry(client: Client, say: Say = lambda _line: None) -> WorkerRegistry:
-    """Return the cluster's processes that may get work. Raises NodesUnfit, ConnectionLost."""
+    """Return the registry of the cluster's workers. Raises IncompatibleNodes, ConnectionLost."""
     return WorkerRegistry(client, note=lambda node, why: say(f"{node}: {why.text}"))
 
 
 def choose_processes(registry: WorkerRegistry, plan: Plan) -> list[str]:
-    """Return the addresses of the workers, then of the servers; they share processes if there are too few.
+    """Return the addresses of the workers, then of the servers. They share processes if there are too few.
 
     Raises UsageProblem (training_few_workers), ConnectionLost.
     """
@@ -137,6 +138,8 @@ def choose_processes(registry: WorkerRegistry, plan: Plan) -> list[str]:
 
 
 class _Session:
+    """The servers and workers of one training."""
+
     def __init__(self, client: Client, plan: Plan, task: DividedTask, layout: Layout, say: Say) -> None:
         self._client, self._plan, self._task, self._layout, self._say = client, plan, task, layout, say
         self._registry = open_registry(client, say)
@@ -152,6 +155,7 @@ class _Session:
         self._ends = ExitStack()
 
     def start(self, state: ShardState, first_epoch: int) -> None:
+        """Start servers with a state, and workers."""
         plan = self._plan
         worker_addresses, self._first_epoch = choose_processes(self._registry, plan), first_epoch
         self._runs = list(self._layout.ranges(plan.server_count, evenly=plan.splits_evenly))
@@ -185,9 +189,9 @@ class _Session:
             self._send_out(worker, address)
 
     def _served(self, host: str, runs: ElementRanges, state: ShardState) -> tuple[str, int]:
-        """Start a parameter server for a shard in a process. Returns its host and port.
+        """Start a parameter server in a process. Returns its host and port.
 
-        The host is the known host of the process, not an address that the process reports.
+        The host is the process's host as the scheduler knows it, not an address that the process reports.
         """
         plan = self._plan
         service = ServerSettings(
@@ -203,7 +207,7 @@ class _Session:
         return host_of(host), int(self._result(task, host)[1])
 
     def epoch(self, number: int) -> TrainedEpoch:
-        """Wait for the end of an epoch, and replace workers meanwhile."""
+        """Wait for the end of an epoch, and replace lost workers during the wait."""
         self._lost.clear()
         arrays = [np.empty(self._layout.size, np.float32) for _ in range(4)]
         found = list[Mapping[str, Any]]()
@@ -223,7 +227,7 @@ class _Session:
             raise EnvironmentProblem(reason("training_server_lost")) from error
 
     def close(self) -> None:
-        """End servers and workers; the cluster's processes remain."""
+        """End servers and workers. The cluster's processes remain."""
         self._ends.close()
         try:
             self._registry.refresh(at_once=True)
@@ -241,7 +245,7 @@ class _Session:
             if not is_connected(self._client):
                 return
             time.sleep(_TICK_S / 10)
-        self._client.cancel([*self._futures.values(), *ended])  # of processes that left: nobody will do them
+        self._client.cancel([*self._futures.values(), *ended])  # tasks of processes that left are never done
 
     def _send_out(self, worker: int, address: str) -> None:
         self._at[worker] = address
@@ -266,7 +270,7 @@ class _Session:
         if not there.keys() >= set(self._hosts):
             raise EnvironmentProblem(reason("training_server_lost"))
         for worker, future in self._futures.items():
-            # What was given to a process that has left would wait for ever.
+            # A task of a process that has left would never end.
             if self._has_failed(worker, future) if future.done() else self._at[worker] not in there:
                 self._replace(worker)
                 break
@@ -291,6 +295,7 @@ class _Session:
         return result.was_lost
 
     def _replace(self, worker: int) -> None:
+        """Start a lost worker again in another process."""
         self._lost[worker] += 1
         if self._lost[worker] > _LIVES:
             raise EnvironmentProblem(reason("training_worker_lost", worker=worker + 1, times=self._lost[worker]))
@@ -307,7 +312,7 @@ class _Session:
 
 
 def make_epoch(number: int, state: ShardState, facts: Sequence[Mapping[str, Any]]) -> TrainedEpoch:
-    """Make an epoch from the servers' facts; each gradient's loss is known to all servers.
+    """Return an epoch from its state and the servers' facts. Every server knows the loss of each gradient.
 
     Raises UsageProblem (training_diverged_weights).
     """

@@ -1,8 +1,8 @@
-"""The division of a training, and a training task as a worker receives it: any part of any batch of any epoch.
+"""The division of a training, and the training task of a worker: gradients of any part of any batch.
 
-All randomness depends on (seed, epoch, step, place in the batch). So workers with parts of a batch get the images and
-augmentations of one process with the whole batch, and a replacement worker can continue anywhere. (A training by one
-process draws from one sequence of random numbers, and so gets different ones.)
+All randomness depends on seed, epoch, step and place in the batch. So workers with parts of a batch get the images and
+augmentations of one worker with the whole batch, and a replacement worker can continue anywhere. A training without
+division draws from one sequence of random numbers, and therefore gets others.
 """
 
 from __future__ import annotations
@@ -42,25 +42,26 @@ _AVERAGED_EVERY_OF_LUNGS: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A training by several workers.
+    """The division of a training among workers.
 
     Parameters
     ----------
     workers
-        How many take gradients.
+        Number of workers that compute gradients.
     mode
-        sync-join: each a batch of its own, one update of all of them; sync-split: each a part of one batch; async: each
-        by itself; local: one process, as without a plan.
+        sync-join: a batch for each worker, and one update. sync-split: a part of one batch for each worker, and one
+        update.
+        async: an update for each gradient. local: one process.
     server
-        central: one parameter server; distributed: as many as workers, each with a share of the weights.
+        central: one parameter server. distributed: as many as workers, each with a shard of the weights.
     splits_evenly
-        Whether the shares of distributed servers are equal, or whole tensors as printed.
+        Whether the shards of distributed servers are equal. If not, whole tensors are placed (algorithm 3.7).
     staleness
-        How many updates a gradient may come too late at most; None for any.
+        Largest number of updates by which a gradient may be late; None for no limit.
     takes_turns
-        Whether a server's transfers in each direction come one after another.
+        Whether a server transfers to one worker at a time, in each direction.
     address, certificates
-        Of the cluster; None for processes of this computer.
+        The address of the cluster and the folder of certificates; None for processes of this computer.
     """
 
     workers: int = 1
@@ -85,16 +86,16 @@ class Plan:
 
     @property
     def is_synchronous(self) -> bool:
-        """Return whether workers wait for each other."""
+        """Whether workers wait for each other."""
         return self.mode != "async"
 
     @property
     def server_count(self) -> int:
-        """Return the number of parameter servers."""
+        """The number of parameter servers."""
         return self.workers if self.server == "distributed" else 1
 
     def updates_per_epoch(self, batches: int) -> int:
-        """Return the updates in an epoch with this number of batches; the last joined batch may be smaller."""
+        """Return the number of updates in an epoch with this number of batches. The last one may have fewer batches."""
         return -(-batches // self.workers) if self.mode == "sync-join" else batches
 
     def gradients_per_epoch(self, batches: int, worker: int) -> int:
@@ -102,12 +103,12 @@ class Plan:
         return len(range(worker, batches, self.workers)) if self.mode == "async" else self.updates_per_epoch(batches)
 
     def batch_index(self, batches: int, worker: int, number: int) -> int | None:
-        """Return the batch of the epoch for a worker's gradient of that number; None if no batch is left."""
+        """Return the index of the batch for a worker's gradient of that number; None if no batch is left."""
         found = number if self.mode == "sync-split" else number * self.workers + worker
         return found if found < batches else None
 
     def sample_slice(self, size: int, worker: int) -> slice:
-        """Return the worker's slice of a batch's `size` samples."""
+        """Return the worker's slice of the `size` samples of a batch."""
         if self.mode != "sync-split":
             return slice(0, size)
         return slice(size * worker // self.workers, size * (worker + 1) // self.workers)
@@ -118,7 +119,7 @@ class Plan:
         Parameters
         ----------
         sizes
-            The sizes of a batch: number of images, or of masks and of images for the checks.
+            Number of images in a batch; for lung fields of images with masks, and of images for the checks.
         """
         least = min((size for size in sizes if size), default=0)
         if self.mode == "sync-split" and self.workers > least:
@@ -129,7 +130,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GradientResult:
-    """A gradient by the weights' names, the mean loss, and the gradient's weight in a mean."""
+    """A gradient by weight name, the mean loss, and the gradient's weight in a mean."""
 
     gradient: Weights
     loss: float
@@ -143,7 +144,7 @@ class Replica(ABC):
         self._network = network
 
     def weights(self) -> Weights:
-        """A copy of the weights."""
+        """Return a copy of the weights."""
         return self._network.weights()
 
     def set_weights(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
@@ -152,19 +153,19 @@ class Replica(ABC):
 
     @abstractmethod
     def gradient(self, epoch: int, step: int, part: Plan, worker: int) -> GradientResult:
-        """Compute the gradient of a worker's part of a batch."""
+        """Return the gradient of a worker's part of a batch, as the plan `part` divides it."""
 
 
 class ArraysDiffer(OSError):
-    """A file of arrays differs from the one that the driver wrote."""
+    """A file of arrays differs from the file that the driver wrote."""
 
 
 def write_arrays(path: Path, holder: Any) -> str:
-    """Write the arrays and texts of a dataclass to a file that `read_arrays` reads. Returns the file's SHA-256.
+    """Write the arrays and texts of a dataclass to a file for `read_arrays`. Returns the file's SHA-256.
 
-    The file is replaced whole; a worker that still reads the previous file can finish. Only the process that holds the
-    run writes there. A later process, on any computer, replaces an incomplete file. Raises StorageProblem (disk_full,
-    not_writable).
+    The file is replaced whole, so that a worker can still read the previous one. Only the process that holds the run
+    writes
+    there. A later process replaces an incomplete file. Raises StorageProblem (disk_full, not_writable).
     """
     found: dict[str, Any] = {one.name: getattr(holder, one.name) for one in fields(holder)}
     unfinished = path.with_name(f"{path.name}.part")
@@ -184,8 +185,9 @@ def write_arrays(path: Path, holder: Any) -> str:
 
 @contextlib.contextmanager
 def temporary_arrays(path: Path, holder: Any) -> Iterator[str]:
-    """Keep the arrays of `write_arrays` in a file during the block, then delete the file: the arrays are patient
-    data.
+    """Keep the arrays of a dataclass in a file during the block. Yields the file's SHA-256.
+
+    The file is deleted afterwards, because the arrays are patient data.
     """
     try:
         yield write_arrays(path, holder)
@@ -194,7 +196,7 @@ def temporary_arrays(path: Path, holder: Any) -> Iterator[str]:
 
 
 def read_arrays(path: Path, sha256: str) -> dict[str, NDArray[Any]]:
-    """Read the arrays of `write_arrays` by the names of the fields. Raises OSError, OtherArrays (another SHA-256)."""
+    """Read the arrays that `write_arrays` wrote, by field name. Raises OSError, ArraysDiffer for another SHA-256."""
     with path.open("rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
             raise ArraysDiffer(str(path))
@@ -205,7 +207,7 @@ def read_arrays(path: Path, sha256: str) -> dict[str, NDArray[Any]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DividedClassifier:
-    """The training of a classifier."""
+    """The training task of a classifier."""
 
     specification: Specification
     schedule: Schedule
@@ -222,33 +224,33 @@ class DividedClassifier:
 
     @property
     def batches(self) -> int:
-        """Return the number of batches in an epoch."""
+        """The number of batches in an epoch."""
         return max(1, self._drawn // self.schedule.batch_size)
 
     @property
     def epochs(self) -> int:
-        """Return the number of epochs."""
+        """The number of epochs."""
         return self.schedule.epochs
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Return the number of images in a batch."""
+        """The number of images in a batch."""
         return (min(self.schedule.batch_size, self._drawn),)
 
     @property
     def rule(self) -> UpdateRule:
-        """Return the update rule: AdamW, and the running mean over the recipe's span."""
+        """The update rule: AdamW, and the running mean over the recipe's span."""
         horizon = max(self.schedule.average_epochs * self.batches, 1.0)
         return UpdateRule(
             weight_decay=self.settings.weight_decay, frozen=self.settings.frozen, average_least=min(1.0, 1 / horizon)
         )
 
     def rate(self, epoch: int, share: float) -> float:
-        """Return the learning rate at a share of an epoch."""
+        """Return the learning rate at a share (0..1) of an epoch."""
         return self.schedule.rate(epoch + share)
 
     def open(self) -> Replica:
-        """Load the network, with placeholder weights, and its images. Raises OSError, OtherArrays."""
+        """Return the network, with placeholder weights, and its images. Raises OSError, ArraysDiffer."""
         arrays = read_arrays(self.arrays, self.arrays_sha256)
         samples = Samples(
             images=arrays["images"],
@@ -261,6 +263,8 @@ class DividedClassifier:
 
 
 class _ClassifierReplica(Replica):
+    """A classifier in a worker."""
+
     def __init__(self, task: DividedClassifier, samples: Samples) -> None:
         self._task, self._samples = task, samples
         set_thread_count(task.settings.threads)
@@ -299,7 +303,7 @@ class _ClassifierReplica(Replica):
         return GradientResult(gradient, loss, self._weight(targets))
 
     def _weight(self, targets: NDArray[np.float32]) -> float:
-        """Return the denominator of the mean loss: known targets weighted by label, or the number of images."""
+        """Return the divisor of the mean loss: known targets weighted by label, or the number of images."""
         settings = self._task.settings
         if settings.loss == "categorical":
             return float(len(targets))
@@ -309,7 +313,7 @@ class _ClassifierReplica(Replica):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DividedLungs:
-    """One stage of the training of a lung-field network."""
+    """The training task of one stage of a lung-field network."""
 
     recipe: LungRecipe
     stage: int
@@ -319,23 +323,23 @@ class DividedLungs:
 
     @property
     def batches(self) -> int:
-        """Return the number of batches in an epoch."""
+        """The number of batches in an epoch."""
         return self.recipe.training.steps_per_epoch
 
     @property
     def epochs(self) -> int:
-        """Return the number of epochs of this stage."""
+        """The number of epochs of this stage."""
         return self.recipe.training.stages[self.stage].epochs
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Return the number of images with masks, and of images for the checks, in a batch."""
+        """The number of images with masks, and of images for the checks, in a batch."""
         training = self.recipe.training
         return (training.masks_per_step, training.checks_per_step if self.recipe.chests else 0)
 
     @property
     def rule(self) -> UpdateRule:
-        """Return the update rule: AdamW with a clipped gradient, and the running mean."""
+        """The update rule: AdamW with a clipped gradient, and the running mean."""
         return UpdateRule(
             weight_decay=self.recipe.training.weight_decay,
             clip=GRADIENT_NORM_LIMIT,
@@ -344,16 +348,18 @@ class DividedLungs:
         )
 
     def rate(self, epoch: int, share: float) -> float:
-        """Return the learning rate at a share of an epoch of this stage."""
+        """Return the learning rate at a share (0..1) of an epoch of this stage."""
         return stage_learning_rate(self.recipe.training.stages[self.stage], epoch)(share)
 
     def open(self) -> Replica:
-        """Load the network and its images. Raises OSError, OtherArrays."""
+        """Return the network and its images. Raises OSError, ArraysDiffer."""
         arrays: dict[str, Any] = dict(read_arrays(self.arrays, self.arrays_sha256))  # the flag comes as an array of one
         return _LungReplica(self, LungData(**arrays))
 
 
 class _LungReplica(Replica):
+    """A lung-field network in a worker."""
+
     def __init__(self, task: DividedLungs, data: LungData) -> None:
         recipe = task.recipe
         set_thread_count(recipe.training.threads)
@@ -377,13 +383,13 @@ class _LungReplica(Replica):
         images = np.stack([*(image for image, _ in pairs), *(image for image, _ in drawn)])
         targets = [target for _, target in drawn]
         checks = np.stack(targets) if targets else np.zeros((0, len(LUNG_CHECKS)), np.float32)
-        # Masks are of the first images, targets of the checks of the rest.
+        # The first images have masks, the others have targets of the checks.
         gradient, loss = self._engine.gradient(images, np.stack([mask for _, mask in pairs]), checks)
         return GradientResult(gradient, loss, float(len(images)))
 
 
 DividedTask = DividedClassifier | DividedLungs
-"""What a worker is told of a training; small, but for the file of its arrays, which every worker reads.
+"""The training task that a worker receives.
 
-The content of that file is part of the task by its SHA-256.
+The training images are not part of it: every worker reads them from a file, whose SHA-256 is in the task.
 """

@@ -1,11 +1,11 @@
-"""Training of a recipe's network on a cluster, in place of `train.train` and `lungs.train.train` of `fieldray_adapt`.
+"""Training of a recipe's network on a cluster, in place of `train` in `fieldray_adapt`.
 
 After each epoch the driver evaluates the averaged weights on the validation images, as local training does, and writes
-a checkpoint; a stopped training resumes from it. The file of the workers' training arrays is in the run folder, which
-every computer of the cluster must see, as for workflows.
+a checkpoint, from which a stopped training resumes. The file of the training images is in the run folder, which every
+computer of the cluster must see.
 
-To estimate whether several workers are worth it, two times are measured on the recipe's own network and the cluster's
-links: the time of a gradient in this process, and the transfer time through the training channel, in both directions.
+`measure_cluster` measures whether several workers are worth it, on the recipe's network and the cluster's links: the
+time of a gradient in this process, and the transfer times of the training channel in both directions.
 """
 
 from __future__ import annotations
@@ -66,11 +66,12 @@ from fieldray_cluster.training.worker import start_echo, stop_server
 from fieldray_cluster.worker_registry import CONNECTION_ERRORS, WorkerLost, wait_for_result
 
 ARRAYS_NAME: Final = "arrays.npz"
+"""The file of the training images, in the folder of the training."""
 
 
 @dataclass(slots=True)
 class _Divided:
-    """The state of a divided training, as stored in a checkpoint."""
+    """The state of a divided training, as a checkpoint stores it."""
 
     layout: Layout
     state: ShardState
@@ -90,7 +91,7 @@ class _Divided:
 
 
 class DividedTrainer:
-    """A `Trainer` that follows a plan; `open_cluster` opens the cluster when training starts."""
+    """A `Trainer` that trains on a cluster as a plan says. `open_cluster` opens the cluster when training starts."""
 
     def __init__(
         self,
@@ -102,7 +103,7 @@ class DividedTrainer:
         self._plan, self._open, self._say = plan, open_cluster, say
 
     def facts(self) -> StepFacts:
-        """Return the facts of the plan for the status."""
+        """Return the plan's facts for status.json."""
         return {"workers": self._plan.workers, "mode": self._plan.mode, "server": self._plan.server}
 
     def classifier(
@@ -116,7 +117,10 @@ class DividedTrainer:
         folder: Path,
         progress: Progress = lambda _: None,
     ) -> tuple[Weights, list[EpochFigures]]:
-        """Train or resume a classifier. Returns the averaged weights, and figures by epoch. See `train.train`."""
+        """Train a classifier, or resume its training. Returns the averaged weights, and the figures of each epoch.
+
+        See `fieldray_adapt.training.classifier.train`.
+        """
         schedule, augmentation, settings = options.schedule, options.augmentation, options.settings
         key = digest(specification, weights, training, validation, schedule, augmentation, settings, self._key())
         own = open_engine(specification, weights, settings=settings, name=options.engine)
@@ -144,9 +148,10 @@ class DividedTrainer:
     def lung_fields(
         self, recipe: LungRecipe, data: LungData, *, folder: Path, progress: Progress = lambda _: None
     ) -> tuple[Weights, list[EpochFigures]]:
-        """Train or resume a lung-field network.
+        """Train a lung-field network, or resume its training. Returns the averaged weights, and the figures of each
+        epoch.
 
-        Returns the averaged weights, and figures by epoch. See `lungs.train`.
+        See `fieldray_adapt.lungs.train.train`.
         """
         key = digest(asdict(recipe.network), asdict(recipe.training), asdict(recipe.augmentation), data.images)
         key = digest(key, asdict(recipe.checks_augmentation), data.masks, data.image_parts, data.chests, self._key())
@@ -186,14 +191,14 @@ class DividedTrainer:
         return average, course.history
 
     def _note(self, layers: Sequence[Layer]) -> None:
-        """Report layers for which the workers' parts differ from the result of one process."""
+        """Report kinds of layers by which the result differs from a training in one process."""
         if any(layer.batch_norm for layer in layers):
             self._say(reason("training_batch_norm").text)
         if any(layer.kind == "dropout" for layer in layers):
             self._say(reason("training_dropout").text)
 
     def _key(self) -> str:
-        """Return the key of the plan's values that decide the result; the cluster's address is not one of them."""
+        """Return the digest of the plan's values that decide the result. The cluster's address does not."""
         return digest(replace(self._plan, address=None, certificates=None, takes_turns=False))
 
 
@@ -239,7 +244,7 @@ class _Course:
             ended = EpochFigures(epoch=first + epoch.number, epochs=total, loss=epoch.loss)
             ended = validated(layout.weights(epoch.state.average), ended)
             late = sorted(epoch.staleness.elements())
-            # Of the first epoch from its first gradient, as the start of processes is no training.
+            # The first epoch counts from its first update, because starting processes is no training.
             took_s = epoch.ended - (epoch.began if began_s is None else began_s)
             self._trained_s = round(self._trained_s + took_s, 3)
             row = structs.replace(
@@ -266,9 +271,20 @@ _PATIENCE_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterTimes:
-    """Median times in seconds: a batch's gradient, a transfer of all weights there and back, and of a short message.
+    """Median times in seconds that decide whether several workers are worth it.
 
-    `elements` is the number of the network's weights (4 bytes each), `batches` the number in an epoch.
+    Attributes
+    ----------
+    gradient_s
+        Gradient of a batch.
+    there_s, back_s
+        Transfer of all weights to the other process, and back.
+    latency_s
+        A short message.
+    elements
+        Number of the network's weights, 4 bytes each.
+    batches
+        Number of batches in an epoch.
     """
 
     gradient_s: float
@@ -280,7 +296,7 @@ class ClusterTimes:
 
     @property
     def transfer_s(self) -> float:
-        """Return the time of a one-way transfer, as the mean of both directions."""
+        """Seconds of a one-way transfer: the mean of both directions."""
         return (self.there_s + self.back_s) / 2
 
     def lines(self) -> Iterator[str]:
@@ -295,7 +311,7 @@ class ClusterTimes:
 
 
 def measure_cluster(path: Path, plan: Plan, *, repeats: int) -> ClusterTimes:
-    """Measure a recipe's costs; performs its data step first. Raises UsageProblem, EnvironmentProblem."""
+    """Measure a recipe's times on a cluster, after its data step. Raises UsageProblem, EnvironmentProblem."""
     with open_training_task(path) as task:
         replica = task.open()
     layout = Layout.of(replica.weights())
@@ -305,9 +321,9 @@ def measure_cluster(path: Path, plan: Plan, *, repeats: int) -> ClusterTimes:
 
 
 def measure_step_s(task: DividedTask, repeats: int) -> float:
-    """Return the median time in seconds of a worker's gradient without transfers. Runs as a task.
+    """Return the median seconds of a worker's step without transfers. Runs as a task.
 
-    It sets the weights, computes the gradient of a whole batch, and joins it to one vector.
+    The step sets the weights, computes the gradient of a whole batch, and joins it to one vector.
     """
     set_thread_count(worker_cores())
     replica = task.open()
@@ -323,8 +339,9 @@ def measure_step_s(task: DividedTask, repeats: int) -> float:
 
 
 def _median_s(work: Callable[[int], object], task: DividedTask, repeats: int) -> float:
-    """Return the median seconds of work on consecutive batches, without the first one, which traces the network's
-    graph.
+    """Return the median seconds of `work` on consecutive batches, without the first one.
+
+    The first call includes the tracing of the network's graph.
     """
     times = []
     for step in range(repeats + 1):
@@ -335,9 +352,9 @@ def _median_s(work: Callable[[int], object], task: DividedTask, repeats: int) ->
 
 
 def _transfers_s(elements: int, plan: Plan, repeats: int) -> dict[str, float]:
-    """Return median seconds there, back, and of a short message.
+    """Return the median seconds of transfers there and back, and of a short message.
 
-    Raises EnvironmentProblem if the other side is lost.
+    Raises EnvironmentProblem if the other process is lost.
     """
     token = secrets.token_hex(16)
     with open_plan_client(plan) as client:
@@ -366,7 +383,7 @@ def _transfers_s(elements: int, plan: Plan, repeats: int) -> dict[str, float]:
 
 @contextlib.contextmanager
 def open_training_task(path: Path) -> Iterator[DividedTask]:
-    """Yield a recipe's training task while its run folder is held; performs the data step. Raises UsageProblem."""
+    """Yield a recipe's training task, and hold its run folder. The data step is done first. Raises UsageProblem."""
     document = RecipeDocument.read(path)
     schema = recipe_kind_of(document).schema
     if schema not in (ClassifierRecipe, LungRecipe):

@@ -1,4 +1,4 @@
-"""The report of a run or a sweep as one HTML page, and a sweep's leaderboard as JSON."""
+"""The report of a workflow run or a sweep as one HTML page, and a sweep's leaderboard as JSON."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from optuna import Study
 
 REPORT_NAME: Final = "report.html"
+"""The file name of the report."""
 _MOST_ROWS: Final = 2000
 _MOST_OUTPUTS: Final = 50
 _END_BYTES: Final = 4000
@@ -44,7 +45,7 @@ _END_LINES: Final = 30
 
 
 def write_report(path: Path) -> Path:
-    """Write the page of a recipe's run into its folder, and a sweep's leaderboard next to it. Returns the page's path.
+    """Write the report of a recipe's run, and a sweep's leaderboard, into the run folder. Returns the report's path.
 
     Raises UsageProblem (the recipe; workflow_no_run), StorageProblem.
     """
@@ -68,7 +69,7 @@ def write_report(path: Path) -> Path:
 
 
 def summary_sentence(states: Sequence[TaskState]) -> str:
-    """Return a summary of the tasks' results in a sentence or two."""
+    """Return a summary of the tasks' results in two sentences."""
     counts = ", ".join(f"{count} {status}" for status, count in sorted(count_statuses(states).items()))
     seconds = sum(state.outcome.seconds for state in states)
     cpu_seconds = sum(state.outcome.cpu_seconds or 0.0 for state in states)
@@ -80,7 +81,7 @@ def summary_sentence(states: Sequence[TaskState]) -> str:
 
 
 def task_row(state: TaskState) -> dict[str, Any]:
-    """Return a task's row for a table or a program; times in seconds, memory in MB."""
+    """Return a task as a row for a table or a program. Times are in seconds, memory in MB."""
     outcome = state.outcome
     return {
         "task": state.task.name,
@@ -101,7 +102,7 @@ def task_row(state: TaskState) -> dict[str, Any]:
 
 
 def tasks_table(states: Sequence[TaskState]) -> Table:
-    """Make a table with a row for each task, failed tasks first."""
+    """Return a table with a row for each task, failed tasks first."""
     order = {"failed": 0, "blocked": 1, "stopped": 2, "running": 3}
     shown = sorted(states, key=lambda state: order.get(state.status, 4))[:_MOST_ROWS]
     head = ("status", "performances", "lost_workers", "node", "began", "seconds", "cpu_seconds", "memory_mb", "values")
@@ -115,7 +116,7 @@ def tasks_table(states: Sequence[TaskState]) -> Table:
 
 
 def last_output_lines(state: TaskState) -> str:
-    """Return the last lines of a task's last output; empty without output."""
+    """Return the last lines of a task's last output; "" without output."""
     if state.output is None:
         return ""
     with state.output.open("rb") as stream:
@@ -135,7 +136,7 @@ def _outputs(states: Sequence[TaskState]) -> list[ReportPart]:
 
 
 def _time(seconds: float) -> str | None:
-    """Format a time of a node's clock in universal time."""
+    """Format a time of a node's clock (seconds since 1970) in universal time; None for 0."""
     if not seconds:
         return None
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -145,6 +146,7 @@ def _time(seconds: float) -> str | None:
 
 
 LEADERBOARD_NAME: Final = "leaderboard.json"
+"""The file name of the leaderboard."""
 _STATES: Final = {
     "COMPLETE": "done",
     "PRUNED": "ended early",

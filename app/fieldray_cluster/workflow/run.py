@@ -1,11 +1,11 @@
-"""A workflow's run: it starts ready experiments, sends their tasks to the cluster, and records the results.
+"""A run of a workflow: it starts ready experiments, sends their tasks to the cluster, and records the results.
 
-The driver holds the run folder's lock, writes the journal, and resolves the dependencies itself. Dask would recompute a
+The driver holds the run folder's lock, writes the journal, and resolves the dependencies. Dask would recompute a
 parent's result if its worker was lost, and would fail all descendants of a failed task without a message.
 
-Dependencies connect experiments: every task of a child waits for all tasks of its parents. A task is identified by its
-key: the program's version, command, values, inputs, and the keys of the tasks before it. A task whose key was completed
-before is not run again.
+Dependencies connect experiments: every task of a child waits for all tasks of its parents. A task is identified by a
+key of the program's version, command, values, inputs, and the keys of the tasks before it. A task whose key was
+completed before is not run again.
 """
 
 from __future__ import annotations
@@ -55,25 +55,25 @@ from fieldray_cluster.workflow.tasks import (
 
 
 TASKS_FOLDER: Final = "tasks"
-"""The folder, within the run's, that has a folder for each task."""
+"""The folder in the run folder that has a subfolder for each task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One command of an experiment with its values.
+    """A command of an experiment with its values.
 
     Attributes
     ----------
     name
-        The experiment's name and the number of its sample, from 1.
+        The experiment's name and the number of the sample, from 1.
     command
         The words, with the values filled in.
     values
         The sampled values, by parameter.
     folder
-        The task's own folder, with all its records.
+        The folder with the task's records.
     inputs
-        Files and folders that it reads.
+        Files and folders that the task reads.
     """
 
     name: str
@@ -83,35 +83,35 @@ class Task:
     inputs: tuple[Path, ...] = ()
 
     def key(self, before: str) -> str:
-        """Return the digest of all that decides the task's result; `before` is the digest of the tasks that it waits
-        for.
+        """Return the digest of all that decides the task's result, after reading its inputs.
 
-        Reads the task's inputs. Raises FileNotFoundError for a missing input, OSError.
+        `before` is the digest of the tasks that this one waits for. Raises FileNotFoundError for a missing input,
+        OSError.
         """
         return result_key(self.command, dict(self.values), [path_state(path) for path in self.inputs], before)
 
 
 Graph = Mapping[str, tuple[Task, ...]]
-"""All tasks, by experiment in an order in which each comes after those that it depends on."""
+"""All tasks by experiment. An experiment comes after those that it depends on."""
 
 
 def build_graph(workflow: Workflow, *, here: Path) -> Graph:
-    """Build the graph of a workflow; `here` is its recipe's folder. `read_workflow` has excluded cycles."""
+    """Return the graph of a workflow. `here` is the folder of its recipe."""
     order = graphlib.TopologicalSorter({name: own.depends_on for name, own in workflow.experiments.items()})
     return {name: _tasks(name, workflow.experiments[name], workflow, here) for name in order.static_order()}
 
 
 def fill_command(command: str, values: Mapping[str, Value]) -> tuple[str, ...]:
-    """Fill the values into the placeholders of a command. Returns its words.
+    """Fill values into the placeholders of a command. Returns its words.
 
-    The template is split first and filled in afterwards: a value stays within its word, whatever spaces, quotes or
-    semicolons are in it, and no shell ever sees it.
+    The command is split into words before it is filled. So a value stays within its word, whatever spaces, quotes or
+    semicolons it has. No shell is used.
     """
     return tuple(_fill(word, values) for word in shlex.split(command))
 
 
 def _tasks(name: str, experiment: Experiment, workflow: Workflow, here: Path) -> tuple[Task, ...]:
-    # Another seed for each experiment: two with the same ranges would otherwise draw the same numbers.
+    # The seed differs between experiments, so that equal ranges give different numbers.
     rows = draw_samples(experiment.parameters, count=experiment.tasks, seed=f"{workflow.seed}/{name}")
     found = []
     for index, values in enumerate(rows, start=1):
@@ -141,17 +141,20 @@ def _fill(word: str, values: Mapping[str, Value]) -> str:
 
 
 Say = Callable[[str], None]
+"""Receives a line of text for the user."""
 StatusCounts = Counter[Status]
+"""The number of tasks by status."""
 
 RECIPE_TEXT_NAME: Final = "recipe.toml"
 _STOPS: Final = "stops"
 
 
 def run_workflow(path: Path, *, say: Say) -> StatusCounts:
-    """Run the remaining tasks of a workflow. Returns the number of tasks by status.
+    """Run the unfinished tasks of a workflow. Returns the number of tasks by status.
 
-    The run ends early if `cancel_run` asks for it. Ctrl-C stops running tasks and is raised again.
-    Raises UsageProblem (all problems of the recipe; run_in_use; nodes), EnvironmentProblem.
+    The run ends early if `cancel_run` asks for it. Ctrl-C stops running tasks and is raised again. Raises UsageProblem
+    (all
+    problems of the recipe; run_in_use; nodes), EnvironmentProblem.
     """
     workflow = read_workflow(path)
     if workflow.sweep:
@@ -175,9 +178,9 @@ class WorkflowRun:
     Attributes
     ----------
     here
-        The recipe's folder.
+        The folder of the recipe.
     stop
-        The file that stops all tasks of the run.
+        A file whose existence stops all tasks of the run.
     """
 
     workflow: Workflow
@@ -188,7 +191,7 @@ class WorkflowRun:
 
     @property
     def is_stopped(self) -> bool:
-        """Return whether somebody asked to stop the run."""
+        """Whether somebody asked to stop the run."""
         return self.stop.exists()
 
     def make_spec(self, task: str, key: str, command: tuple[str, ...], *, here: Path, module: str = "") -> TaskSpec:
@@ -206,9 +209,9 @@ class WorkflowRun:
         )
 
     def work(self, source: TaskSource) -> None:
-        """Run the source's tasks on the cluster's workers; reconnects after the scheduler was lost.
+        """Run the source's tasks on the cluster's workers, and reconnect if the scheduler is lost.
 
-        Raises as `TaskRunner.drive`, UsageProblem and EnvironmentProblem of the cluster.
+        Raises as `TaskRunner.run`, UsageProblem and EnvironmentProblem of the cluster.
         """
         cluster, run, say = self.workflow.cluster, self.workflow.run, self.say
 
@@ -235,7 +238,7 @@ def open_workflow_run(workflow: Workflow, path: Path, *, say: Say) -> Iterator[W
                 folder.mkdir(exist_ok=True)
             except OSError as error:
                 raise storage_problem(error, folder) from error
-        for left in _drivers(workflow.run):  # that were killed: their orders count no more
+        for left in _drivers(workflow.run):  # files of drivers that were killed
             left.unlink(missing_ok=True)
         write_atomically(driver_file(stop), b"")
         write_atomically(workflow.run / RECIPE_TEXT_NAME, path.read_bytes())
@@ -246,7 +249,7 @@ def open_workflow_run(workflow: Workflow, path: Path, *, say: Say) -> Iterator[W
 
 
 def cancel_run(path: Path) -> None:
-    """Stop the run of a recipe in another process. Raises UsageProblem (workflow_not_running)."""
+    """Ask the run of a recipe, in another process, to stop. Raises UsageProblem (workflow_not_running)."""
     run = read_workflow(path).run
     drivers = _drivers(run) if is_running(run) else []
     if not drivers:
@@ -279,28 +282,28 @@ class TaskState:
 
     @property
     def status(self) -> Status:
-        """Return the status of the task."""
+        """The status of the task."""
         return self.event.status if self.event else "waiting"
 
     @property
     def outcome(self) -> Outcome:
-        """Return the outcome of the last attempt; empty without one."""
+        """The outcome of the last attempt; empty without one."""
         return self.event.outcome if self.event else Outcome()
 
     @property
     def output(self) -> Path | None:
-        """Return the file with the last attempt's output; None without one."""
+        """The file with the last attempt's output; None without one."""
         path = self.task.folder / f"output-{self.event.number}.txt" if self.event else None
         return path if path and path.is_file() else None
 
 
 def task_states(graph: Graph, latest: Mapping[str, Event]) -> list[TaskState]:
-    """The state of each task of a graph by the latest events, in the graph's order."""
+    """Return the state of each task of a graph by the latest events, in the graph's order."""
     return [TaskState(task=task, event=latest.get(task.name)) for tasks in graph.values() for task in tasks]
 
 
 def last_run_workflow(path: Path) -> Workflow:
-    """Return the workflow of a recipe as it was last run: the recipe may have been changed since.
+    """Return the workflow of a recipe as it was last run, because the recipe may have changed since.
 
     Raises UsageProblem (the recipe; workflow_no_run).
     """
@@ -324,7 +327,7 @@ def read_states(path: Path) -> list[TaskState]:
         latest |= {
             name: replace(event, outcome=running_outcome(folder / name, event.number)) for name, event in left.items()
         }
-    else:  # a driver that was killed wrote down no end
+    else:  # a driver that was killed did not record the end of its tasks
         latest |= {name: replace(event, status="stopped") for name, event in left.items()}
     if not latest:
         raise UsageProblem(reason("workflow_no_run", path=workflow.run))
@@ -336,13 +339,25 @@ def read_states(path: Path) -> list[TaskState]:
 
 
 def count_statuses(states: Iterable[TaskState]) -> StatusCounts:
-    """Count the tasks by status."""
+    """Return the number of tasks by status."""
     return Counter(state.status for state in states)
 
 
 @dataclass(slots=True)
 class _Stage:
-    """A running experiment: its unfinished tasks by name, those that are on workers, and the results."""
+    """The progress of an experiment.
+
+    Attributes
+    ----------
+    keys
+        The keys of its tasks, by name.
+    left
+        The unfinished tasks, by name.
+    out
+        Names of tasks that are on workers.
+    failed
+        The name of the first failed task; "" for none.
+    """
 
     keys: dict[str, str] = field(default_factory=dict)
     left: dict[str, Task] = field(default_factory=dict)
@@ -356,7 +371,7 @@ class _Stage:
 
 
 class _Progress:
-    """The progress of a graph: finished, ready and blocked tasks; the task source of a workflow."""
+    """The progress of a graph: finished, ready and blocked tasks. The task source of a workflow."""
 
     def __init__(self, run: WorkflowRun, graph: Graph) -> None:
         self._run, self._graph, self._journal = run, graph, run.journal
@@ -364,16 +379,16 @@ class _Progress:
 
     @property
     def is_over(self) -> bool:
-        """Return whether no task is left that could be run."""
+        """Whether no task is left that could be run."""
         return all(stage.is_over for stage in self._stages.values())
 
     def restart(self) -> None:
-        """Queue again the tasks whose connection was lost (see `TaskSource.begin`)."""
+        """Queue tasks again whose connection was lost (see `TaskSource.restart`)."""
         for stage in self._stages.values():
             stage.out.clear()
 
     def next_task(self) -> tuple[TaskSpec, RetryPolicy] | None:
-        """The next task that may begin (see `TaskSource.next`)."""
+        """Return the next task that may begin (see `TaskSource.next_task`)."""
         for name, stage in self._stages.items():
             policy = self._run.workflow.experiments[name]
             waiting = next((task for own, task in stage.left.items() if own not in stage.out), None)
@@ -384,7 +399,7 @@ class _Progress:
         return None
 
     def record_end(self, task: str, event: Event) -> None:
-        """Note how a task ended (see `TaskSource.end`)."""
+        """Record how a task ended (see `TaskSource.record_end`)."""
         stage = next(stage for stage in self._stages.values() if task in stage.left)
         del stage.left[task]
         stage.out.discard(task)
@@ -395,8 +410,8 @@ class _Progress:
         self._run.say(f"{task}: {event.status}{on}. {outcome.problem}".strip().removesuffix("."))
 
     def update(self) -> None:
-        """Start ready experiments: separate finished tasks from those to run, and block tasks that cannot be run."""
-        if self._run.is_stopped:  # children of what was stopped are not begun
+        """Start experiments that are ready, and block those that cannot be run (see `TaskSource.update`)."""
+        if self._run.is_stopped:  # no further experiment is started
             return
         for name, stage in self._stages.items():
             parents = [self._stages[parent] for parent in self._run.workflow.experiments[name].depends_on]
@@ -408,7 +423,7 @@ class _Progress:
                 self._begin(name, stage, digest([parent.keys for parent in parents]))
 
     def stop_the_rest(self) -> None:
-        """Mark all tasks that were not begun as stopped."""
+        """If the run was stopped, record all remaining tasks as stopped."""
         text = reason("workflow_stopped").text
         for stage in self._stages.values() if self._run.is_stopped else ():
             for name in sorted(stage.left):
@@ -416,6 +431,7 @@ class _Progress:
             stage.left.clear()
 
     def _begin(self, name: str, stage: _Stage, before: str) -> None:
+        """Start an experiment: find the tasks that were completed before, and queue the others."""
         stage.is_begun = True
         for task in self._graph[name]:
             try:
@@ -436,7 +452,7 @@ class _Progress:
             self._enter(task.name, "blocked", text)
 
     def _enter(self, task: str, status: Status, problem: str) -> None:
-        """Record and report the status of a task that was not performed; silent if all remaining tasks were stopped."""
+        """Record and report the status of a task that was not performed. Stopped tasks are not reported."""
         outcome = Outcome(problem=problem, was_stopped=status == "stopped")
         self._journal.add(Event(task=task, key="", status=status, outcome=outcome))
         if status != "stopped":

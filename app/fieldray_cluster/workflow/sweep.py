@@ -35,26 +35,31 @@ from fieldray_cluster.workflow.tasks import STOP_NAME, Event, TaskSpec
 from fieldray_cluster.workflow.trial_command import with_changed_keys
 
 SweepOutcome = Literal["done", "failed", "stopped"]
+"""The end of a sweep."""
 EpochValues = list[tuple[int, float]]
+"""Epochs with a figure."""
 
 STUDY_FILE: Final = "study.jsonl"
+"""The file of Optuna's study, in the run folder."""
 _STUDY_NAME: Final = "sweep"
 PACKS_FOLDER: Final = "packs"
+"""The folder in the run folder with a folder of packs for each trial."""
 WINNER_TASK: Final = "winner"
+"""The name of the task that makes the winner's pack."""
 _MODULE: Final = "fieldray_cluster.workflow.trial_command"
 _SETTINGS: Final = "settings"
-_DATA: Final = frozenset({"path", "images", "masks", "file", "lungs", "weights"})  # what recipes read, by key
+_DATA: Final = frozenset({"path", "images", "masks", "file", "lungs", "weights"})  # keys of a recipe's input files
 _OVER: Final = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 
 def run_sweep(path: Path, *, say: Say, trial: tuple[str, ...] = ()) -> SweepOutcome:
-    """Run the rest of a sweep, and make the pack of its winner. Returns how it ended.
+    """Run the unfinished trials of a sweep, and make the pack of its winner. Returns how the sweep ended.
 
-    trial   command words of a substitute program that takes a trial's spec as its last argument; by default this
-            program
-
-    Raises UsageProblem (all problems of the two recipes; workflow_no_sweep, sweep_differs, sweep_none),
-    EnvironmentProblem. A Ctrl-C stops the trials and is raised again.
+    `trial` is the command of a program that runs a trial in place of this one; it gets the trial's spec as last
+    argument.
+    Ctrl-C stops the trials and is raised again. Raises UsageProblem (all problems of the two recipes;
+    workflow_no_sweep,
+    sweep_differs, sweep_none), EnvironmentProblem.
     """
     workflow = read_workflow(path)
     if not workflow.sweep:
@@ -77,7 +82,7 @@ def run_sweep(path: Path, *, say: Say, trial: tuple[str, ...] = ()) -> SweepOutc
 
 
 def read_study(run: Path) -> optuna.Study:
-    """Read the current study of a sweep from its run folder, without changing it; the sweep may be running.
+    """Read the current study of a sweep from its run folder, without changing it. The sweep may be running.
 
     Raises UsageProblem (workflow_no_run).
     """
@@ -85,7 +90,7 @@ def read_study(run: Path) -> optuna.Study:
         raise UsageProblem(reason("workflow_no_run", path=run))
     try:
         return optuna.load_study(study_name=_STUDY_NAME, storage=_storage(run))
-    except KeyError as error:  # it was just made
+    except KeyError as error:  # the file was just created
         raise UsageProblem(reason("workflow_no_run", path=run)) from error
 
 
@@ -96,13 +101,13 @@ def _storage(run: Path) -> JournalStorage:
 
 
 def _opened_study(run: Path, sweep: Sweep, *, seed: int) -> optuna.Study:
-    """Open the study of a sweep, or create it; only for the holder of the folder's lock."""
-    for left in run.glob(f"{STUDY_FILE}.lock*"):  # of a driver that was killed: the folder has a lock of its own
+    """Open the study of a sweep, or create it. The caller must hold the folder's lock."""
+    for left in run.glob(f"{STUDY_FILE}.lock*"):  # Optuna's locks of a killed driver; the run folder is locked anyway
         left.unlink(missing_ok=True)
     study = optuna.create_study(
         study_name=_STUDY_NAME, storage=_storage(run), direction=sweep.direction, load_if_exists=True
     )
-    # Another seed each time it is taken up: the same one would propose the first values again.
+    # The seed changes with each start, because an equal seed would propose the first values again.
     study.sampler = optuna.samplers.TPESampler(seed=seed + len(study.trials), n_startup_trials=min(10, sweep.trials))
     if sweep.pruning:
         study.pruner = optuna.pruners.MedianPruner(
@@ -114,7 +119,7 @@ def _opened_study(run: Path, sweep: Sweep, *, seed: int) -> optuna.Study:
 
 
 def read_figures(folder: Path, metric: str) -> EpochValues:
-    """Return (epoch, figure) pairs of a trial's training so far; `folder` is the trial's own."""
+    """Read the figures of a trial by epoch, as far as it was trained. `folder` is the trial's own."""
     try:
         rows = decoded((folder / "run" / "train" / HISTORY_NAME).read_bytes(), list[dict[str, Any]])
         found = [(int(row["epoch"]), _figure(row.get(metric))) for row in rows]
@@ -124,7 +129,7 @@ def read_figures(folder: Path, metric: str) -> EpochValues:
 
 
 def trial_name(number: int) -> str:
-    """Return the task name of a trial from Optuna's number, which starts at 0."""
+    """Return the task name of a trial. Optuna's number starts at 0."""
     return f"trial-{number + 1:04d}"
 
 
@@ -134,7 +139,7 @@ def trial_values(sweep: Sweep, trial: FrozenTrial) -> dict[str, Value]:
 
 
 class _Trials:
-    """The trials of a sweep: waiting, running and finished; the task source of a sweep."""
+    """The trials of a sweep: waiting, running and finished. The task source of a sweep."""
 
     def __init__(
         self, study: optuna.Study, run: WorkflowRun, sweep: Sweep, *, settings: str, trial: tuple[str, ...]
@@ -147,19 +152,19 @@ class _Trials:
 
     @property
     def is_over(self) -> bool:
-        """Return whether every trial has ended, and the winner has its pack."""
+        """Whether every trial has ended, and the winner has its pack."""
         return self._are_trials_over and self.end_of_sweep == "done"
 
     @property
     def end_of_sweep(self) -> SweepOutcome:
-        """Return how the sweep ended."""
+        """The outcome of the sweep."""
         if self._run.is_stopped or not self._are_trials_over:
             return "stopped"
         best = best_trial(self._study)
         return "done" if best and self._run.journal.is_done(WINNER_TASK, self._key(best, "run")) else "failed"
 
     def restart(self) -> None:
-        """Resume trials that were running when the last driver ended (see `TaskSource.begin`)."""
+        """Queue trials again that were running when the last driver ended (see `TaskSource.restart`)."""
         self._out.clear()
         self._waiting, self._has_winner = [], False
         for trial in self._study.get_trials(states=(TrialState.RUNNING,)):
@@ -171,7 +176,7 @@ class _Trials:
                 self._waiting.append(trial)
 
     def next_task(self) -> tuple[TaskSpec, RetryPolicy] | None:
-        """Return the next trial, and at last the winner's pack (see `TaskSource.next`).
+        """Return the next trial, or at the end the task for the winner's pack (see `TaskSource.next_task`).
 
         Raises UsageProblem (sweep_none).
         """
@@ -188,9 +193,9 @@ class _Trials:
         return self._spec(trial, "train", trial_name(trial.number)), self._sweep
 
     def record_end(self, task: str, event: Event) -> None:
-        """Report a trial's end to Optuna.
+        """Report the end of a trial to Optuna (see `TaskSource.record_end`).
 
-        A stopped trial is pruned; if all trials were stopped, it is resumed later.
+        A stopped trial is pruned. If the whole sweep was stopped, the trial is resumed later.
         """
         if task == WINNER_TASK:
             best = best_trial(self._study)
@@ -219,7 +224,7 @@ class _Trials:
         self._run.say(" ".join(part for part in (f"{task}: {status}.", last, problem) if part))
 
     def update(self) -> None:
-        """Stop poor trials (see `TaskSource.look`)."""
+        """Stop poor trials (see `TaskSource.update`)."""
         for task, own in self._out.items():
             if self._report(task, own) and own.should_prune():
                 write_atomically(self._folder(task) / STOP_NAME, b"")
@@ -230,7 +235,7 @@ class _Trials:
         return len(trials) >= self._sweep.trials and all(trial.state in _OVER for trial in trials)
 
     def _winner(self) -> tuple[TaskSpec, RetryPolicy] | None:
-        """Return the task for the pack of the best trial; None if it is done. Raises UsageProblem (sweep_none)."""
+        """Return the task for the pack of the best trial; None if the pack exists. Raises UsageProblem (sweep_none)."""
         self._has_winner, best = True, best_trial(self._study)
         if best is None:
             raise UsageProblem(reason("sweep_none"))
@@ -239,7 +244,7 @@ class _Trials:
         return self._spec(best, "run", WINNER_TASK), self._sweep
 
     def _begin(self, trial: FrozenTrial) -> None:
-        # The only way to resume a trial of another process.
+        # Optuna has no public way to resume a trial of another process.
         self._out[trial_name(trial.number)] = optuna.Trial(self._study, trial._trial_id)
 
     def _spec(self, trial: FrozenTrial, step: str, task: str) -> TaskSpec:
@@ -262,7 +267,7 @@ class _Trials:
         )
 
     def _report(self, task: str, own: optuna.Trial) -> bool:
-        """Report the figures of newly finished epochs to Optuna. Returns whether there were any."""
+        """Report the figures of new epochs to Optuna. Returns whether there were any."""
         known = self._study.get_trials(deepcopy=False)[own.number].intermediate_values
         new = [row for row in self._figures(task) if row[0] not in known]
         for epoch, value in new:
@@ -303,7 +308,7 @@ def _distributions(keys: Mapping[str, Parameter]) -> dict[str, BaseDistribution]
 
 
 def _settings(workflow: Workflow, sweep: Sweep, document: RecipeDocument) -> str:
-    """Return the key of everything common to all trials: another recipe, other keys or other data make another sweep.
+    """Return the key of all that the trials have in common: recipe, keys and data. Another key is another sweep.
 
     Raises UsageProblem (workflow_input_missing).
     """
@@ -331,7 +336,7 @@ def _data_of(document: RecipeDocument, run: Path) -> list[Path]:
 
 
 def _require_sweepable(document: RecipeDocument, sweep: Sweep) -> None:
-    """Check that every value to be tried fits the recipe. Raises UsageProblem, RecipeProblems with all problems."""
+    """Require that every value to be tried fits the recipe. Raises UsageProblem, RecipeProblems with all problems."""
     schema, lines = recipe_kind_of(document).schema, list[str]()
     tried = {key: list(known.values) or [known.low, known.high] for key, known in sweep.keys.items()}
     first: dict[str, Value] = {key: values[0] for key, values in tried.items()}

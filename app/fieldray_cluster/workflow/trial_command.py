@@ -1,7 +1,7 @@
-"""The process of a trial: `trial ORDER`, with the order as JSON. It performs steps of a recipe with changed keys.
+"""The process of a trial: `trial_command ORDER`, with the order as JSON. It performs steps of a recipe with changed
+keys.
 
-The recipe file is not changed: the changes are made in memory, so that every path in the recipe still counts from its
-folder.
+The recipe is changed in memory and not in its file, so that every path in it still counts from the file's folder.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Perform an order. Returns 0, or 1 after printing the toolchain's error to standard error."""
+    """Perform the order of a trial. Returns 0, or 1 after printing an error of the toolchain to standard error."""
     stay_offline(is_toolchain=True)
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as `fieldray adapt`
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in `fieldray adapt`
     from pathlib import Path
 
     from fieldray.errors import FieldrayError
@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def with_changed_keys(document: RecipeDocument, changes: Mapping[str, Any]) -> RecipeDocument:
-    """Return a recipe with other values for some keys, named as `training.learning_rate`; its text notes the changes.
+    """Return a recipe with other values for some keys, such as `training.learning_rate`. Its text lists the changes.
 
     Raises KeyError for a key within one that is no table.
     """
