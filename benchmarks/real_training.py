@@ -85,7 +85,7 @@ def _cases(
     task: DividedTask, costs: ClusterTimes, steps_s: Mapping[int, float], count: int, notify: Notify
 ) -> Iterator[Case]:
     measured = Measurements(
-        gradient_s=costs.gradient_s, transfer_s=costs.transfer_s, batches=costs.batches, is_whole=True
+        gradient_s=costs.gradient_s, transfer_s=costs.transfer_s, batches=costs.batches, rounds_up_batches=True
     )
     for mode, server, workers in itertools.product(MODES, SERVERS, _WORKERS):
         notify(f"{mode} {server} {workers}")
@@ -106,7 +106,7 @@ def _epochs_s(task: DividedTask, plan: Plan, count: int) -> Sequence[float]:
         state = ShardState.new(layout.vector(weights))
         course = train_epochs_on_cluster(client, plan=plan, task=task, layout=layout, state=state)
         with contextlib.closing(course):
-            ends = [epoch.ended for epoch in itertools.islice(course, count)]
+            ends = [epoch.ended_s for epoch in itertools.islice(course, count)]
     return [after - before for before, after in itertools.pairwise(ends)]
 
 

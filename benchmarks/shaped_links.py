@@ -209,7 +209,9 @@ def cases(
                         machines, link, mode=mode, server=server, workers=workers, batches=batches,
                         takes_turns=takes_turns,
                     )  # fmt: skip
-                    measured = Measurements(gradient_s=took_s, transfer_s=transfer_s, batches=batches, is_whole=True)
+                    measured = Measurements(
+                        gradient_s=took_s, transfer_s=transfer_s, batches=batches, rounds_up_batches=True
+                    )
                     span = estimate_training(measured, mode=mode, server=server, workers=workers).span
                     # Synchronous workers all transfer at once, 4.9; asynchronous ones come apart, 4.15; one at a
                     # time, each waits for those before it alone, 4.6.

@@ -80,7 +80,7 @@ class _Machine:
         runs = layout.ranges(made.servers, evenly=True)[share]
         service = ServerSettings(
             layout=layout,
-            runs=runs,
+            ranges=runs,
             rule=task.rule,
             plan=made,
             updates_per_epoch=made.updates(batches),

@@ -143,7 +143,7 @@ def run_compile(options: argparse.Namespace, console: Console) -> int:
     with toolchain(console):
         from fieldray_adapt.command import compile_pack
 
-        path = compile_pack(options.pack, key=options.key, packs=options.out, say=console.print_line)
+        path = compile_pack(options.pack, key=options.key, output_folder=options.out, say=console.print_line)
     console.print_line(f"Written: {path}")
     console.print_line(f"Use it: fieldray packs install {path} --trust {read_verified_manifest(path).fingerprint}")
     return 0

@@ -176,12 +176,12 @@ def check_recipe(path: Path) -> list[str]:
     return describe_left_out(recipe.run)
 
 
-def write_new_recipe(name: str, path: Path) -> list[Path]:
+def write_new_recipe(kind_name: str, path: Path) -> list[Path]:
     """Write a commented recipe of a kind, with a file for credits if the kind has one. Returns the paths written.
 
     Raises UsageProblem (recipe_kind, recipe_exists), StorageProblem.
     """
-    kind = _known(name)
+    kind = _known(kind_name)
     files = {path: recipe_template(kind.schema)}
     if kind.has_credits:
         files[path.with_name(f"{path.stem}.credits.md")] = _CREDITS
@@ -197,7 +197,7 @@ def compile_pack(
     folder: Path,
     *,
     key: Path,
-    packs: Path | None,
+    output_folder: Path | None,
     say: Say,
     compiler: Path | None = None,
     kinds: Sequence[BackendKind] = (),
@@ -212,7 +212,7 @@ def compile_pack(
         The folder of the pack.
     key
         The file of the signing key; made if missing.
-    packs
+    output_folder
         The folder for the new pack. None to replace the pack, which needs the key that signed it.
     compiler, kinds
         The program `edgetpu_compiler` and the devices to test, if others than those of this computer.
@@ -223,7 +223,7 @@ def compile_pack(
     pack, program = read_pack(folder), compiler or find_compiler()
     signed = pack.manifest
     require_classifier(signed.description)
-    if packs is None and _signer(key, signed.manifest_bytes) != signed.fingerprint:
+    if output_folder is None and _signer(key, signed.manifest_bytes) != signed.fingerprint:
         raise UsageProblem(reason("compile_elsewhere", path=folder))
     contents = {role: pack.contents[file.name] for role, file in signed.description.files.items()}
     contents["edgetpu"], placement = compile_for_edgetpu(contents["litert"], compiler=program)
@@ -239,7 +239,7 @@ def compile_pack(
         minimum_edgetpu_runtime=placement.least_runtime,
         provenance={"compiled_from": f"{signed.pack_name}@{signed.fingerprint}", **signed.description.provenance},
     )
-    folder_above = packs or folder.resolve().parent
+    folder_above = output_folder or folder.resolve().parent
     with undone_on_failure(key, folder_above):
         return write_described(folder_above, description=description, contents=contents, key=signing.own_key(key))
 

@@ -228,10 +228,10 @@ class Run:
         with open_arrays(path) as found:
             yield found
 
-    def report_epoch(self, folder: Path, row: EpochFigures, *, what: str = "epochs") -> None:
+    def report_epoch(self, folder: Path, row: EpochFigures, *, work_name: str = "epochs") -> None:
         """Store the figures of an epoch of a training, and report the progress. Raises StorageProblem."""
         append_epoch(folder, row)
-        self.progress(what, row.epoch, row.epochs)
+        self.progress(work_name, row.epoch, row.epochs)
 
     @property
     def step_statuses(self) -> dict[str, StepStatus]:

@@ -127,7 +127,7 @@ class PieceOptions:
         Number of images in a piece.
     sends_files
         Whether the driver reads the files and sends them with each piece.
-    screen, inspect
+    screen, check_node
         Functions that workers can import: screen a piece, and check a worker beforehand.
     time_limit_s
         Returns the time limit of a worker in seconds for a number of images.
@@ -136,7 +136,7 @@ class PieceOptions:
     chunk_images: int = CHUNK_IMAGES
     sends_files: bool = False
     screen: ScreenPiece = screen_piece
-    inspect: CheckNode = check_node
+    check_node: CheckNode = check_node
     time_limit_s: Callable[[int], float] = piece_time_limit_s
 
 
@@ -149,7 +149,7 @@ class ArchiveDriver:
         Receives the outcomes of every piece once, and whether they are from an earlier start.
     progress
         Receives the progress, often.
-    note
+    on_message
         Receives the name of a node and a message about it.
     """
 
@@ -161,12 +161,12 @@ class ArchiveDriver:
         *,
         save: Callable[[Sequence[Outcome], bool], None],
         progress: Callable[[ArchiveProgress], None],
-        note: NodeMessageCallback,
+        on_message: NodeMessageCallback,
         options: PieceOptions = PieceOptions(),
     ) -> None:
         self._folder, self._request, self._images = folder, request, images
-        self._save, self._show, self._note = save, progress, note
-        self._screen, self._inspect, self._sends_files = options.screen, options.inspect, options.sends_files
+        self._save, self._show, self._note = save, progress, on_message
+        self._screen, self._inspect, self._sends_files = options.screen, options.check_node, options.sends_files
         self._chunk_images, self._waits_s = options.chunk_images, options.time_limit_s
         self._left: deque[Piece] = deque()
         self._failed_in: dict[int, Piece] = {}  # the stored piece of each failed image, by the index of the image
@@ -187,7 +187,7 @@ class ArchiveDriver:
         self._take_over()
         self._began_s = time.monotonic()
         if self._left:
-            run_with_reconnects(connection, self._work, done=lambda: self._done)
+            run_with_reconnects(connection, self._work, count_done=lambda: self._done)
         return self._progress()
 
     def _take_over(self) -> None:
@@ -219,7 +219,7 @@ class ArchiveDriver:
 
     def _work(self, client: Client) -> None:
         ask = functools.partial(self._inspect, self._request, needs_paths=not self._sends_files)
-        pool = WorkerRegistry(client, ask, note=self._note, nodes_aside=self._nodes_aside)
+        pool = WorkerRegistry(client, ask, on_message=self._note, excluded_nodes=self._nodes_aside)
         try:
             while self._left or self._tasks:
                 self._step(client, pool)

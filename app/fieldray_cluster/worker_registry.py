@@ -102,35 +102,35 @@ def run_with_reconnects(
     connection: ConnectionSettings,
     work: Callable[[Client], None],
     *,
-    done: Callable[[], int],
-    note: Callable[[EnvironmentProblem], None] = lambda _problem: None,
+    count_done: Callable[[], int],
+    on_problem: Callable[[EnvironmentProblem], None] = lambda _problem: None,
 ) -> None:
     """Call `work` with a client of the cluster, and again with a new client whenever the cluster is lost.
 
     Parameters
     ----------
-    done
+    count_done
         Returns the amount of work done since the start. Progress resets the count of losses.
-    note
+    on_problem
         Receives each problem that did not end the work.
 
     Raises the exceptions of `work`, EnvironmentProblem if no cluster can be reached.
     """
     attempts = 0
     while True:
-        before = done()
+        before = count_done()
         try:
             with open_client(connection) as client, client.as_current():
                 return work(client)
         except (IncompatibleNodes, StorageProblem):
             raise
         except EnvironmentProblem as problem:
-            attempts = 1 if done() > before else attempts + 1
+            attempts = 1 if count_done() > before else attempts + 1
             # An address that never answered is wrong. A scheduler of this computer may have been killed.
-            is_wrong = bool(connection.address) and not done() and not isinstance(problem, ConnectionLost)
+            is_wrong = bool(connection.address) and not count_done() and not isinstance(problem, ConnectionLost)
             if is_wrong or attempts >= _CONNECTIONS:
                 raise
-            note(problem)
+            on_problem(problem)
 
 
 def wait_for_any(client: Client, futures: Sequence[Future[Any]], timeout_s: float = _WAIT_S) -> None:
@@ -173,16 +173,16 @@ def required_versions() -> str:
     return f"{all_versions()}, Python {sys.version_info[0]}.{sys.version_info[1]}"
 
 
-def node_report_text(ask: WorkerCheck | None) -> str:
+def node_report_text(check: WorkerCheck | None) -> str:
     """Return the report of a joining worker, as JSON. Runs in the worker."""
-    report = NodeReport(versions=required_versions(), now_s=time.time(), problem=ask() if ask else None)
+    report = NodeReport(versions=required_versions(), now_s=time.time(), problem=check() if check else None)
     return json.dumps(dataclasses.asdict(report))
 
 
-def incompatibility_reason(answer: object, note: Callable[[Reason], None]) -> Reason | None:
+def incompatibility_reason(answer: object, on_message: Callable[[Reason], None]) -> Reason | None:
     """Return why a worker with this report gets no work; None if it gets work.
 
-    `note` receives further messages about the worker.
+    `on_message` receives further messages about the worker.
     """
     try:
         report = decoded(answer if isinstance(answer, str) else "", NodeReport)
@@ -191,7 +191,7 @@ def incompatibility_reason(answer: object, note: Callable[[Reason], None]) -> Re
     if report.versions != required_versions():
         return reason("cluster_other_version", there=report.versions, here=required_versions())
     if why := clock_note(report.now_s):
-        note(why)
+        on_message(why)
     return report.problem
 
 
@@ -211,11 +211,11 @@ class WorkerRegistry:
 
     Parameters
     ----------
-    ask
+    check
         A further check that each worker runs on itself.
-    note
+    on_message
         Receives messages about a node, for example why it is excluded.
-    nodes_aside
+    excluded_nodes
         Names of nodes that get no work. The caller passes them from one client to the next.
 
     Raises IncompatibleNodes if a present worker does not fit, ConnectionLost.
@@ -224,13 +224,13 @@ class WorkerRegistry:
     def __init__(
         self,
         client: Client,
-        ask: WorkerCheck | None = None,
+        check: WorkerCheck | None = None,
         *,
-        note: NodeMessageCallback,
-        nodes_aside: dict[str, Reason] | None = None,
+        on_message: NodeMessageCallback,
+        excluded_nodes: dict[str, Reason] | None = None,
     ) -> None:
-        self._client, self._ask, self._note = client, ask, note
-        self._nodes_aside = {} if nodes_aside is None else nodes_aside
+        self._client, self._ask, self._note = client, check, on_message
+        self._nodes_aside = {} if excluded_nodes is None else excluded_nodes
         self.workers: dict[str, Mapping[str, Any]] = {}
         """Workers that may be given work, as the scheduler describes them, by address."""
         self._aside: dict[str, Reason] = {}

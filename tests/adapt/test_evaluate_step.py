@@ -138,7 +138,7 @@ def test_the_gate_keeps_its_own_and_refuses_ood_rows() -> None:
     generator = np.random.default_rng(5)
     mixing = generator.normal(size=(8, 20))
     images = (generator.normal(size=(900, 8)) @ mixing + 3).astype(np.float32)
-    gate = fit_ood_gate(images[:600], images[600:], components=8, keeps=0.98)
+    gate = fit_ood_gate(images[:600], images[600:], components=8, accepted_share=0.98)
     assert gate.projection.shape == (20, 8)
     assert (ood_distances(gate, images[600:]) > gate.limit).mean() == pytest.approx(0.02, abs=0.005)
     # whitened: the root mean square distance of the images it was fitted on is 1
@@ -190,7 +190,7 @@ def test_copies_across_parts_leave_the_training() -> None:
     parts[5] = "training"  # of another patient there
     apart = find_duplicates(images, digests, parts, [Path(name) for name in "abcdeff"])
     assert apart.exact == ((0, 3), (5, 6)) and apart.training_copies == {0, 5}
-    said = found.figures([f"line {n}" for n in range(6)], most=5)
+    said = found.figures([f"line {n}" for n in range(6)], max_examples=5)
     assert said.near_examples == (("line 1", "line 4"),) and said.training_copies_left_out == 1
 
 

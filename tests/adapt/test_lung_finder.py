@@ -90,7 +90,7 @@ def test_images_are_cropped_and_keep_where_their_lungs_are(tmp_path: Path) -> No
     whole = InputSpec(height=32, width=32, intensity="as_displayed")
 
     def read(wanted: InputSpec, pack: Path | None):
-        return read_images(rows, wanted, cache=tmp_path / "images.npz", progress=lambda *_: None, finder=pack)
+        return read_images(rows, wanted, cache=tmp_path / "images.npz", progress=lambda *_: None, lung_pack=pack)
 
     cropped, plain = read(spec, finder), read(whole, None)
     assert plain.lungs is None and cropped.lungs is not None and cropped.lungs.shape == (4, 64, 64)

@@ -194,21 +194,21 @@ def test_a_pack_is_compiled_with_its_golden_vectors_checked_and_signed_anew(tmp_
     none = edgetpu_kind(find=lambda: (), libraries=("libfieldray-none.so.1",))
     compiled = partial(compile_pack, key=key, say=said.append, compiler=compiler, kinds=(none, cpu_kind()))
     with pytest.raises(UsageProblem, match="so the pack was not changed"):
-        compiled(shipped, packs=None)
+        compiled(shipped, output_folder=None)
     with pytest.raises(BackendProblem, match="gives other results on this computer"):
-        compiled(shipped, packs=mine, kinds=(blind,))
+        compiled(shipped, output_folder=mine, kinds=(blind,))
     assert not mine.exists() and not key.exists()
     stranger = tmp_path / "stranger.pem"
     stranger.write_text("no key")
     with pytest.raises(UsageProblem, match="not an unencrypted PEM key"):
-        compiled(shipped, packs=mine, key=stranger)
+        compiled(shipped, output_folder=mine, key=stranger)
     assert not mine.exists()
     # another key's pack is in the way: the key made for this one goes again, and the folder made for the key
     with pytest.raises(PackProblem, match="The pack is signed with the key"):
-        compiled(shipped, packs=shipped.parent, key=tmp_path / "keys" / "new.pem")
+        compiled(shipped, output_folder=shipped.parent, key=tmp_path / "keys" / "new.pem")
     assert not (tmp_path / "keys").exists() and read_verified_manifest(shipped).fingerprint == fingerprint(shipped)
 
-    place = compiled(shipped, packs=mine)
+    place = compiled(shipped, output_folder=mine)
     assert said[-1] == "CPU: gives the scores of the 5 golden vectors."
     assert said[-2].startswith("Edge TPU: not run. No Edge TPU is connected.")
     found = read_verified_manifest(place)
@@ -219,7 +219,7 @@ def test_a_pack_is_compiled_with_its_golden_vectors_checked_and_signed_anew(tmp_
     assert model.card == f"# Tiny\n\n{edgetpu_section(model.files)}\n" and "(exact)" in model.card
     assert "edgetpu" not in read_verified_manifest(shipped).description.files
     # one's own is replaced where it is, and says everything once
-    assert compiled(place, packs=None) == place
+    assert compiled(place, output_folder=None) == place
     assert read_verified_manifest(place).description.provenance == found.description.provenance
     assert read_card(place) == model.card
 

@@ -146,7 +146,7 @@ def _logits(weights: Weights, features: NDArray[np.float32]) -> NDArray[np.float
 def test_a_constant_shift_of_the_features_is_taken_back() -> None:
     whole = _answers(FEATURES, _logits(WEIGHTS, FEATURES))
     shifted = FEATURES + np.array([0.1, 0, -0.2, 0, 0.05, 0.3], np.float32)
-    refitted = refit_head(WEIGHTS, whole=whole, integer=_answers(shifted, _logits(WEIGHTS, shifted)))
+    refitted = refit_head(WEIGHTS, float_outputs=whole, int8_outputs=_answers(shifted, _logits(WEIGHTS, shifted)))
     np.testing.assert_allclose(_logits(refitted, shifted), _logits(WEIGHTS, FEATURES), atol=1e-4)
 
 
@@ -158,7 +158,7 @@ def test_noise_in_one_feature_moves_weight_to_the_others() -> None:
     noisy[:, 4] = RNG.random(400)
     target = _logits(WEIGHTS, twins)
     before = np.abs(_logits(WEIGHTS, noisy) - target).mean()
-    refitted = refit_head(WEIGHTS, whole=_answers(twins, target), integer=_answers(noisy, target))
+    refitted = refit_head(WEIGHTS, float_outputs=_answers(twins, target), int8_outputs=_answers(noisy, target))
     # variance 1/12 of a feature against the penalty: of the useless weight 0.083 / (0.083 + 0.3) = 22 % go
     share = (1 / 12) / (1 / 12 + PENALTY_SHARE)
     assert np.abs(_logits(refitted, noisy) - target).mean() < before * (1 - share / 2)

@@ -304,7 +304,7 @@ def test_a_list_that_is_gone_is_not_made_again_beside_results(begun: Begun) -> N
 def test_a_node_that_does_not_fit_is_named_before_it_gets_any_work(begun: Begun) -> None:
     begun.write_list(4)
     with pytest.raises(IncompatibleNodes, match=r"local gets no work: .*another pack under the name none"):
-        begun.run(inspect=STAND_INS["inspect_other_pack"])
+        begun.run(check_node=STAND_INS["inspect_other_pack"])
     assert begun.folder.finished_pieces(4) == ()
 
 

@@ -65,7 +65,7 @@ def test_a_clock_that_is_far_off_is_said_and_does_no_harm() -> None:
 def test_an_address_that_never_answered_is_wrong_and_a_lost_one_is_tried_again(tmp_path: Path) -> None:
     nowhere = ConnectionSettings(address="127.0.0.1:9", patience_s=0.2)
     with pytest.raises(EnvironmentProblem, match="No scheduler answers"):
-        run_with_reconnects(nowhere, pytest.fail, done=lambda: 0, note=pytest.fail)
+        run_with_reconnects(nowhere, pytest.fail, count_done=lambda: 0, on_problem=pytest.fail)
     tried: list[int] = []
 
     def lose(_client: object) -> None:
@@ -73,7 +73,7 @@ def test_an_address_that_never_answered_is_wrong_and_a_lost_one_is_tried_again(t
         raise ConnectionLost
 
     with cluster_of_nodes(tmp_path, "ward/1") as (_, _, connection), pytest.raises(ConnectionLost):
-        run_with_reconnects(connection, lose, done=lambda: min(len(tried), 2))
+        run_with_reconnects(connection, lose, count_done=lambda: min(len(tried), 2))
     assert len(tried) == 2 + 4  # two with progress, of which the second is the first of five without any more
 
 
@@ -96,7 +96,7 @@ class OneWorker:
 
 def test_each_outage_of_a_server_is_told_when_it_begins() -> None:
     client, told = OneWorker(), list[str]()
-    registry = WorkerRegistry(client, note=lambda node, why: told.append(f"{node} {why.code}"))
+    registry = WorkerRegistry(client, on_message=lambda node, why: told.append(f"{node} {why.code}"))
     # the server is gone, seen as back by some thread for a moment, gone, back for good, and gone once more
     for looks, is_awaited, times in ((3, True, 1), (2, False, 1), (3, True, 1), (10, False, 1), (3, True, 2)):
         client.metrics = {AWAITS_SERVER: is_awaited}

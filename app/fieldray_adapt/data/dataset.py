@@ -70,14 +70,14 @@ class Duplicates:
     across: int
     training_copies: frozenset[int]
 
-    def figures(self, origins: Sequence[str], *, most: int) -> DuplicateFigures:
-        """Return the numbers of duplicates, and the names of at most `most` pairs of each kind.
+    def figures(self, origins: Sequence[str], *, max_examples: int) -> DuplicateFigures:
+        """Return the numbers of duplicates, and the names of at most `max_examples` pairs of each kind.
 
         `origins` has the name of each image.
         """
 
         def named(pairs: tuple[tuple[int, int], ...]) -> tuple[tuple[str, str], ...]:
-            return tuple((origins[first], origins[second]) for first, second in pairs[:most])
+            return tuple((origins[first], origins[second]) for first, second in pairs[:max_examples])
 
         return DuplicateFigures(
             exact=len(self.exact),
@@ -303,7 +303,7 @@ def data_step(run: Run) -> StepFacts:
         ),
         left_out=len(image_set.left_out),
         left_out_examples=image_set.left_out[:_REPORTED],
-        duplicates=found.figures([row.origin for row in image_set.rows], most=_REPORTED),
+        duplicates=found.figures([row.origin for row in image_set.rows], max_examples=_REPORTED),
         labels={label.code: count_label(parts, targets, column) for column, label in enumerate(recipe.labels)},
         patients_of_table=known.get("patients_of_table"),
         patients_of_table_in_data=known.get("patients_of_table_in_data"),
@@ -376,8 +376,8 @@ def read_network_inputs(run: Run, rows: Sequence[Row], *, name: str = "images") 
         recipe.input,
         cache=cache,
         progress=run.progress,
-        finder=recipe.lungs,
-        accepted=recipe.pack.accepted,
+        lung_pack=recipe.lungs,
+        header_rules=recipe.pack.accepted,
     )
 
 

@@ -61,17 +61,17 @@ class LungFinder:
         return lungs_in(image, self._model, self._network.run, says_chest=says_chest)
 
 
-def lung_shares(lungs: LungFields, pixel_map: PixelMap, *, of: tuple[int, int]) -> NDArray[np.uint8]:
+def lung_shares(lungs: LungFields, pixel_map: PixelMap, *, input_size: tuple[int, int]) -> NDArray[np.uint8]:
     """Return the share of lung in a grid over the network's input: (LUNG_CELLS, LUNG_CELLS) uint8, 255 for all lung.
 
     Parameters
     ----------
     pixel_map
         Maps pixels of the network's input to the image.
-    of
+    input_size
         Height and width of the network's input, in pixels.
     """
-    cells = pixel_map.for_cells((LUNG_CELLS, LUNG_CELLS), of=of)
+    cells = pixel_map.for_cells((LUNG_CELLS, LUNG_CELLS), of=input_size)
     down, across = edges(cells, (LUNG_CELLS, LUNG_CELLS))
     mask = lungs.whole_mask
     lung_down, lung_across = edges(lungs.pixel_map, mask.shape)
@@ -155,8 +155,8 @@ def read_images(
     cache: Path,
     progress: Progress,
     shrink_to: int = 0,
-    finder: Path | None = None,
-    accepted: HeaderRules | None = None,
+    lung_pack: Path | None = None,
+    header_rules: HeaderRules | None = None,
 ) -> ImageSet:
     """Read and preprocess the image of each row, or load all from the file `cache` if no image has changed.
 
@@ -167,9 +167,9 @@ def read_images(
     shrink_to
         Side in pixels of a square to which each image is shrunk first, for a comparison with images of that size. 0:
         none.
-    finder
+    lung_pack
         The lung-field pack, if the input is cropped to the lungs or the share of lung is needed.
-    accepted
+    header_rules
         The header rules of the pack: an image whose header fulfils them counts as a chest X-ray when lungs are
         searched.
 
@@ -180,10 +180,12 @@ def read_images(
     PackProblem
     StorageProblem
     """
-    key = digest(_key(rows, spec, shrink_to, finder), accepted, _READING)
+    key = digest(_key(rows, spec, shrink_to, lung_pack), header_rules, _READING)
     stored = _load(cache, key)
     if stored is None:
-        stored = _read_all(rows, _Reading(spec, shrink_to, LungFinder(finder) if finder else None, accepted), progress)
+        stored = _read_all(
+            rows, _Reading(spec, shrink_to, LungFinder(lung_pack) if lung_pack else None, header_rules), progress
+        )
         _store(cache, key, stored)
     images, lungs, problems = stored
     kept = [index for index in range(len(rows)) if str(index) not in problems]
@@ -193,7 +195,7 @@ def read_images(
         rows=tuple(rows[index] for index in kept),
         images=images[kept] if len(kept) < len(rows) else images,
         left_out=tuple((rows[int(index)].origin, sentence) for index, sentence in problems.items()),
-        lungs=lungs[kept] if finder else None,
+        lungs=lungs[kept] if lung_pack else None,
     )
 
 
@@ -244,7 +246,7 @@ class _Reading:
         place = partial(lungs.box, rows=rows, columns=columns, margin=self.spec.crop_margin)
         box = place(crop=self.spec.crop) if self.spec.crop != "none" else None
         tensor = to_tensor(image, self.spec, box=box)
-        shares = lung_shares(lungs, tensor.pixel_map, of=(self.spec.height, self.spec.width))
+        shares = lung_shares(lungs, tensor.pixel_map, input_size=(self.spec.height, self.spec.width))
         return tensor.values[0], shares
 
 

@@ -125,7 +125,7 @@ def _out_of_fold(run: Run, data: Dataset, fold: int, evaluated: NDArray[np.int64
         training=training,
         validation=data.samples_of(evaluated[:0]),
         folder=folder,
-        what=f"epochs of fold {fold}",
+        work_name=f"epochs of fold {fold}",
     )
     network, images = (specification_of(recipe), weights), data.image_set.images[evaluated]
     found = {TRAINED: _float_scores(recipe, *network, images)}
@@ -144,8 +144,8 @@ def _out_of_fold(run: Run, data: Dataset, fold: int, evaluated: NDArray[np.int64
         found[PRUNED] = _float_scores(recipe, *network, images)
     drawn = np.random.default_rng(recipe.training.seed).permutation(learnt)
     files = convert_network(recipe, *network, images=data.image_set.images[drawn[:HEAD_IMAGES]])
-    labels, roles = len(recipe.pack_labels), files.integer.roles(files.specification)
-    found[INT8] = run_network(files.integer.data, images, spec=recipe.input, outputs=roles, labels=labels).scores
+    labels, roles = len(recipe.pack_labels), files.int8_file.roles(files.specification)
+    found[INT8] = run_network(files.int8_file.data, images, spec=recipe.input, outputs=roles, labels=labels).scores
     return found
 
 

@@ -64,7 +64,7 @@ def fit_calibration(scores: Scores, truth: Truth) -> Calibration:
 Features = NDArray[np.float32]
 
 
-def fit_ood_gate(training: Features, validation: Features, *, components: int, keeps: float) -> OodGate:
+def fit_ood_gate(training: Features, validation: Features, *, components: int, accepted_share: float) -> OodGate:
     """Fit the out-of-distribution check to the network's features of chest X-rays.
 
     The features are whitened by their first principal components. Small components are rounding noise of int8; a floor
@@ -77,7 +77,7 @@ def fit_ood_gate(training: Features, validation: Features, *, components: int, k
         Features (n, f) of the training images, and of the images by which the limit is chosen.
     components
         Number of principal components.
-    keeps
+    accepted_share
         Share of the validation images below the limit, 0..1.
     """
     mean = training.mean(0, dtype=np.float64)
@@ -87,7 +87,7 @@ def fit_ood_gate(training: Features, validation: Features, *, components: int, k
     floor = 1e-3 * float(variances.mean())
     projection = directions[:, chosen] / np.sqrt(np.maximum(variances[chosen], floor))
     loose = OodGate(mean=mean.astype(np.float32), projection=projection.astype(np.float32), limit=1.0)
-    limit = float(np.quantile(ood_distances(loose, validation), keeps))
+    limit = float(np.quantile(ood_distances(loose, validation), accepted_share))
     return OodGate(mean=loose.mean, projection=loose.projection, limit=limit)
 
 
@@ -205,9 +205,9 @@ class EvaluatedImages:
         """Return the specificity at a threshold chosen on other images."""
         return metrics.specificity(self.scores, self.truth, threshold=threshold, patients=self.patients)
 
-    def specificity_at(self, wanted: float) -> Share:
-        """Return the specificity at the threshold with a sensitivity of at least `wanted` on these images."""
-        return metrics.specificity_at_sensitivity(self.scores, self.truth, wanted=wanted, patients=self.patients)
+    def specificity_at(self, sensitivity: float) -> Share:
+        """Return the specificity at the threshold with a sensitivity of at least `sensitivity` on these images."""
+        return metrics.specificity_at_sensitivity(self.scores, self.truth, wanted=sensitivity, patients=self.patients)
 
     def where(self, keep: NDArray[np.bool_]) -> EvaluatedImages:
         """Return the images for which `keep` (n,) is true."""

@@ -272,7 +272,10 @@ def _evaluate_gate(run: Run, measured: _Measured) -> tuple[OodGate, GateFigures]
     images = np.random.default_rng(run.recipe.training.seed).permutation(data.indices("training"))[:_GATE_IMAGES]
     training = run_converted_file(run, "int8", data.image_set.images[np.sort(images)], "features").features
     gate = fit_ood_gate(
-        training, integer["validation"].features, components=choice.ood_gate_components, keeps=choice.ood_gate_keeps
+        training,
+        integer["validation"].features,
+        components=choice.ood_gate_components,
+        accepted_share=choice.ood_gate_keeps,
     )
     found = GateFigures(limit=gate.limit, images_refused=_refused(gate, integer["test"], data.rows("test")))
     if measured.others is not None:
@@ -285,7 +288,7 @@ def _evaluate_gate(run: Run, measured: _Measured) -> tuple[OodGate, GateFigures]
         run.recipe.input,
         cache=run.folder("data") / "ood.npz",
         progress=run.progress,
-        finder=run.recipe.lungs,
+        lung_pack=run.recipe.lungs,
     )
     small = read_images(
         data.rows("test"),
@@ -293,7 +296,7 @@ def _evaluate_gate(run: Run, measured: _Measured) -> tuple[OodGate, GateFigures]
         cache=run.folder("data") / "small.npz",
         progress=run.progress,
         shrink_to=choice.ood_side,
-        finder=run.recipe.lungs,
+        lung_pack=run.recipe.lungs,
     )
     return gate, structs.replace(
         found,

@@ -22,10 +22,10 @@ class Interval(Struct, frozen=True, kw_only=True):
     high: float
 
 
-def figure_text(found: Share | Estimate | Interval, form: str = ".3f") -> str:
-    """Format a figure as text: counts of a share, then value and interval. `form` is a format of numbers."""
-    counts = f"{found.count} of {found.of}: " if isinstance(found, Share) else ""
-    return f"{counts}{found.value:{form}} ({found.low:{form}} to {found.high:{form}})"
+def figure_text(figure: Share | Estimate | Interval, number_format: str = ".3f") -> str:
+    """Format a figure as text: counts of a share, then value and interval. `number_format` is a format of numbers."""
+    counts = f"{figure.count} of {figure.of}: " if isinstance(figure, Share) else ""
+    return f"{counts}{figure.value:{number_format}} ({figure.low:{number_format}} to {figure.high:{number_format}})"
 
 
 class DuplicateFigures(Struct, frozen=True, kw_only=True):

@@ -101,12 +101,14 @@ def measure_fits(
     return fits
 
 
-def select_mask(recipe: LungRecipe, data: LungData, index: int, found: NDArray[np.float32]) -> NDArray[np.float32]:
+def select_mask(
+    recipe: LungRecipe, data: LungData, index: int, predicted_masks: NDArray[np.float32]
+) -> NDArray[np.float32]:
     """Return the predicted mask (rows, columns) that matches an image's true mask: visible lung, or lung region.
 
-    `found` has all predicted masks (rows, columns, masks) of the image with this index.
+    `predicted_masks` are (rows, columns, masks), of the image with this index.
     """
-    return np.ascontiguousarray(found[..., int(data.image_sources[index] in recipe.region_sources)])
+    return np.ascontiguousarray(predicted_masks[..., int(data.image_sources[index] in recipe.region_sources)])
 
 
 def summarise_fits(data: LungData, fits: Mapping[int, MaskFit]) -> dict[str, SourceFits]:
@@ -150,7 +152,7 @@ def measure_checks(recipe: LungRecipe, data: LungData, answer: PredictMasks) -> 
         chests = np.concatenate([images for images, _ in validation.chests.values()])
         refusable = np.concatenate([_ood_images_of(validation, kind, recipe) for kind in _kinds(validation)])
         thresholds = choose_check_thresholds(
-            _some(chests, _VALIDATION_CHESTS), refusable, answer, keeps=recipe.evaluation.keeps
+            _some(chests, _VALIDATION_CHESTS), refusable, answer, unchanged_share=recipe.evaluation.keeps
         )
     test = data.check_images("test", {}, side=recipe.input.height)
     if test is None:
@@ -162,34 +164,36 @@ def measure_checks(recipe: LungRecipe, data: LungData, answer: PredictMasks) -> 
 
 
 def choose_check_thresholds(
-    chests: NDArray[np.uint8], refusable: NDArray[np.uint8], answer: PredictMasks, *, keeps: float
+    chests: NDArray[np.uint8], ood_images: NDArray[np.uint8], answer: PredictMasks, *, unchanged_share: float
 ) -> dict[str, float]:
     """Choose the threshold of each check. Returns the thresholds by the name of the check.
 
     For "frontal chest", the sum of accepted chest images and refused out-of-distribution images (as shares) is largest.
-    For every other check, the share `keeps` of upright chest images is below the threshold, which is 0.5 or more.
+    For every other check, the share `unchanged_share` of upright chest images is below the threshold. A threshold is
+    0.5
+    or more.
 
     Parameters
     ----------
-    chests, refusable
+    chests, ood_images
         Chest images and out-of-distribution images (n, side, side) uint8.
     """
-    scores, strange = answer(chests)[1], answer(refusable)[1][:, 0]
+    scores, strange = answer(chests)[1], answer(ood_images)[1][:, 0]
     tried = np.linspace(*_FRONTAL_BOUNDS, _FRONTAL_STEPS)
     balance = [(scores[:, 0] >= value).mean() + (strange < value).mean() for value in tried]
-    others = np.quantile(scores[:, 1:], keeps, axis=0)
+    others = np.quantile(scores[:, 1:], unchanged_share, axis=0)
     found = {name: float(max(0.5, min(0.95, value))) for name, value in zip(LUNG_CHECKS[1:], others, strict=True)}
     return {LUNG_CHECKS[0]: float(tried[int(np.argmax(balance))]), **found}
 
 
 def measure_check_rates(
-    images: NDArray[np.uint8], answer: PredictMasks, thresholds: Mapping[str, float], *, most: int = _TEST_CHESTS
+    images: NDArray[np.uint8], answer: PredictMasks, thresholds: Mapping[str, float], *, max_images: int = _TEST_CHESTS
 ) -> CheckRates:
-    """Measure the checks on at most `most` images of a source.
+    """Measure the checks on at most `max_images` images of a source.
 
     Returns the share of upright images accepted, and of reoriented copies that their check notices.
     """
-    images, limits = _some(images, most), np.array([thresholds[name] for name in LUNG_CHECKS])
+    images, limits = _some(images, max_images), np.array([thresholds[name] for name in LUNG_CHECKS])
     changes = {
         "rotated_90": partial(reorient, turns=1),
         "rotated_180": partial(reorient, turns=2),

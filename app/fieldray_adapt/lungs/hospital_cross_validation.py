@@ -89,7 +89,7 @@ def leave_one_hospital_out_step(run: Run) -> StepFacts:
         fits |= measure_fits(recipe, data, answer, parts=(_HELD, "evaluate"))
         checks = measure_checks(recipe, data, answer)
         unseen = {
-            source: measure_check_rates(images, answer, checks.thresholds, most=len(images))
+            source: measure_check_rates(images, answer, checks.thresholds, max_images=len(images))
             for source, images in _unseen(data, name).items()
         }
         found[name] = LeftOutFigures(unseen=unseen, ood_images=checks.ood_images or {}, thresholds=checks.thresholds)

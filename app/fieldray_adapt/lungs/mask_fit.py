@@ -28,32 +28,32 @@ class MaskFit:
     distance_95: float
 
 
-def dice_coefficient(found: Mask, truth: Mask) -> float:
+def dice_coefficient(predicted: Mask, truth: Mask) -> float:
     """Return the Dice coefficient of two masks (Dice 1945): 2 |A and B| / (|A| + |B|), in 0..1.
 
     The masks have equal shapes. Two empty masks give 1.
     """
-    total = int(found.sum()) + int(truth.sum())
-    return 2 * int((found & truth).sum()) / total if total else 1.0
+    total = int(predicted.sum()) + int(truth.sum())
+    return 2 * int((predicted & truth).sum()) / total if total else 1.0
 
 
-def jaccard_index(found: Mask, truth: Mask) -> float:
+def jaccard_index(predicted: Mask, truth: Mask) -> float:
     """Return the Jaccard index of two masks: |A and B| / |A or B|, in 0..1.
 
     The masks have equal shapes. Two empty masks give 1.
     """
-    either = int((found | truth).sum())
-    return int((found & truth).sum()) / either if either else 1.0
+    either = int((predicted | truth).sum())
+    return int((predicted & truth).sum()) / either if either else 1.0
 
 
-def surface_distances(found: Mask, truth: Mask) -> NDArray[np.float64]:
+def surface_distances(predicted: Mask, truth: Mask) -> NDArray[np.float64]:
     """Return the distance of each outline pixel of either mask to the other outline.
 
     Masks are (rows, columns); distances are in pixels of an image with 512 pixels a side.
     """
     rows, columns = truth.shape
     step = (REFERENCE_SIDE / rows, REFERENCE_SIDE / columns)
-    outlines = [mask_outline(mask) for mask in (found, truth)]
+    outlines = [mask_outline(mask) for mask in (predicted, truth)]
     if not all(outline.any() for outline in outlines):
         both_empty = not any(outline.any() for outline in outlines)
         return np.array([0.0 if both_empty else float(np.hypot(REFERENCE_SIDE, REFERENCE_SIDE))])
@@ -61,14 +61,14 @@ def surface_distances(found: Mask, truth: Mask) -> NDArray[np.float64]:
     return np.concatenate([away[1][outlines[0]], away[0][outlines[1]]])
 
 
-def measure_fit(found: Mask, truth: Mask) -> MaskFit:
+def measure_fit(predicted: Mask, truth: Mask) -> MaskFit:
     """Measure the fit of a predicted mask to the true one, both (rows, columns). Raises ValueError for other shapes."""
-    if found.shape != truth.shape:
-        raise ValueError(f"a mask of {found.shape} cannot be compared with one of {truth.shape}")
-    distances = surface_distances(found, truth)
+    if predicted.shape != truth.shape:
+        raise ValueError(f"a mask of {predicted.shape} cannot be compared with one of {truth.shape}")
+    distances = surface_distances(predicted, truth)
     return MaskFit(
-        dice=dice_coefficient(found, truth),
-        jaccard=jaccard_index(found, truth),
+        dice=dice_coefficient(predicted, truth),
+        jaccard=jaccard_index(predicted, truth),
         average_distance=float(distances.mean()),
         distance_95=float(np.percentile(distances, 95)),
     )

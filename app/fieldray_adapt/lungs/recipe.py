@@ -42,11 +42,11 @@ class MaskSource:
     )
 
     def defaults(self) -> Mapping[str, Any]:
-        """Values for keys that are empty (see `tables.table`)."""
+        """Return values for keys that are empty (see `tables.table`)."""
         return {"name": self.path.stem or "masks"}
 
     def rules(self) -> Rules:
-        """Rules by which the keys must fit each other (see `tables.table`)."""
+        """Return the rules between the keys of the table (see `tables.table`)."""
         is_folders = self.layout == "folders"
         return ((is_folders == (self.masks is not None), "masks", "belongs to the layout folders, which needs it"),)
 
@@ -74,7 +74,7 @@ class LungNetwork:
         return 1 + self.region
 
     def rules(self) -> Rules:
-        """Rules by which the keys must fit each other (see `tables.table`)."""
+        """Return the rules between the keys of the table (see `tables.table`)."""
         return (
             (len(self.channels) == len(COMPACT_CHANNELS), "channels", f"needs {len(COMPACT_CHANNELS)} numbers"),
             (not self.region or self.kind == "compact", "region", "is for the compact network"),
@@ -108,7 +108,7 @@ class LungTraining:
     )
 
     def rules(self) -> Rules:
-        """Rules by which the keys must fit each other (see `tables.table`)."""
+        """Return the rules between the keys of the table (see `tables.table`)."""
         return ((bool(self.stages), "stages", "must be one or more"),)
 
 
@@ -152,7 +152,7 @@ class LungRecipe(PackRecipe):
         return frozenset(source.name for source in self.masks if source.shows == "region")
 
     def rules(self) -> Rules:
-        """Rules by which the keys must fit each other (see `tables.table`)."""
+        """Return the rules between the keys of the table (see `tables.table`)."""
         spec, side = self.input, self.input.height
         is_whole = spec.fit == "stretch" and not spec.margin and spec.crop == "none"
         return (

@@ -97,17 +97,17 @@ def train(
 
 @dataclass(frozen=True, eq=False, slots=True)
 class StageTask:
-    """A stage of a training as a `TrainingTask`; `first` is the number of epochs in earlier stages."""
+    """A stage of a training as a `TrainingTask`; `epochs_before` is the number of epochs in earlier stages."""
 
     samples: StageSamples
     engine: MaskEngine
     stage: TrainingStage
-    first: int
+    epochs_before: int
     panels: Path
 
     def steps(self, epoch: int) -> Iterator[float]:
         """Perform the steps of an epoch, and yield the loss of each (see `TrainingTask.steps`)."""
-        training, rate = self.samples.training, stage_learning_rate(self.stage, epoch - self.first)
+        training, rate = self.samples.training, stage_learning_rate(self.stage, epoch - self.epochs_before)
         generator = np.random.default_rng((training.seed, epoch))
         for step in range(training.steps_per_epoch):
             batch = self.samples.draw_batch(generator)
@@ -156,7 +156,12 @@ class StageSamples:
         return images, np.stack([mask for _, mask in pairs]), targets
 
     def draw_pair(self, generator: np.random.Generator) -> tuple[NDArray[np.uint8], Batch]:
-        """Draw an augmented image with its mask targets, in the form that `MaskEngine` takes."""
+        """Draw an augmented image with its target masks.
+
+        Returns the image (side, side) uint8, and masks (mask_side, mask_side, masks) float32 in 0..1, `UNKNOWN_TARGET`
+        for
+        unknown pixels.
+        """
         index, settings = int(generator.choice(len(self._images), p=self._chances)), self._recipe.augmentation
         image, mask = self._images[index], self._masks[index]
         seen = mask

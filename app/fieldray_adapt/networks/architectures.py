@@ -16,9 +16,9 @@ label's logit. So a map shows the evidence for its label. The head has as many p
 is an average pool, which the Edge TPU supports for any number of channels.
 
 A pack holds a network whose batch normalisation is folded into the convolutions. For training the two are separated
-again: the output of a convolution on some images gives mean and variance of each channel, and gamma and beta are chosen
-so that they cancel. The network then has the outputs of the pack and can be trained. The last layers are left out,
-because they belong to the pack's labels.
+again. The output of a convolution on some images gives mean and variance of each channel, and gamma and beta are chosen
+to cancel them. The network then has the outputs of the pack and can be trained. The last layers are left out, because
+they belong to the pack's labels.
 """
 
 from __future__ import annotations

@@ -248,7 +248,7 @@ _BIAS: Final = "class_maps/bias"
 
 
 def refit_head(
-    weights: Mapping[str, NDArray[np.float32]], *, whole: NetworkOutputs, integer: NetworkOutputs
+    weights: Mapping[str, NDArray[np.float32]], *, float_outputs: NetworkOutputs, int8_outputs: NetworkOutputs
 ) -> Weights:
     """Return the weights with a new head, which gives the float logits from the int8 features.
 
@@ -256,12 +256,12 @@ def refit_head(
 
     Parameters
     ----------
-    whole, integer
+    float_outputs, int8_outputs
         Outputs of the float file and of the int8 file for one set of training images.
     """
     kernel = weights[_KERNEL].reshape(-1, weights[_KERNEL].shape[-1]).astype(np.float64)
-    features = integer.features.astype(np.float64)
-    missing = whole.class_maps.mean(axis=(2, 3), dtype=np.float64) - features @ kernel
+    features = int8_outputs.features.astype(np.float64)
+    missing = float_outputs.class_maps.mean(axis=(2, 3), dtype=np.float64) - features @ kernel
     fitted = Ridge(alpha=PENALTY_SHARE * len(features), solver="cholesky").fit(features, missing)
     change, bias = fitted.coef_.reshape(-1, len(features[0])).T, np.atleast_1d(fitted.intercept_)
     refitted = Weights({name: np.array(array) for name, array in weights.items()})

@@ -364,17 +364,19 @@ def load_weights(path: Path) -> Weights:
         return {key: np.asarray(arrays[key], np.float32) for key in arrays}
 
 
-def save_network(path: Path, text: Path, specification: Specification, weights: Mapping[str, NDArray[Any]]) -> None:
-    """Write weights to `path` (.npz) and the specification to `text` (.json). Raises StorageProblem.
+def save_network(
+    weights_path: Path, specification_path: Path, specification: Specification, weights: Mapping[str, NDArray[Any]]
+) -> None:
+    """Write the weights (.npz) and the specification (.json) of a network. Raises StorageProblem.
 
     The weights are written last: if they exist, the network is complete.
     """
-    write_atomically(text, specification.to_json().encode())
-    save_weights(path, weights)
+    write_atomically(specification_path, specification.to_json().encode())
+    save_weights(weights_path, weights)
 
 
-def load_network(path: Path, text: Path) -> tuple[Specification, Weights]:
+def load_network(weights_path: Path, specification_path: Path) -> tuple[Specification, Weights]:
     """Read a network that `save_network` wrote. Raises OSError, StorageProblem (run_file_damaged)."""
-    with reporting_damage(text):
-        specification = specification_from_json(text.read_text(encoding="utf-8"))
-    return specification, load_weights(path)
+    with reporting_damage(specification_path):
+        specification = specification_from_json(specification_path.read_text(encoding="utf-8"))
+    return specification, load_weights(weights_path)

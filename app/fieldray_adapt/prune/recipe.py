@@ -102,7 +102,7 @@ class StudyRecipe:
     )
 
     def rules(self) -> Rules:
-        """Rules by which the keys must fit each other (see `tables.table`)."""
+        """Return the rules between the keys of the table (see `tables.table`)."""
         names = [run.name for run in self.runs]
         for index, run in enumerate(self.runs):
             above = {"", *names[:index]}

@@ -316,7 +316,7 @@ class Study:
         )
         whole = (networks[ORIGINAL], timed[ORIGINAL])
         rows = {
-            name: network_figures(networks[name], of=found[name], timed=timed[name], original=whole)
+            name: network_figures(networks[name], conversion=found[name], milliseconds=timed[name], original=whole)
             for name in networks
         }
         names = [row.name for row in self._recipe.baselines]

@@ -100,13 +100,17 @@ MillisecondsByKind = Mapping[str, float]
 
 
 def network_figures(
-    network: Network, *, of: Conversion, timed: MillisecondsByKind, original: tuple[Network, MillisecondsByKind]
+    network: Network,
+    *,
+    conversion: Conversion,
+    milliseconds: MillisecondsByKind,
+    original: tuple[Network, MillisecondsByKind],
 ) -> NetworkFigures:
     """Return the figures of a network.
 
     Parameters
     ----------
-    of
+    conversion
         The network's conversion and test.
     original
         The original network and its times, for the ratios.
@@ -117,11 +121,11 @@ def network_figures(
         times_fewer_parameters=whole / here,
         removed_share=1 - here / whole,
         multiply_adds=multiply_add_count(network[0]),
-        test_accuracy=of.accuracy,
-        test_accuracy_int8=of.accuracy_int8,
-        milliseconds_per_image=dict(timed),
-        speed_up={kind: original[1][kind] / own for kind, own in timed.items()},
-        int8_bytes=len(of.int8),
+        test_accuracy=conversion.accuracy,
+        test_accuracy_int8=conversion.accuracy_int8,
+        milliseconds_per_image=dict(milliseconds),
+        speed_up={kind: original[1][kind] / own for kind, own in milliseconds.items()},
+        int8_bytes=len(conversion.int8),
         channels=dict(network[0].channels),
     )
 

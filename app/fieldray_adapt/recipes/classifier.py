@@ -56,7 +56,7 @@ class ClassNames:
     normal: Texts = key("Below its lower edge.", example={"en": "None found by this pack"})
 
     def rules(self) -> Rules:
-        """Rules by which the keys must fit each other (see `tables.table`)."""
+        """Return the rules between the keys of the table (see `tables.table`)."""
         problem = class_names_problem({"abnormal": self.abnormal, "normal": self.normal})
         return [(False, *problem)] if problem else []
 
@@ -98,7 +98,7 @@ class PackTexts:
     )
 
     def defaults(self) -> Mapping[str, Any]:
-        """Values for keys that are empty (see `tables.table`)."""
+        """Return values for keys that are empty (see `tables.table`)."""
         return {"names": {"en": self.id}}
 
     @property
@@ -149,7 +149,7 @@ class NetworkChoice:
         return self if self.weights == NO_WEIGHTS else replace(self, weights=str(base / self.weights))
 
     def rules(self) -> Rules:
-        """Rules by which the keys must fit each other (see `tables.table`)."""
+        """Return the rules between the keys of the table (see `tables.table`)."""
         return (
             (self.is_residual or not self.blocks, "blocks", "is for a resnet50 or resnet34"),
             (self.is_residual or self.last_stride == 2, "last_stride", "is for a resnet50 or resnet34"),
@@ -219,7 +219,7 @@ class OperatingPointChoice:
     )
 
     def defaults(self) -> Mapping[str, Any]:
-        """Values for keys that are empty (see `tables.table`)."""
+        """Return values for keys that are empty (see `tables.table`)."""
         return {"titles": {"en": self.name.replace("-", " ").capitalize()}}
 
 
@@ -267,7 +267,7 @@ class Evaluation:
     )
 
     def rules(self) -> Rules:
-        """Rules by which the keys must fit each other (see `tables.table`)."""
+        """Return the rules between the keys of the table (see `tables.table`)."""
         names = [point.name for point in self.points]
         return ((bool(names) and len(set(names)) == len(names), "points", "must be one or more, with different names"),)
 
@@ -314,7 +314,7 @@ class ClassifierRecipe(PackRecipe):
     evaluation: Evaluation = key("What is measured.", default=Evaluation())
 
     def rules(self) -> Rules:
-        """Rules by which the keys must fit each other (see `tables.table`)."""
+        """Return the rules between the keys of the table (see `tables.table`)."""
         codes = [label.code for label in self.labels]
         has_kept = any(not label.auxiliary for label in self.labels)
         return (

@@ -87,14 +87,14 @@ class LabelRule:
     above_years: float | None = key("With column age: positive above this age.", default=None, unit="years")
 
     def defaults(self) -> Mapping[str, Any]:
-        """Values for keys that are empty (see `tables.table`)."""
+        """Return values for keys that are empty (see `tables.table`)."""
         return {
             "meaning": {"en": self.code.replace("_", " ").capitalize()},
             "positive": (self.code,) if self.column == "classes" else (),
         }
 
     def rules(self) -> Rules:
-        """Rules by which the keys must fit each other (see `tables.table`)."""
+        """Return the rules between the keys of the table (see `tables.table`)."""
         is_age, both = self.column == "age", sorted(set(self.positive) & set(self.negative))
         return (
             (bool(self.code.strip()), "code", "must not be empty"),
@@ -147,11 +147,11 @@ class Source:
     )
 
     def defaults(self) -> Mapping[str, Any]:
-        """Values for keys that are empty (see `tables.table`)."""
+        """Return values for keys that are empty (see `tables.table`)."""
         return {"name": self.path.stem or "data", "group": self.name or self.path.stem or "data"}
 
     def rules(self) -> Rules:
-        """Rules by which the keys must fit each other (see `tables.table`)."""
+        """Return the rules between the keys of the table (see `tables.table`)."""
         wanted = "is needed for the layout chexpert: positive, negative, unknown or drop"
         return ((self.layout != "chexpert" or self.uncertain is not None, "uncertain", wanted),)
 
@@ -181,7 +181,7 @@ class Split:
     )
 
     def rules(self) -> Rules:
-        """Rules by which the keys must fit each other (see `tables.table`)."""
+        """Return the rules between the keys of the table (see `tables.table`)."""
         return (
             (self.table is None or self.by == "random", "table", "is for a split by random"),
             (self.table is None or not self.cross_folds, "table", "is not for a cross-validation, which has folds"),
@@ -200,5 +200,5 @@ class ProfileChoice:
     iterations: int = key("Of each size; the first two are kept apart.", default=6, low=3)
 
     def rules(self) -> Rules:
-        """Rules by which the keys must fit each other (see `tables.table`)."""
+        """Return the rules between the keys of the table (see `tables.table`)."""
         return ((bool(self.batch_sizes), "batch_sizes", "must have one or more"),)

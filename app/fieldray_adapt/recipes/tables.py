@@ -236,7 +236,10 @@ def parse_table(kind: type[T], table: Mapping[str, Any]) -> T | list[Problem]:
 
 
 def find_line(text: str, location: Location) -> int:
-    """Return the line number (from 1) on which a value begins, or its innermost table that is known."""
+    """Return the line number (from 1) on which a value begins.
+
+    If the value is not in the text, the line of the innermost table around it counts, or line 1.
+    """
     lines = _lines_of(text)
     while location and location not in lines:
         location = location[:-1]

@@ -150,7 +150,7 @@ class Schedule:
 
     def rate(self, epoch: float) -> float:
         """Return the learning rate at a time in epochs: a linear warm-up, then a half cosine to 0."""
-        return cosine_rate(self.learning_rate, epoch, warm_up=self.warm_up_epochs, end=self.epochs, least=0.02)
+        return cosine_rate(self.learning_rate, epoch, warm_up=self.warm_up_epochs, end=self.epochs, start=0.02)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +205,7 @@ def train_groups(
     options: TrainingOptions,
     folder: Path,
     progress: Callable[[Path], Progress],
-    one: Callable[..., tuple[Weights, list[EpochFigures]]] = train,
+    train_one: Callable[..., tuple[Weights, list[EpochFigures]]] = train,
 ) -> tuple[Weights, list[EpochFigures]]:
     """Train a network, or average one network for each group of the schedule.
 
@@ -215,12 +215,12 @@ def train_groups(
     ----------
     progress
         Returns the callback for the epochs of the network that is trained in a folder.
-    one
+    train_one
         Trains one network; has the arguments of `train`.
     """
 
     def on(own: Samples, own_folder: Path) -> tuple[Weights, list[EpochFigures]]:
-        return one(
+        return train_one(
             specification,
             dict(weights),
             training=own,

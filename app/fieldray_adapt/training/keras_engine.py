@@ -74,9 +74,9 @@ def _keras_layer(layer: Layer, sizes: Mapping[str, Shape]) -> Any:
 def layer_reader(
     specification: Specification, weights: Mapping[str, NDArray[np.float32]], names: Sequence[str]
 ) -> Callable[[Batch], dict[str, NDArray[np.float32]]]:
-    """Return a function that runs a network and returns the outputs of layers by name.
+    """Return a function that runs a network on images and returns the outputs of layers by name.
 
-    Its argument are images (n, height, width, channels) float32 in 0..1.
+    The function takes images (n, height, width, channels) float32 in 0..1.
     """
     import keras
 

@@ -264,21 +264,21 @@ def sparse_averaging_share(steps: int) -> float:
     return 1 - min(_LONGEST_MEAN, count / (count + 9))
 
 
-def cosine_rate(highest: float, at: float, *, warm_up: float, end: float = 1.0, least: float = 0.002) -> float:
+def cosine_rate(highest: float, now: float, *, warm_up: float, end: float = 1.0, start: float = 0.002) -> float:
     """Return the learning rate at a time: a linear warm-up, then a half cosine to 0.
 
     Parameters
     ----------
     highest
         The rate at the end of the warm-up.
-    at, warm_up, end
-        The time, the end of the warm-up and the end of training, in one unit.
-    least
-        Start of the warm-up: times below it count as `least`.
+    now, warm_up, end
+        The current time, the end of the warm-up and the end of training, in one unit.
+    start
+        Start of the warm-up: times below it count as `start`.
     """
-    if at < warm_up:
-        return highest * max(at, least) / warm_up
-    done = (at - warm_up) / max(end - warm_up, 1e-9)
+    if now < warm_up:
+        return highest * max(now, start) / warm_up
+    done = (now - warm_up) / max(end - warm_up, 1e-9)
     return highest * (1 + math.cos(math.pi * min(done, 1.0))) / 2
 
 

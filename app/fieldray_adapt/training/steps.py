@@ -99,11 +99,11 @@ def trainer_facts(run: Run) -> StepFacts:
 
 
 def train_recipe(
-    run: Run, *, training: Samples, validation: Samples, folder: Path, what: str = "epochs"
+    run: Run, *, training: Samples, validation: Samples, folder: Path, work_name: str = "epochs"
 ) -> tuple[Weights, list[EpochFigures]]:
     """Train the recipe's network as the recipe says (see `classifier.train_groups`).
 
-    `what` is the name of the work in progress reports.
+    `work_name` is the name of the work in progress reports.
     """
     recipe, specification = run.recipe, specification_of(run.recipe)
     return train_groups(
@@ -113,8 +113,8 @@ def train_recipe(
         validation=validation,
         options=training_options(recipe, specification),
         folder=folder,
-        progress=lambda own_folder: partial(run.report_epoch, own_folder, what=what),
-        one=run.trainer.classifier if run.trainer else train,
+        progress=lambda own_folder: partial(run.report_epoch, own_folder, work_name=work_name),
+        train_one=run.trainer.classifier if run.trainer else train,
     )
 
 
@@ -260,12 +260,12 @@ HEAD_IMAGES: Final = 1500
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class NetworkFiles:
-    """A network with the labels of the pack only, and its float and int8 files."""
+    """A network without auxiliary labels, and its converted files."""
 
     specification: Specification
     weights: Weights
-    whole: ConvertedNetwork
-    integer: ConvertedNetwork
+    float_file: ConvertedNetwork
+    int8_file: ConvertedNetwork
 
 
 def quantise_step(run: Run) -> StepFacts:
@@ -274,7 +274,7 @@ def quantise_step(run: Run) -> StepFacts:
     drawn = np.random.default_rng(run.recipe.training.seed).permutation(data.indices("training"))
     files = convert_network(run.recipe, *load_last_network(run), images=data.image_set.images[drawn[:HEAD_IMAGES]])
     save_step_network(run.folder("quantise"), files.specification, files.weights)
-    return write_files(run, {"float": files.whole, "int8": files.integer})
+    return write_files(run, {"float": files.float_file, "int8": files.int8_file})
 
 
 def convert_network(
@@ -299,9 +299,9 @@ def convert_network(
         run_network(file.data, images, spec=recipe.input, outputs=file.roles(specification), labels=len(kept))
         for file in (whole, integer)
     )
-    refitted = refit_head(weights, whole=float_answers, integer=integer_answers)
+    refitted = refit_head(weights, float_outputs=float_answers, int8_outputs=integer_answers)
     integer = quantise(specification, refitted, representative=representative)
-    return NetworkFiles(specification=specification, weights=weights, whole=whole, integer=integer)
+    return NetworkFiles(specification=specification, weights=weights, float_file=whole, int8_file=integer)
 
 
 def write_files(run: Run, files: Mapping[str, ConvertedNetwork]) -> StepFacts:
@@ -320,10 +320,10 @@ def read_converted_file(run: Run, name: str) -> ConvertedNetwork:
     return ConvertedNetwork(path.read_bytes(), run.read("quantise", "outputs.json", dict[str, dict[str, int]])[name])
 
 
-def run_converted_file(run: Run, name: str, images: NDArray[np.uint8], what: str) -> NetworkOutputs:
+def run_converted_file(run: Run, name: str, images: NDArray[np.uint8], work_name: str) -> NetworkOutputs:
     """Run the file "int8" or "float" of a run on images. Raises UsageProblem `step_missing`.
 
-    `what` is the name of the work in progress reports.
+    `work_name` is the name of the work in progress reports.
     """
     file, (specification, _) = read_converted_file(run, name), load_last_network(run)
     return run_network(
@@ -332,7 +332,7 @@ def run_converted_file(run: Run, name: str, images: NDArray[np.uint8], what: str
         spec=run.recipe.input,
         outputs=file.roles(specification),
         labels=len(run.recipe.pack_labels),
-        progress=lambda done, total: run.progress(what, done, total),
+        progress=lambda done, total: run.progress(work_name, done, total),
     )
 
 

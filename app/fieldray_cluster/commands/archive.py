@@ -136,7 +136,7 @@ def _screened(
             images,
             save=run.save,
             progress=lambda progress: _show(console, progress),
-            note=lambda node, why: console.print_error(f"{node}: {why.text}"),
+            on_message=lambda node, why: console.print_error(f"{node}: {why.text}"),
             options=PieceOptions(chunk_images=options.chunk, sends_files=options.send_files),
         )
         progress = archive.run(connection_of(options))

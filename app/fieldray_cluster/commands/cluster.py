@@ -79,13 +79,13 @@ def connection_of(options: argparse.Namespace) -> ConnectionSettings:
     return ConnectionSettings(address=options.cluster, workers=options.workers, certificates=options.certificates)
 
 
-def whole_number(least: int, most: int) -> Callable[[str], int]:
-    """Return an argparse type: a whole number from `least` to `most`."""
+def whole_number(minimum: int, maximum: int) -> Callable[[str], int]:
+    """Return an argparse type: a whole number from `minimum` to `maximum`."""
 
     def number(text: str) -> int:
-        if text.isascii() and text.isdecimal() and len(text) <= len(str(most)) and least <= int(text) <= most:
+        if text.isascii() and text.isdecimal() and len(text) <= len(str(maximum)) and minimum <= int(text) <= maximum:
             return int(text)
-        raise argparse.ArgumentTypeError(f"a whole number from {least} to {most} is needed, not {text}")
+        raise argparse.ArgumentTypeError(f"a whole number from {minimum} to {maximum} is needed, not {text}")
 
     return number
 

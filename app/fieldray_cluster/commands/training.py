@@ -244,13 +244,13 @@ def _print_advice(
     console: Console, measured: Measurements, mode: Mode, server: ServerKind | None, workers: int
 ) -> None:
     servers = (server,) if server else SERVERS
-    advised = advice(measured, mode=mode, most_workers=workers, servers=servers)
+    advised = advice(measured, mode=mode, max_workers=workers, servers=servers)
     console.print_lines(sentence.text for sentence in advised)
 
 
 def _print_table(options: argparse.Namespace, console: Console, measured: Measurements, workers: int) -> None:
     server = options.server or _USUAL_SERVER
-    known = list(estimate_each(measured, mode=options.mode, server=server, most_workers=workers))
+    known = list(estimate_each(measured, mode=options.mode, server=server, max_workers=workers))
     console.emit(";".join(("workers", "speed_up", "worst", "best", "printed")))
     for one in known:
         figures = (one.speed_up, one.lowest_speed_up, one.highest_speed_up, one.printed_speed_up)
@@ -263,7 +263,7 @@ def _measured(options: argparse.Namespace) -> Measurements:
         transfer_s=options.t_comm,
         batches=options.batches,
         slowest=options.slowest,
-        is_whole=options.ceil,
+        rounds_up_batches=options.ceil,
         tensors=REFERENCE_NETWORKS[options.network]() if options.network else (),
     )
 

@@ -73,7 +73,7 @@ class Measurements:
         Number of batches to train on, D.
     slowest
         Time of the slowest worker divided by that of the others; 1 if all are equal.
-    is_whole
+    rounds_up_batches
         Whether the batches of a worker are rounded up to a whole number.
     tensors
         Numbers of elements of the network's tensors, if distributed servers hold whole tensors (algorithm 3.7). Empty
@@ -90,7 +90,7 @@ class Measurements:
     transfer_s: float
     batches: int
     slowest: float = 1.0
-    is_whole: bool = False
+    rounds_up_batches: bool = False
     tensors: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -124,12 +124,12 @@ class AsynchronousTiming:
 
     @property
     def rounds(self) -> float:
-        """The batches of one worker, D/N: a real number as printed, rounded up if corrected (`is_whole`).
+        """The batches of one worker, D/N: a real number as printed, rounded up if corrected (`rounds_up_batches`).
 
         The source does not say what happens if N does not divide D.
         """
         rounds = self.measured.batches / self.workers
-        return float(math.ceil(rounds)) if self.measured.is_whole else rounds
+        return float(math.ceil(rounds)) if self.measured.rounds_up_batches else rounds
 
     @property
     def slowest_gradient_s(self) -> float:
@@ -237,7 +237,7 @@ class Estimate:
 def estimate_training(measured: Measurements, *, mode: Mode, server: ServerKind, workers: int) -> Estimate:
     """Return the estimate of training with a number of workers. Raises ValueError below 1."""
     span = training_time_range(measured, mode=mode, server=server, workers=workers)
-    plain = replace(measured, is_whole=False, tensors=())
+    plain = replace(measured, rounds_up_batches=False, tensors=())
     printed = training_time_range(plain, mode=mode, server=server, workers=workers, is_printed=True)
     return Estimate(
         mode=mode,
@@ -251,23 +251,21 @@ def estimate_training(measured: Measurements, *, mode: Mode, server: ServerKind,
     )
 
 
-def estimate_each(measured: Measurements, *, mode: Mode, server: ServerKind, most_workers: int) -> Iterator[Estimate]:
-    """Yield the estimates for 1, 2 and so on up to `most_workers`."""
-    for workers in range(1, most_workers + 1):
+def estimate_each(measured: Measurements, *, mode: Mode, server: ServerKind, max_workers: int) -> Iterator[Estimate]:
+    """Yield the estimates for 1, 2 and so on up to `max_workers`."""
+    for workers in range(1, max_workers + 1):
         yield estimate_training(measured, mode=mode, server=server, workers=workers)
 
 
 def advice(
-    measured: Measurements, *, mode: Mode, most_workers: int, servers: Sequence[ServerKind] = SERVERS
+    measured: Measurements, *, mode: Mode, max_workers: int, servers: Sequence[ServerKind] = SERVERS
 ) -> Iterator[Reason]:
-    """Yield sentences on the best choice for one mode, among all servers and 1 to `most_workers` workers.
+    """Yield sentences on the best choice for one mode, among all servers and 1 to `max_workers` workers.
 
     They name the fastest choice, the fewest workers with nine tenths of its speed-up, and the speed-up of two workers.
     """
     known = [
-        one
-        for server in servers
-        for one in estimate_each(measured, mode=mode, server=server, most_workers=most_workers)
+        one for server in servers for one in estimate_each(measured, mode=mode, server=server, max_workers=max_workers)
     ]
     best = _fastest(known)
     if best.speed_up > 1 + _NO_GAIN:
@@ -277,7 +275,7 @@ def advice(
         if least < best.workers:
             yield _sentence("estimate_fewest", _fastest([one for one in enough if one.workers == least]))
     else:
-        yield reason("estimate_one_machine", mode=mode, workers=most_workers)
+        yield reason("estimate_one_machine", mode=mode, workers=max_workers)
     if pairs := [one for one in known if one.workers == 2]:
         second = _fastest(pairs)
         yield _sentence("estimate_second" if second.speed_up > 1 + _NO_GAIN else "estimate_second_not", second)
@@ -362,9 +360,9 @@ def _require_sizes(sizes: Sequence[int], *, servers: int) -> None:
 
 # ---- tensor sizes of known networks, in the order of their layers
 
-# Networks whose training Šlampa predicts and measures. The sizes of their tensors decide how evenly algorithm 3.7 places
-# them on servers. Most are taken from `networks.architectures`. VGG-16E (VGG-19) and the auxiliary heads of GoogLeNet
-# are counted here, because they cannot be trained by this program.
+# Networks whose training Šlampa predicts and measures. The sizes of their tensors decide how evenly algorithm 3.7
+# places them on servers. Most are taken from `networks.architectures`. VGG-16E (VGG-19) and the auxiliary heads of
+# GoogLeNet are counted here, because this program cannot train them.
 
 _CHANNELS: Final = 3
 _CLASSES: Final = 1000
@@ -392,11 +390,10 @@ def trained_network_sizes(kind: str, *, classes: int = _CLASSES, has_auxiliary_h
     With 1000 classes SqueezeNet 1.0 has 1,248,424 parameters, ResNet-34 21,797,672, GoogLeNet 6,998,552, and 13,378,280
     with `has_auxiliary_heads`.
     """
+    # Imported here, because the formulas need no toolchain.
     from fieldray_adapt.networks.architectures import NETWORKS
     from fieldray_adapt.networks.specification import weight_shapes
-    from fieldray_adapt.training.engine_interface import (
-        STATISTIC_SUFFIXES,  # only now: the formulas alone need none of this
-    )
+    from fieldray_adapt.training.engine_interface import STATISTIC_SUFFIXES
 
     sizes = list[int]()
     made = NETWORKS[kind](height=_SIDE, width=_SIDE, labels=classes, input_channels=_CHANNELS)

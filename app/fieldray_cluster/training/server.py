@@ -60,14 +60,14 @@ class ServerSettings:
 
     Attributes
     ----------
-    runs
+    ranges
         The element ranges of the server.
     updates_per_epoch
         The number of updates after which a snapshot is kept for the driver.
     """
 
     layout: Layout
-    runs: ElementRanges
+    ranges: ElementRanges
     rule: UpdateRule
     plan: Plan
     updates_per_epoch: int
@@ -153,7 +153,7 @@ class ParameterServer:
 
     def __init__(self, service: ServerSettings, state: ShardState) -> None:
         self._service, self._plan = service, service.plan
-        self._shard = Shard(state, layout=service.layout, runs=service.runs, rule=service.rule)
+        self._shard = Shard(state, layout=service.layout, runs=service.ranges, rule=service.rule)
         self._changed = threading.Condition()
         self._version, self._before = 0, state.values
         self._pushed: dict[int, tuple[GradientUpdate, Vector]] = {}

@@ -65,7 +65,7 @@ class TrainedEpoch:
         Mean loss of the batches.
     staleness
         Number of gradients by staleness, over all servers.
-    began, ended
+    began_s, ended_s
         Time of the first update, and of the last server's last update, in seconds since 1970.
     """
 
@@ -73,8 +73,8 @@ class TrainedEpoch:
     state: ShardState
     loss: float
     staleness: Counter[int]
-    began: float
-    ended: float
+    began_s: float
+    ended_s: float
 
 
 def open_plan_client(plan: Plan) -> AbstractContextManager[Client]:
@@ -116,7 +116,7 @@ def train_epochs_on_cluster(
 
 def open_registry(client: Client, say: Say = lambda _line: None) -> WorkerRegistry:
     """Return the registry of the cluster's workers. Raises IncompatibleNodes, ConnectionLost."""
-    return WorkerRegistry(client, note=lambda node, why: say(f"{node}: {why.text}"))
+    return WorkerRegistry(client, on_message=lambda node, why: say(f"{node}: {why.text}"))
 
 
 def choose_processes(registry: WorkerRegistry, plan: Plan) -> list[str]:
@@ -196,7 +196,7 @@ class _Session:
         plan = self._plan
         service = ServerSettings(
             layout=self._layout,
-            runs=runs,
+            ranges=runs,
             rule=self._task.rule,
             plan=plan,
             updates_per_epoch=plan.updates_per_epoch(self._task.batches),
@@ -288,10 +288,10 @@ class _Session:
         if result.diverged:
             epoch, step = result.diverged
             raise UsageProblem(reason("training_diverged", epoch=epoch, step=step))
-        if result.unread:
+        if result.arrays_problem_code:
             address = self._at[worker]
             node = str(self._registry.workers.get(address, {"name": address})["name"])
-            raise UsageProblem(reason(result.unread, node=node, path=self._task.arrays.parent))
+            raise UsageProblem(reason(result.arrays_problem_code, node=node, path=self._task.arrays.parent))
         return result.was_lost
 
     def _replace(self, worker: int) -> None:
@@ -327,6 +327,6 @@ def make_epoch(number: int, state: ShardState, facts: Sequence[Mapping[str, Any]
         state=state,
         loss=float(np.mean(losses)) if losses else float("nan"),
         staleness=staleness,
-        began=facts[0]["began"] or ended,
-        ended=ended,
+        began_s=facts[0]["began"] or ended,
+        ended_s=ended,
     )

@@ -101,7 +101,7 @@ class UpdateRule:
         Largest norm of a gradient; 0 for no limit.
     frozen
         Names of layers that are not trained.
-    average_every, average_least
+    average_every, average_minimum_weight
         Number of updates between two samples of the running mean, and the smallest weight of a new sample.
     """
 
@@ -109,7 +109,7 @@ class UpdateRule:
     clip: float = 0.0
     frozen: frozenset[str] = frozenset()
     average_every: int = 1
-    average_least: float = 0.02
+    average_minimum_weight: float = 0.02
 
 
 def clip_gradient(gradient: Vector, layout: Layout, clip: float) -> Vector:
@@ -202,6 +202,6 @@ class Shard:
         values -= np.where(self._noted, gradient, first * pace / (np.sqrt(second) + np.float32(_EPSILON)))
         average, every = old.average, self._rule.average_every
         if steps % every == 0:
-            share = max(self._rule.average_least, _YOUNG / (steps // every + _YOUNG))
+            share = max(self._rule.average_minimum_weight, _YOUNG / (steps // every + _YOUNG))
             average = average + np.float32(share) * (values - average)
         return ShardState(values, average, first, second, steps)

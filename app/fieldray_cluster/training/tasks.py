@@ -50,8 +50,7 @@ class Plan:
         Number of workers that compute gradients.
     mode
         sync-join: a batch for each worker, and one update. sync-split: a part of one batch for each worker, and one
-        update.
-        async: an update for each gradient. local: one process.
+        update. async: an update for each gradient. local: one process.
     server
         central: one parameter server. distributed: as many as workers, each with a shard of the weights.
     splits_evenly
@@ -242,7 +241,9 @@ class DividedClassifier:
         """The update rule: AdamW, and the running mean over the recipe's span."""
         horizon = max(self.schedule.average_epochs * self.batches, 1.0)
         return UpdateRule(
-            weight_decay=self.settings.weight_decay, frozen=self.settings.frozen, average_least=min(1.0, 1 / horizon)
+            weight_decay=self.settings.weight_decay,
+            frozen=self.settings.frozen,
+            average_minimum_weight=min(1.0, 1 / horizon),
         )
 
     def rate(self, epoch: int, share: float) -> float:
@@ -344,7 +345,7 @@ class DividedLungs:
             weight_decay=self.recipe.training.weight_decay,
             clip=GRADIENT_NORM_LIMIT,
             average_every=_AVERAGED_EVERY_OF_LUNGS,
-            average_least=_AVERAGE_LEAST_OF_LUNGS,
+            average_minimum_weight=_AVERAGE_LEAST_OF_LUNGS,
         )
 
     def rate(self, epoch: int, share: float) -> float:

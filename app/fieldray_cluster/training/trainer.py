@@ -245,16 +245,16 @@ class _Course:
             ended = validated(layout.weights(epoch.state.average), ended)
             late = sorted(epoch.staleness.elements())
             # The first epoch counts from its first update, because starting processes is no training.
-            took_s = epoch.ended - (epoch.began if began_s is None else began_s)
+            took_s = epoch.ended_s - (epoch.began_s if began_s is None else began_s)
             self._trained_s = round(self._trained_s + took_s, 3)
             row = structs.replace(
                 ended,
                 staleness_mean=round(float(np.mean(late)), 2) if late else None,
                 staleness_most=late[-1] if late else None,
-                seconds=round(epoch.ended - began, 2),
+                seconds=round(epoch.ended_s - began, 2),
                 time_s=self._trained_s,
             )
-            began = began_s = epoch.ended
+            began = began_s = epoch.ended_s
             self.history.append(row)
             course = TrainingCourse(history=tuple(self.history))
             self._checkpoint.save(divided, CheckpointContent(course=course, arrays={}), key=key)

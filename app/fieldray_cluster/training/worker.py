@@ -64,13 +64,13 @@ class WorkerResult:
         A server was lost, or another process has replaced this one.
     diverged
         Epoch and step (from 1) of a loss that is not finite.
-    unread
+    arrays_problem_code
         The code of the reason why the training images could not be read here; "" if they could.
     """
 
     was_lost: bool = False
     diverged: tuple[int, int] | None = None
-    unread: str = ""
+    arrays_problem_code: str = ""
 
 
 def listening_context() -> ssl.SSLContext | None:
@@ -126,9 +126,9 @@ def compute_gradients(spec: WorkerSpec, *, encryption: ssl.SSLContext | None = N
     try:
         replica = spec.task.open()
     except ArraysDiffer:
-        return WorkerResult(unread="training_node_other")
+        return WorkerResult(arrays_problem_code="training_node_other")
     except OSError:
-        return WorkerResult(unread="training_node_folder")
+        return WorkerResult(arrays_problem_code="training_node_folder")
     try:
         with contextlib.ExitStack() as ends:
             # Entered before the channels, so that the channels are closed first and its threads stop waiting.

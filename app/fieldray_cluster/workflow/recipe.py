@@ -226,7 +226,7 @@ class Experiment(RetryPolicy):
     )
 
     def rules(self) -> Rules:
-        """Rules by which the keys must fit each other (see `tables.table`)."""
+        """Return the rules between the keys of the table (see `tables.table`)."""
         used, known = set(PLACEHOLDER.findall(self.command)), set(self.parameters)
         missing, unused = used - known - set(BUILT_IN), known - used
         yield not missing, "command", f"has placeholders without a parameter: {', '.join(sorted(missing))}"
@@ -265,7 +265,7 @@ class Sweep(RetryPolicy):
     pruning: TrialPruning | None = key("How poor trials are ended early; without it, none is.", default=None)
 
     def rules(self) -> Rules:
-        """Rules by which the keys must fit each other (see `tables.table`)."""
+        """Return the rules between the keys of the table (see `tables.table`)."""
         yield any(not known.is_constant for known in self.keys.values()), "keys", "must have a list or a range"
 
 
@@ -292,7 +292,7 @@ class Workflow:
     sweep: Sweep | None = key("A search for the best values of a recipe.", default=None)
 
     def rules(self) -> Rules:
-        """Rules by which the keys must fit each other (see `tables.table`)."""
+        """Return the rules between the keys of the table (see `tables.table`)."""
         yield bool(self.experiments) != (self.sweep is not None), "", "needs experiments, or a table [sweep]"
 
     def resolve_paths(self, base: Path) -> Workflow:

@@ -95,10 +95,10 @@ Graph = Mapping[str, tuple[Task, ...]]
 """All tasks by experiment. An experiment comes after those that it depends on."""
 
 
-def build_graph(workflow: Workflow, *, here: Path) -> Graph:
-    """Return the graph of a workflow. `here` is the folder of its recipe."""
+def build_graph(workflow: Workflow, *, recipe_folder: Path) -> Graph:
+    """Return the graph of a workflow. `recipe_folder` is the folder of its recipe."""
     order = graphlib.TopologicalSorter({name: own.depends_on for name, own in workflow.experiments.items()})
-    return {name: _tasks(name, workflow.experiments[name], workflow, here) for name in order.static_order()}
+    return {name: _tasks(name, workflow.experiments[name], workflow, recipe_folder) for name in order.static_order()}
 
 
 def fill_command(command: str, values: Mapping[str, Value]) -> tuple[str, ...]:
@@ -159,7 +159,7 @@ def run_workflow(path: Path, *, say: Say) -> StatusCounts:
     workflow = read_workflow(path)
     if workflow.sweep:
         raise UsageProblem(reason("workflow_is_sweep", path=path))
-    graph = build_graph(workflow, here=path.resolve().parent)
+    graph = build_graph(workflow, recipe_folder=path.resolve().parent)
     with open_workflow_run(workflow, path, say=say) as run:
         progress = _Progress(run, graph)
         progress.update()
@@ -177,14 +177,14 @@ class WorkflowRun:
 
     Attributes
     ----------
-    here
+    recipe_folder
         The folder of the recipe.
     stop
         A file whose existence stops all tasks of the run.
     """
 
     workflow: Workflow
-    here: Path
+    recipe_folder: Path
     journal: Journal
     stop: Path
     say: Say
@@ -194,7 +194,9 @@ class WorkflowRun:
         """Whether somebody asked to stop the run."""
         return self.stop.exists()
 
-    def make_spec(self, task: str, key: str, command: tuple[str, ...], *, here: Path, module: str = "") -> TaskSpec:
+    def make_spec(
+        self, task: str, key: str, command: tuple[str, ...], *, working_folder: Path, module: str = ""
+    ) -> TaskSpec:
         """Return the spec of the next attempt at a task."""
         return TaskSpec(
             task=task,
@@ -203,7 +205,7 @@ class WorkflowRun:
             command=command,
             module=module,
             folder=self.workflow.run / TASKS_FOLDER / task,
-            here=here,
+            working_folder=working_folder,
             run=self.workflow.run,
             stop=self.stop,
         )
@@ -222,7 +224,9 @@ class WorkflowRun:
         connection = ConnectionSettings(
             address=cluster.address, workers=cluster.workers, certificates=cluster.certificates
         )
-        run_with_reconnects(connection, work, done=lambda: self.journal.ended, note=lambda problem: say(str(problem)))
+        run_with_reconnects(
+            connection, work, count_done=lambda: self.journal.ended, on_problem=lambda problem: say(str(problem))
+        )
 
 
 @contextlib.contextmanager
@@ -243,7 +247,9 @@ def open_workflow_run(workflow: Workflow, path: Path, *, say: Say) -> Iterator[W
         write_atomically(driver_file(stop), b"")
         write_atomically(workflow.run / RECIPE_TEXT_NAME, path.read_bytes())
         try:
-            yield WorkflowRun(workflow=workflow, here=path.resolve().parent, journal=journal, stop=stop, say=say)
+            yield WorkflowRun(
+                workflow=workflow, recipe_folder=path.resolve().parent, journal=journal, stop=stop, say=say
+            )
         finally:
             driver_file(stop).unlink(missing_ok=True)
 
@@ -332,7 +338,7 @@ def read_states(path: Path) -> list[TaskState]:
     if not latest:
         raise UsageProblem(reason("workflow_no_run", path=workflow.run))
     if not workflow.sweep:
-        return task_states(build_graph(workflow, here=path.resolve().parent), latest)
+        return task_states(build_graph(workflow, recipe_folder=path.resolve().parent), latest)
     # The tasks of a sweep are not known in advance.
     tasks = (Task(name=name, command=(), values={}, folder=workflow.run / TASKS_FOLDER / name) for name in latest)
     return task_states({"sweep": tuple(tasks)}, latest)
@@ -395,7 +401,9 @@ class _Progress:
             if waiting and not (policy.workers and len(stage.out) >= policy.workers):
                 stage.out.add(waiting.name)
                 key = stage.keys[waiting.name]
-                return self._run.make_spec(waiting.name, key, waiting.command, here=self._run.here), policy
+                return self._run.make_spec(
+                    waiting.name, key, waiting.command, working_folder=self._run.recipe_folder
+                ), policy
         return None
 
     def record_end(self, task: str, event: Event) -> None:

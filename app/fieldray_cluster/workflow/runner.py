@@ -96,9 +96,9 @@ class TaskRunner:
 
     Parameters
     ----------
-    work
+    perform
         The function that workers run for a task.
-    ask
+    check
         The check that workers run on themselves before.
 
     Raises IncompatibleNodes, ConnectionLost.
@@ -112,12 +112,12 @@ class TaskRunner:
         run: Path,
         preemptible: bool,
         say: Callable[[str], None],
-        work: Callable[[TaskSpec], TaskResult] = perform_task,
-        ask: Callable[[Path], Reason | None] = check_node,
+        perform: Callable[[TaskSpec], TaskResult] = perform_task,
+        check: Callable[[Path], Reason | None] = check_node,
     ) -> None:
-        self._client, self._journal, self._preemptible, self._perform = client, journal, preemptible, work
+        self._client, self._journal, self._preemptible, self._perform = client, journal, preemptible, perform
         self._registry = WorkerRegistry(
-            client, functools.partial(ask, run), note=lambda node, why: say(f"{node}: {why.text}")
+            client, functools.partial(check, run), on_message=lambda node, why: say(f"{node}: {why.text}")
         )
         self._out: dict[str, _Work] = {}
         self._is_stopping = False

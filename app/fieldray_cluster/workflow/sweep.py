@@ -52,10 +52,10 @@ _DATA: Final = frozenset({"path", "images", "masks", "file", "lungs", "weights"}
 _OVER: Final = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 
-def run_sweep(path: Path, *, say: Say, trial: tuple[str, ...] = ()) -> SweepOutcome:
+def run_sweep(path: Path, *, say: Say, trial_command: tuple[str, ...] = ()) -> SweepOutcome:
     """Run the unfinished trials of a sweep, and make the pack of its winner. Returns how the sweep ended.
 
-    `trial` is the command of a program that runs a trial in place of this one; it gets the trial's spec as last
+    `trial_command` is the command of a program that runs a trial in place of this one; it gets the trial's spec as last
     argument.
     Ctrl-C stops the trials and is raised again. Raises UsageProblem (all problems of the two recipes;
     workflow_no_sweep,
@@ -73,7 +73,7 @@ def run_sweep(path: Path, *, say: Say, trial: tuple[str, ...] = ()) -> SweepOutc
             study.set_user_attr(_SETTINGS, settings)
         elif study.user_attrs[_SETTINGS] != settings:
             raise UsageProblem(reason("sweep_differs", path=workflow.run))
-        trials = _Trials(study, opened, workflow.sweep, settings=settings, trial=trial)
+        trials = _Trials(study, opened, workflow.sweep, settings=settings, trial=trial_command)
         if trials.is_over:
             say("Everything was done before.")
         else:
@@ -263,7 +263,7 @@ class _Trials:
             self._key(trial, step),
             (*self._trial, json.dumps(spec)),
             module="" if self._trial else _MODULE,
-            here=self._sweep.recipe.parent,
+            working_folder=self._sweep.recipe.parent,
         )
 
     def _report(self, task: str, own: optuna.Trial) -> bool:

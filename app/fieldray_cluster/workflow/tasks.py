@@ -197,7 +197,7 @@ class TaskSpec:
         The words. `fieldray` as the first word is the node's program.
     module
         A module of this program that is run with the words in place of a command.
-    here
+    working_folder
         The working directory of the command.
     run
         The run's folder, with its journal.
@@ -210,7 +210,7 @@ class TaskSpec:
     number: int
     command: tuple[str, ...]
     folder: Path
-    here: Path
+    working_folder: Path
     run: Path
     stop: Path
     module: str = ""
@@ -388,7 +388,7 @@ def _command_of(spec: TaskSpec) -> dict[str, Any]:
         words = python_command(spec.module, *words)
     elif words[0] == PROGRAM:
         words = program_command(*words[1:])
-    return {"command": words, "folder": str(spec.here), "output": str(spec.output)}
+    return {"command": words, "folder": str(spec.working_folder), "output": str(spec.output)}
 
 
 def _close_input(guard: subprocess.Popen[bytes]) -> None:

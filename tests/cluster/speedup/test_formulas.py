@@ -69,7 +69,7 @@ def training(workers: int, **other: float) -> AsynchronousTiming:
         ("4.23, one machine", MEASURED.serial_s, 60),
         ("one worker waits for a central server", training(1, batches=1).central, TimeRange(9, 9)),
         ("and has its own share at home", training(1, batches=1).distributed_s(), 5),
-        ("batches rounded up", training(5, is_whole=True).worst_s, 3 * (2 * 5 * 2 + 5)),
+        ("batches rounded up", training(5, rounds_up_batches=True).worst_s, 3 * (2 * 5 * 2 + 5)),
         # (8-1) + 2/8 * 3 = 7.75; 2/8 * (16 + 1) = 4.25
         (
             "fewer batches than workers",
@@ -102,7 +102,7 @@ def test_a_synchronous_training_is_so_many_iterations() -> None:
 
 def test_workers_need_not_divide_the_batches() -> None:
     assert training(3, batches=128).rounds == pytest.approx(42.666667)
-    assert training(3, batches=128, is_whole=True).rounds == 43
+    assert training(3, batches=128, rounds_up_batches=True).rounds == 43
 
 
 def test_unequal_shares_of_the_weights_correct_4_12_and_4_21() -> None:
@@ -201,7 +201,7 @@ VGG = Measurements(gradient_s=0.719, transfer_s=5.153, batches=128)
 
 
 def texts(measured: Measurements, mode: Mode, workers: int = 8, **more: object) -> list[str]:
-    return [one.text for one in advice(measured, mode=mode, most_workers=workers, **more)]  # type: ignore[arg-type]
+    return [one.text for one in advice(measured, mode=mode, max_workers=workers, **more)]  # type: ignore[arg-type]
 
 
 def test_squeezenet_split_over_a_central_server_is_best_on_4_workers() -> None:
@@ -227,7 +227,7 @@ def test_a_network_whose_transfer_takes_longer_than_its_gradient_stays_on_one_ma
 
 def test_enough_workers_outweigh_slow_links_where_batches_are_joined() -> None:
     """VGG: faster than one machine from N > 2 tc/tg = 14.3 on, as the closed form says."""
-    gains = [one.workers for one in estimate_each(VGG, mode="sync-join", server="distributed", most_workers=20)
+    gains = [one.workers for one in estimate_each(VGG, mode="sync-join", server="distributed", max_workers=20)
              if one.speed_up > 1.000001]  # fmt: skip
     assert gains == [15, 16, 17, 18, 19, 20]
     assert "fastest on 20 workers" in texts(VGG, "sync-join", 20)[0]
@@ -240,7 +240,7 @@ def test_one_worker_is_one_machine() -> None:
 def test_distributed_servers_are_never_slower_than_a_central_one() -> None:
     for mode in MODES:
         central, distributed = (
-            list(estimate_each(SQUEEZENET, mode=mode, server=server, most_workers=16)) for server in SERVERS
+            list(estimate_each(SQUEEZENET, mode=mode, server=server, max_workers=16)) for server in SERVERS
         )
         pairs = zip(central, distributed, strict=True)
         assert all(one.speed_up <= other.speed_up for one, other in pairs)
@@ -249,7 +249,7 @@ def test_distributed_servers_are_never_slower_than_a_central_one() -> None:
 def test_the_advice_is_told_in_ukrainian() -> None:
     translator = Translator("uk")
     for measured in (SQUEEZENET, VGG):
-        for one in advice(measured, mode="sync-split", most_workers=8):
+        for one in advice(measured, mode="sync-split", max_workers=8):
             sentence = translator.reason(one)
             assert sentence != one.text
             assert "server" not in sentence

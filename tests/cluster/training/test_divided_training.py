@@ -123,7 +123,7 @@ def test_nobody_waits_and_staleness_stays_within_its_bound(client: Client, tmp_p
     shards = 1 if server == "central" else 2
     assert [epoch.staleness.total() for epoch in seen] == [6 * shards] * 2  # each gradient, at each server
     assert max(late for epoch in seen for late in epoch.staleness) <= 1
-    assert all(np.isfinite(epoch.loss) and epoch.began <= epoch.ended for epoch in seen)
+    assert all(np.isfinite(epoch.loss) and epoch.began_s <= epoch.ended_s for epoch in seen)
 
 
 def test_a_training_resumes_after_its_last_epoch(client: Client, tmp_path: Path) -> None:

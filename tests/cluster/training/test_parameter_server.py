@@ -25,13 +25,13 @@ from fieldray_cluster.training.tasks import Mode, Plan
 from waiting import wait_for
 
 LAYOUT = Layout(("one/kernel", "two/bias", "two/mean"), ((2, 3), (4,), (2,)))
-RULE = UpdateRule(weight_decay=0.1, average_least=0.25)
+RULE = UpdateRule(weight_decay=0.1, average_minimum_weight=0.25)
 
 
 def _server(*, mode: Mode = "sync-join", updates: int = 4, **plan: Any) -> ParameterServer:
     plan = {"workers": 2, "mode": mode, **plan}
     service = ServerSettings(
-        layout=LAYOUT, runs=((0, LAYOUT.size),), rule=RULE, plan=Plan(**plan), updates_per_epoch=updates
+        layout=LAYOUT, ranges=((0, LAYOUT.size),), rule=RULE, plan=Plan(**plan), updates_per_epoch=updates
     )
     return ParameterServer(service, ShardState.new(np.ones(LAYOUT.size, np.float32)))
 

@@ -30,7 +30,7 @@ TWO = Plan(workers=2, mode="sync-join")
 @contextlib.contextmanager
 def _served(plan: Plan = TWO, **more: Any) -> Iterator[ShardServer]:
     service = ServerSettings(
-        layout=LAYOUT, runs=((0, 4),), rule=UpdateRule(weight_decay=0.0), plan=plan, updates_per_epoch=100
+        layout=LAYOUT, ranges=((0, 4),), rule=UpdateRule(weight_decay=0.0), plan=plan, updates_per_epoch=100
     )
     state = ShardState.new(np.zeros(4, np.float32))
     served = ShardServer(service, state, host="127.0.0.1", token=TOKEN, **more)

@@ -128,9 +128,9 @@ def test_a_worker_says_what_it_cannot_read_and_is_not_lost(tmp_path: Path) -> No
     """Another process in its place would not see it either."""
     task = task_in(tmp_path)
     write_arrays(task.arrays, samples(8))
-    assert compute_gradients(_spec(task, 1)) == WorkerResult(unread="training_node_other")
+    assert compute_gradients(_spec(task, 1)) == WorkerResult(arrays_problem_code="training_node_other")
     task.arrays.unlink()
-    assert compute_gradients(_spec(task, 1)) == WorkerResult(unread="training_node_folder")
+    assert compute_gradients(_spec(task, 1)) == WorkerResult(arrays_problem_code="training_node_folder")
 
 
 def test_a_worker_without_its_server_is_lost(tmp_path: Path) -> None:

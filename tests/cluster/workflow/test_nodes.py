@@ -83,7 +83,7 @@ def spec_in(folder: Path, number: int = 1, *, ends: str = "0") -> TaskSpec:
         number=number,
         command=(sys.executable, "-c", f"print('begun'); raise SystemExit({ends})"),
         folder=folder / "a-0001",
-        here=folder,
+        working_folder=folder,
         run=folder,
         stop=folder / "stop",
     )
@@ -197,7 +197,7 @@ def ended(runner: TaskRunner, count: int = 1) -> list[Event]:
 def performed(client: Client, run: Path, *, work: str, preemptible: bool = False) -> Event:
     """What came of one task that workers do otherwise."""
     with Journal(run) as journal:
-        runner = TaskRunner(client, journal, run=run, preemptible=preemptible, say=print, work=PERFORMERS[work])
+        runner = TaskRunner(client, journal, run=run, preemptible=preemptible, say=print, perform=PERFORMERS[work])
         runner.submit(spec_in(run), ONCE)
         (event,) = ended(runner)
     return event
@@ -207,7 +207,7 @@ def test_two_drivers_on_one_cluster_get_their_own_answers(client: Client, tmp_pa
     mine, other = tmp_path / "mine", tmp_path / "other"
     with begun(mine) as one, begun(other) as two:
         runners = [
-            TaskRunner(client, journal, run=folder, preemptible=False, say=print, work=PERFORMERS["name_the_folder"])
+            TaskRunner(client, journal, run=folder, preemptible=False, say=print, perform=PERFORMERS["name_the_folder"])
             for journal, folder in ((one, mine), (two, other))
         ]
         for runner, folder in zip(runners, (mine, other), strict=True):
@@ -236,7 +236,7 @@ def test_a_bad_node_costs_no_task_an_attempt_and_is_set_aside_by_name(tmp_path: 
         open_client(connection) as client,
     ):
         work = PERFORMERS["fail_on_bad_node"]
-        runner = TaskRunner(client, journal, run=tmp_path, preemptible=False, say=said.append, work=work)
+        runner = TaskRunner(client, journal, run=tmp_path, preemptible=False, say=said.append, perform=work)
         nodes.add(worker("good/1", scheduler.address(), tmp_path / "scratch")).address()
         first = dataclasses.replace(spec_in(tmp_path), task="a-0000", folder=tmp_path / "a-0000")
         runner.submit(first, ONCE)

@@ -53,14 +53,14 @@ def problems(folder: Path, text: str) -> tuple[str, ...]:
 
 def test_a_recipe_is_compiled_in_the_order_of_its_dependencies(tmp_path: Path) -> None:
     workflow = read_workflow(write(tmp_path, TEXT))
-    graph = build_graph(workflow, here=tmp_path)
+    graph = build_graph(workflow, recipe_folder=tmp_path)
     assert [(name, len(tasks)) for name, tasks in graph.items()] == [("data", 2), ("train", 4)]
     assert workflow.cluster.workers == 3
     assert {task.command[2] for task in graph["data"]} == {"a", "b"}
     assert {task.command[4] for task in graph["data"]} == {"7"}
     folders = [task.command[-1] for task in graph["train"]]
     assert folders == [str(tmp_path / "run" / "tasks" / f"train-000{number}") for number in (1, 2, 3, 4)]
-    assert build_graph(workflow, here=tmp_path) == graph
+    assert build_graph(workflow, recipe_folder=tmp_path) == graph
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_new_recipe_has_every_key_and_can_be_run_as_it_is(tmp_path: Path) -> N
     new_workflow(path)
     text = path.read_text(encoding="utf-8")
     assert all(f"\n#{key} =" in text for key in ("depends_on", "retries", "preemptible", "metric", "address"))
-    graph = build_graph(read_workflow(path), here=tmp_path)
+    graph = build_graph(read_workflow(path), recipe_folder=tmp_path)
     assert [task.command for task in graph["first"]] == [("fieldray", "--version"), ("fieldray", "--help")]
     with pytest.raises(UsageProblem, match="exists"):
         new_workflow(path)
