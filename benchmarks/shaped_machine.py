@@ -128,7 +128,7 @@ class _Machine:
     def transfer(self, elements: int, token: str, address: tuple[str, int], repeats: int) -> Any:
         from fieldray_cluster.training.channel import connect, time_round_trips
 
-        channel = connect((address[0], address[1]), token=token, role="", largest=elements)
+        channel = connect((address[0], address[1]), token=token, role="", max_values=elements)
         times = {
             "nothing": time_round_trips(channel, values=0, repeats=repeats),
             "weights": time_round_trips(channel, values=elements, repeats=repeats),

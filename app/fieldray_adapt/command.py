@@ -45,7 +45,7 @@ from fieldray_adapt.recipes.tables import Problem, RecipeDocument, RecipeProblem
 from fieldray_adapt.reports.report import REPORT_STEP
 from fieldray_adapt.run import Progress, Run, Step, StepFacts, Trainer, lock_run_folder
 from fieldray_adapt.training.profile import PROFILE_STEP, profile_study
-from fieldray_adapt.training.steps import QUANTISE_STEP, TRAIN_STEP, specification_of
+from fieldray_adapt.training.steps import QUANTISE_STEP, TRAIN_STEP, recipe_specification
 
 Say = Callable[[str], None]
 
@@ -122,8 +122,8 @@ def run_recipe(step: str, path: Path, *, say: Say, progress: Progress, trainer: 
     ----------
     step
         The name of the last step; "run" for all. "profile" and "cross" are separate steps, on which no other step
-        depends.
-        In a pruning study, "report" evaluates the networks made so far, and every other step runs the whole study.
+        depends. In a pruning study, "report" evaluates the networks made so far, and every other step runs the whole
+        study.
     say
         Receives a line of text about each step.
     progress
@@ -276,7 +276,7 @@ def _check_classifier(recipe: ClassifierRecipe) -> list[Problem]:
     problems = find_data_problems(recipe, every_image=True)
     if not problems:
         try:
-            specification_of(recipe)
+            recipe_specification(recipe)
         except UsageProblem as found:
             problems.append(Problem(("network",), f"does not fit: {found.reason.text}"))
     return problems

@@ -247,10 +247,8 @@ class Run:
         """Perform the steps that are not done, and all steps after the first of these.
 
         A step is done if it ended with the key that it has now. The key is a digest of the recipe's keys that the step
-        reads,
-        of its external inputs, and of the step before. An interrupted step starts again and resumes from its
-        checkpoints.
-        `say` receives a line for each step. Raises the exceptions of the steps.
+        reads, of its external inputs, and of the step before. An interrupted step starts again and resumes from its
+        checkpoints. `say` receives a line for each step. Raises the exceptions of the steps.
         """
         document = json.loads(json_bytes(asdict(self.recipe)))
         write_atomically(self.recipe.run / "recipe.json", json_bytes(document))

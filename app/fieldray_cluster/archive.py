@@ -181,8 +181,7 @@ class ArchiveDriver:
         """Screen all images without results. Returns the progress.
 
         After an interruption (Ctrl-C) the results stay. Raises EnvironmentProblem without a cluster or a node that
-        fits,
-        StorageProblem.
+        fits, StorageProblem.
         """
         self._take_over()
         self._began_s = time.monotonic()
@@ -276,8 +275,7 @@ class ArchiveDriver:
         """Take the next piece for a node from the queue.
 
         A piece that has not failed on this node comes first. Trying a failed piece on another node shows whether the
-        node or
-        the piece is at fault.
+        node or the piece is at fault.
         """
         others = (piece for piece in self._left if node not in dict(piece.nodes))
         piece = next(others, self._left[0])
@@ -381,14 +379,14 @@ class ArchiveDriver:
         nodes = {node, *map(pool.node, pool.workers)}
         if piece.size > 1 and piece.deaths >= _DEATHS_OF_SEVERAL:
             self._suspect(*piece.halves())
-        elif piece.size == 1 and self._faults.is_image_to_blame(piece, nodes, is_last=is_last):
+        elif piece.size == 1 and self._faults.is_image_at_fault(piece, nodes, is_last=is_last):
             ref = ref_of(self._images.refs(piece)[0])
             cause = why or reason("archive_worker_ended", times=piece.deaths)
             failed = (Failed(ref=ref, stage="decode", reason=cause),)
             self._keep(piece, pack_outcomes(failed, self._request), failed)
         else:
             self._suspect(piece)
-        if self._faults.is_node_to_blame(node):
+        if self._faults.is_node_at_fault(node):
             pool.exclude_node(node, why or reason("cluster_node_deaths", times=self._faults.failures_in_a_row(node)))
 
     def _suspect(self, *pieces: Piece) -> None:

@@ -9,8 +9,8 @@
 Every file is written whole or not at all. After an interruption, the driver resumes with the images that have no
 results file. The folder contains patient names and is readable by this user alone.
 
-Merged results are one run in the results database of this computer, as `fieldray screen` would have made it. The
-window shows the run, and a later `fieldray screen` takes over its results.
+Merged results are one run in the results database of this computer, as `fieldray screen` would have made it. The window
+shows the run, and a later `fieldray screen` takes over its results.
 """
 
 from __future__ import annotations
@@ -239,8 +239,7 @@ class ImageList:
     """The image list of an archive. Only one range is in memory at a time.
 
     `within` are paths below which all files must lie; empty for no restriction. Raises UsageProblem (archive_damaged)
-    for
-    other files, which are neither read nor sent to a node.
+    for other files, which are neither read nor sent to a node.
     """
 
     def __init__(self, path: Path, *, within: Sequence[str] = ()) -> None:

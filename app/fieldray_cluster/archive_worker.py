@@ -330,8 +330,7 @@ class PieceSpec:
         The images as JSON of `store.rows.ref_text`.
     files
         If files are sent: contents by path, or the reason why the driver could not read a file. The worker reads no
-        other
-        files. None if nodes read the files themselves.
+        other files. None if nodes read the files themselves.
     states
         If images are objects of a server: the state of each object when it was listed.
     """

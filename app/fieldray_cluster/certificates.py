@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 Role = Literal["node", "client"]
 """A role in the cluster: a node, or a client that submits work."""
-AUTHORITY: Final = "authority.pem"
-CERTIFICATE_FILES: Final = (AUTHORITY, "node.pem", "node.key", "client.pem", "client.key")
+AUTHORITY_NAME: Final = "authority.pem"
+CERTIFICATE_FILES: Final = (AUTHORITY_NAME, "node.pem", "node.key", "client.pem", "client.key")
 VALID_DAYS: Final = 825
 # A node is also a client, because it connects to the scheduler.
 _USES: Final[Mapping[Role, tuple[str, ...]]] = {"node": ("SERVER_AUTH", "CLIENT_AUTH"), "client": ("CLIENT_AUTH",)}
@@ -68,9 +68,9 @@ def require_certificates(folder: Path, role: Role) -> datetime.date:
     certificate, key = certificate_and_key_paths(folder, role)
     path = folder
     try:
-        for path in (folder / AUTHORITY, certificate, key):
+        for path in (folder / AUTHORITY_NAME, certificate, key):
             path.read_bytes()
-        context = ssl.create_default_context(cafile=str(folder / AUTHORITY))
+        context = ssl.create_default_context(cafile=str(folder / AUTHORITY_NAME))
         path = certificate
         context.load_cert_chain(certificate, key)
         until = x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc
@@ -94,7 +94,9 @@ def certificate_text(folder: Path, role: Role) -> str:
     from cryptography.hazmat.primitives import hashes
 
     day = require_certificates(folder, role).isoformat()
-    authority = x509.load_pem_x509_certificate((folder / AUTHORITY).read_bytes()).fingerprint(hashes.SHA256()).hex()
+    authority = (
+        x509.load_pem_x509_certificate((folder / AUTHORITY_NAME).read_bytes()).fingerprint(hashes.SHA256()).hex()
+    )
     return f"Certificates in {folder}: of a {role}, of the cluster {authority[:16]}, valid until {day}."
 
 
@@ -139,7 +141,7 @@ def _made(days: int) -> dict[str, bytes]:
         .sign(authority_key, hashes.SHA256())
     )
     encoding = serialization.Encoding.PEM
-    made = {AUTHORITY: authority.public_bytes(encoding)}
+    made = {AUTHORITY_NAME: authority.public_bytes(encoding)}
     for role, uses in _USES.items():
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = (

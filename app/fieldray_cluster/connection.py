@@ -2,9 +2,8 @@
 
 Without an address, a scheduler and `workers` processes with one thread each are started on 127.0.0.1, and end with the
 client. They are this program's own processes, not Dask's `LocalCluster`. Dask starts workers by `multiprocessing`,
-which
-would run the caller's main module before the offline guard, and restarts workers that use much memory. Here a thread
-restarts a dead process (see `node`).
+which would run the caller's main module before the offline guard, and restarts workers that use much memory. Here a
+thread restarts a dead process (see `node`).
 
 Dask runs any code that a connected client sends, and every user of this computer can reach 127.0.0.1. So local
 processes have certificates of their own, in a folder of this user alone, which is deleted at the end.
@@ -173,7 +172,7 @@ def is_connected(client: Client) -> bool:
     return bool(client.status == "running")
 
 
-def connecting_context(member: Client | Worker) -> ssl.SSLContext | None:
+def client_tls_context(member: Client | Worker) -> ssl.SSLContext | None:
     """Return the TLS context for connections of a client or worker; None for unencrypted connections."""
     context: ssl.SSLContext | None = member.security.get_connection_args("client").get("ssl_context")
     return context

@@ -1,13 +1,11 @@
 """A process of a cluster: Dask's scheduler or one of its workers, with only the features that are needed.
 
 By default, Dask reads settings that name code to load and addresses to contact, serves web pages, spills memory to
-disk,
-and logs arguments of failed tasks. Here all of that is disabled: the settings are this program's own
+disk, and logs arguments of failed tasks. Here all of that is disabled: the settings are this program's own
 (`require_own_settings`), no page is served, nothing is spilled, and no image name gets into a log.
 
 A task whose worker died ends with `distributed.KilledWorker` at once, because `allowed-failures` is 0. The caller
-counts
-attempts. A worker runs one task at a time.
+counts attempts. A worker runs one task at a time.
 
 `NodeProcess` and `NodeGroup` start such processes on this computer, restart dead ones, and end them together.
 """
@@ -39,9 +37,9 @@ from fieldray.errors import EnvironmentProblem
 from fieldray.offline import reach
 from fieldray.paths import VERSION, python_command
 from fieldray.reasons import reason
-from fieldray_cluster.certificates import AUTHORITY, Role, certificate_and_key_paths
+from fieldray_cluster.certificates import AUTHORITY_NAME, Role, certificate_and_key_paths
 
-SCHEDULER_ENDED: Final = 3
+SCHEDULER_LOST_EXIT_CODE: Final = 3
 """Exit code of a worker that lost its scheduler."""
 _LOOPBACK: Final = ("127.0.0.0/8", "::1/128")
 # Dask keeps the last thousand messages for debugging. With screening results they would take 200 MB.
@@ -135,7 +133,7 @@ def tls_settings(certificates: Path | None, role: Role = "node") -> Security | N
     certificate, key = map(str, certificate_and_key_paths(certificates, role))
     return Security(
         require_encryption=True,
-        tls_ca_file=str(certificates / AUTHORITY),
+        tls_ca_file=str(certificates / AUTHORITY_NAME),
         **{f"tls_{kind}_cert": certificate for kind in ("client", "scheduler", "worker")},
         **{f"tls_{kind}_key": key for kind in ("client", "scheduler", "worker")},
     )
@@ -165,11 +163,10 @@ class _SilentWorker(_Silent, Worker):  # type: ignore[misc]
 
 
 async def serve(settings: NodeSettings, *, say: Callable[[str], None], stop: asyncio.Event) -> int:
-    """Run a scheduler or worker until it is stopped. Returns the exit code, `SCHEDULER_ENDED` after losing a scheduler.
+    """Run a scheduler or worker until it is stopped. Returns the exit code.
 
-    `say` receives the address once others can connect. Raises OSError if the address is not available, TimeoutError if
-    no
-    scheduler answers.
+    The exit code of a worker that lost its scheduler is `SCHEDULER_LOST_EXIT_CODE`. `say` receives the address once
+    others can connect. Raises OSError if the address is not available, TimeoutError if no scheduler answers.
     """
     require_own_settings(*settings.networks)
     certificates = Path(settings.certificates) if settings.certificates else None
@@ -203,7 +200,7 @@ async def serve(settings: NodeSettings, *, say: Callable[[str], None], stop: asy
     if settings.role == "worker":  # an interrupted task leaves the files that were sent to it
         shutil.rmtree(server.local_directory, ignore_errors=True)
     was_lost = "connection-broken" in getattr(server, "reason_of_end", "") and not stop.is_set()
-    return SCHEDULER_ENDED if was_lost else 0
+    return SCHEDULER_LOST_EXIT_CODE if was_lost else 0
 
 
 def run_until_input_ends(settings: NodeSettings) -> int:

@@ -110,17 +110,17 @@ class ObjectServer:
     ----------
     patience_s
         Seconds for which the server may be unreachable.
-    most_bytes
+    max_bytes
         Largest size of an object.
 
     Raises UsageProblem (archive_no_protocol, archive_no_library, archive_password), EnvironmentProblem for an invalid
     configuration, InternetRefused in a process that may not use the network.
     """
 
-    def __init__(self, address: str, *, patience_s: float = _PATIENCE_S, most_bytes: int = MAX_OBJECT_BYTES) -> None:
+    def __init__(self, address: str, *, patience_s: float = _PATIENCE_S, max_bytes: int = MAX_OBJECT_BYTES) -> None:
         protocol, _, rest = address.partition("://")
         self.address: Final = path_to_address(address_to_path(address.rstrip("/")))
-        self._patience_s, self._most_bytes = patience_s, most_bytes
+        self._patience_s, self._most_bytes = patience_s, max_bytes
         self.is_unreachable = False
         self._awaited_s = -math.inf
         if not (kind := _KINDS.get(protocol)):
@@ -161,7 +161,7 @@ class ObjectServer:
                 raise UsageProblem(reason("nothing_to_screen", path=self.address)) from problem
             raise EnvironmentProblem(reason("archive_not_listed", address=self.address)) from problem
 
-    def read_beginning(self, address: str, state: str, most_bytes: int) -> tuple[bytes, str]:
+    def read_beginning(self, address: str, state: str, max_bytes: int) -> tuple[bytes, str]:
         """Read the first bytes of an object. Returns the bytes, and the state of the object.
 
         An empty `state` accepts any state. Raises Unreadable for this object (see `download`), EnvironmentProblem
@@ -169,8 +169,8 @@ class ObjectServer:
         """
 
         def attempt() -> tuple[bytes, str]:
-            with self._opened(address, state, most_bytes) as (stream, now):
-                data, wanted = bytearray(), min(most_bytes, _size_of(now))
+            with self._opened(address, state, max_bytes) as (stream, now):
+                data, wanted = bytearray(), min(max_bytes, _size_of(now))
                 while len(data) < wanted and (part := stream.read(wanted - len(data))):
                     data += part
             if len(data) != wanted:
@@ -183,8 +183,7 @@ class ObjectServer:
         """Write an object to a file, in blocks. Returns its size in bytes. An empty `state` accepts any state.
 
         Raises Unreadable (missing, no_permission, unreadable, archive_object_changed, archive_object_large,
-        archive_no_tag) for
-        this object, EnvironmentProblem (archive_server_gone), StorageProblem.
+        archive_no_tag) for this object, EnvironmentProblem (archive_server_gone), StorageProblem.
         """
 
         def attempt() -> int:

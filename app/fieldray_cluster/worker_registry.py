@@ -402,11 +402,11 @@ class FaultCounts:
         """Return how often in a row a node's processes ended or failed."""
         return self._in_a_row.get(node, 0)
 
-    def is_node_to_blame(self, node: str) -> bool:
+    def is_node_at_fault(self, node: str) -> bool:
         """Return whether a node should get no more work."""
         return self.failures_in_a_row(node) >= _FAULTS_OF_NODE * self._most_workers.get(node, 1)
 
-    def is_image_to_blame(self, piece: Piece, nodes: Collection[str], *, is_last: bool) -> bool:
+    def is_image_at_fault(self, piece: Piece, nodes: Collection[str], *, is_last: bool) -> bool:
         """Return whether the image of a piece with one image is at fault.
 
         Parameters

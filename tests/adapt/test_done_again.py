@@ -26,7 +26,7 @@ from fieldray_adapt.networks.specification import Weights, save_weights
 from fieldray_adapt.prune.tasks import prune_by_recipe
 from fieldray_adapt.run import SPLIT_NAME, Run, Step
 from fieldray_adapt.training.classifier import Samples
-from fieldray_adapt.training.steps import specification_of, train_recipe
+from fieldray_adapt.training.steps import recipe_specification, train_recipe
 from tiny_recipe import RECIPE, draw, read_recipe
 
 NAMES = [step.name for step in CLASSIFIER_STEPS]
@@ -215,7 +215,7 @@ def test_a_source_with_the_share_0_is_measured_and_never_learnt_from(tmp_path: P
 
 def test_pruning_learns_from_what_training_learnt_from(tmp_path: Path) -> None:
     run = _with_data(_project(tmp_path, RECIPE.replace("[training]", '[training]\nteacher = "none.npz"')))
-    samples, original = load_dataset(run).samples("training"), (specification_of(run.recipe), Weights())
+    samples, original = load_dataset(run).samples("training"), (recipe_specification(run.recipe), Weights())
     with pytest.raises(UsageProblem, match=r"none\.npz cannot be read"):
         prune_by_recipe(run, original, training=samples, validation=samples, folder=tmp_path / "prune")
 

@@ -29,7 +29,7 @@ from fieldray_adapt.recipes.shared import Source
 from fieldray_adapt.run import Run
 from fieldray_adapt.training.classifier import Samples, Schedule, TrainingOptions, train
 from fieldray_adapt.training.engine_interface import EngineSettings
-from fieldray_adapt.training.steps import specification_of, train_recipe
+from fieldray_adapt.training.steps import recipe_specification, train_recipe
 from shipped_packs import CHILDREN
 from tiny_lungs import write_tiny_lungs
 from tiny_recipe import RECIPE, bright_or_dark, read_recipe
@@ -219,7 +219,7 @@ def test_heads_of_single_sources_are_averaged_in_their_shares(tmp_path: Path) ->
     alone = [_trained(recipe, samples, tmp_path / samples.sources[0]) for samples in (clean, other)]
     expected = 0.75 * alone[0]["class_maps/kernel"] + 0.25 * alone[1]["class_maps/kernel"]
     np.testing.assert_allclose(averaged["class_maps/kernel"], expected, atol=1e-5)
-    start = initial_weights(specification_of(recipe), seed=0)
+    start = initial_weights(recipe_specification(recipe), seed=0)
     assert all(np.array_equal(averaged[key], start[key]) for key in start if not key.startswith("class_maps"))
 
 

@@ -47,7 +47,7 @@ from fieldray_adapt.networks.specification import (
 from fieldray_adapt.recipes.shared import LabelRule
 from fieldray_adapt.training.engine_interface import STATISTIC_SUFFIXES
 from fieldray_adapt.training.keras_engine import build_network, set_weights
-from fieldray_adapt.training.steps import specification_of
+from fieldray_adapt.training.steps import recipe_specification
 from shipped_packs import CHILDREN, MODELS
 from tiny_recipe import RECIPE, adapted, draw, read_recipe
 
@@ -210,7 +210,7 @@ def test_the_map_is_the_evidence_and_labels_can_be_dropped() -> None:
 @pytest.mark.parametrize("kind", sorted(NETWORKS))
 def test_a_recipe_names_it(kind: str, tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text(RECIPE.replace("blocks = [1]", f'kind = "{kind}"'))
-    asked = specification_of(read_recipe(tmp_path / "recipe.toml"))
+    asked = recipe_specification(read_recipe(tmp_path / "recipe.toml"))
     assert asked == NETWORKS[kind](height=32, width=32, labels=1).scaled(0.125)
 
 
@@ -269,9 +269,9 @@ def test_a_pack_of_another_network_is_refused(network) -> None:
 def test_a_recipe_may_name_counts_of_its_own(channels: dict[str, int], words: str) -> None:
     recipe = read_recipe(MODELS / "recipes" / "pneumonia-paediatric-quick.toml")
     own = replace(recipe, network=replace(recipe.network, channels={"conv1": 64}))
-    assert specification_of(own).channels["conv1"] == 64
+    assert recipe_specification(own).channels["conv1"] == 64
     with pytest.raises(UsageProblem, match=words):
-        specification_of(replace(recipe, network=replace(recipe.network, channels=channels)))
+        recipe_specification(replace(recipe, network=replace(recipe.network, channels=channels)))
 
 
 def _rule(**changes: object) -> LabelRule:

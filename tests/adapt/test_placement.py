@@ -31,7 +31,7 @@ from fieldray_adapt.networks.edgetpu import (
 )
 from fieldray_adapt.pack.card import edgetpu_section, render_card
 from fieldray_adapt.run import Run
-from fieldray_adapt.training.steps import specification_of
+from fieldray_adapt.training.steps import recipe_specification
 from packs_factory import make_lung_fields
 from program import runner
 from tiny_models import changed_model, tiny_model_bytes
@@ -136,7 +136,7 @@ def test_the_report_says_what_is_an_estimate() -> None:
 def test_the_card_says_whether_there_is_a_compiled_file_and_the_forecast_where_there_is_none() -> None:
     recipe = read_recipe(RECIPE)
     files = {"litert": tiny_model_bytes()}
-    text = render_card("card.md", recipe.pack, specification=specification_of(recipe), files=files, tools={})
+    text = render_card("card.md", recipe.pack, specification=recipe_specification(recipe), files=files, tools={})
     said = "\n## Edge TPU\n\nThis pack has no file compiled for the Edge TPU.\n\n"
     said += "- Forecast for the Edge TPU (not compiled): "
     operators = len(read_placement(files["litert"]).operators)

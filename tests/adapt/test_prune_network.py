@@ -200,7 +200,7 @@ def test_a_small_study_ends_in_a_table(tmp_path: Path) -> None:
 def test_a_run_cannot_begin_where_another_never_came(tmp_path: Path) -> None:
     recipe = _recipe(tmp_path, RECIPE.replace("teacher =", "after_iteration = 5\nteacher ="))
     with pytest.raises(UsageProblem, match="The run constant has no iteration 5"):
-        Study(recipe).run_law(recipe.run_named("further"))
+        Study(recipe).run_pruning(recipe.run_named("further"))
 
 
 def test_a_finished_study_is_only_timed_again(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from fieldray.reasons import Reason, reason
 from fieldray_adapt.data.image_set import read_images, read_rows
 from fieldray_adapt.files import to_builtins, undone_on_failure
 from fieldray_adapt.networks.specification import load_weights
-from fieldray_adapt.pack.written import is_as_written, written_pack
+from fieldray_adapt.pack.written import is_pack_unchanged, written_pack_facts
 from fieldray_adapt.run import (
     HISTORY_NAME,
     LOCK_NAME,
@@ -102,21 +102,21 @@ def test_a_pack_that_is_not_there_any_more_is_made_again(tmp_path: Path, happens
         if made and made[0].exists():
             shutil.rmtree(made[0])
         made.append(make_pack(tmp_path / "packs"))
-        return to_builtins(written_pack(made[-1]))
+        return to_builtins(written_pack_facts(made[-1]))
 
-    step = Step(name="pack", perform=packs, recipe_keys=("pack",), is_valid=is_as_written)
+    step = Step(name="pack", perform=packs, recipe_keys=("pack",), is_valid=is_pack_unchanged)
     for change in (None, None, happens):
         if change:
             change(made[-1])
         run.execute((step,), say=said.append)
-    assert said == ["pack ...", "pack: done before", "pack ..."] and is_as_written(run.step_statuses["pack"].facts)
+    assert said == ["pack ...", "pack: done before", "pack ..."] and is_pack_unchanged(run.step_statuses["pack"].facts)
 
 
 def test_a_damaged_pack_is_not_said_to_be_done(tmp_path: Path) -> None:
-    facts = to_builtins(written_pack(make_pack(tmp_path)))
-    assert is_as_written(facts)
+    facts = to_builtins(written_pack_facts(make_pack(tmp_path)))
+    assert is_pack_unchanged(facts)
     Path(facts["pack"], "model.tflite").write_bytes(b"?")
-    assert not is_as_written(facts)
+    assert not is_pack_unchanged(facts)
 
 
 def _reason(act: Callable[[], object]) -> Reason:

@@ -168,8 +168,8 @@ class Begun:
                 notes.append((node, why))
 
         with self.folder.open_list() as images:
-            told = {"save": save, "progress": progress.append, "note": note}
-            choices = {"chunk_images": 4, "screen": STAND_INS["screen"], "inspect": STAND_INS["inspect"], **options}
+            told = {"save": save, "progress": progress.append, "on_message": note}
+            choices = {"chunk_images": 4, "screen": STAND_INS["screen"], "check_node": STAND_INS["inspect"], **options}
             pieces = PieceOptions(**choices)  # type: ignore[arg-type]
             archive = ArchiveDriver(self.folder, self.request, images, **told, options=pieces)  # type: ignore[arg-type]
             archive.run(connection)

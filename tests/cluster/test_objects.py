@@ -285,7 +285,7 @@ def brought(
     def read(ref: ImageRef) -> Outcome:
         return Failed(ref=ref, stage="decode", reason=reason("internal", detail=ref.path.read_text()))
 
-    server = ObjectServer(address, patience_s=patience_s, most_bytes=most_bytes)
+    server = ObjectServer(address, patience_s=patience_s, max_bytes=most_bytes)
     images, states = [ref for ref, _ in refs], [state for _, state in refs]
     with tempfile.TemporaryDirectory(dir=cache.parent) as own:
         with ReadAhead(server, ObjectCache(cache), images, states, Path(own)) as ahead:

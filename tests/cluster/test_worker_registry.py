@@ -113,44 +113,44 @@ def failed(faults: FaultCounts, piece: Piece, *nodes: str) -> Piece:
 
 def test_an_image_is_to_blame_where_processes_of_two_nodes_ended_over_it() -> None:
     faults, both = FaultCounts(), ("ward", "attic")
-    assert not faults.is_image_to_blame(failed(faults, ONE, "ward", "attic"), both, is_last=False)  # twice only
-    assert not faults.is_image_to_blame(failed(faults, ONE, "ward", "ward", "ward"), both, is_last=True)
-    assert faults.is_image_to_blame(failed(faults, ONE, "ward", "ward", "attic"), both, is_last=False)
+    assert not faults.is_image_at_fault(failed(faults, ONE, "ward", "attic"), both, is_last=False)  # twice only
+    assert not faults.is_image_at_fault(failed(faults, ONE, "ward", "ward", "ward"), both, is_last=True)
+    assert faults.is_image_at_fault(failed(faults, ONE, "ward", "ward", "attic"), both, is_last=False)
 
 
 def test_an_image_is_to_blame_where_its_node_has_screened_another_one_since() -> None:
     faults, both = FaultCounts(), ("ward", "attic")
     faults.add_done("ward", 100)  # before: it may have gone bad after that
     piece = failed(faults, ONE, "ward", "ward", "ward")
-    assert not faults.is_image_to_blame(piece, both, is_last=False)
+    assert not faults.is_image_at_fault(piece, both, is_last=False)
     faults.add_done("attic", 1)
-    assert not faults.is_image_to_blame(piece, both, is_last=False)
+    assert not faults.is_image_at_fault(piece, both, is_last=False)
     faults.add_done("ward", 1)
-    assert faults.is_image_to_blame(piece, both, is_last=False)
+    assert faults.is_image_at_fault(piece, both, is_last=False)
 
 
 def test_where_there_is_one_node_it_has_to_have_worked_or_nothing_else_is_left() -> None:
     faults = FaultCounts()
     piece = failed(faults, ONE, "ward", "ward", "ward")
-    assert not faults.is_image_to_blame(piece, ("ward",), is_last=False)
-    assert faults.is_image_to_blame(piece, ("ward",), is_last=True)
+    assert not faults.is_image_at_fault(piece, ("ward",), is_last=False)
+    assert faults.is_image_at_fault(piece, ("ward",), is_last=True)
     faults.add_done("ward", 1)
-    assert faults.is_image_to_blame(failed(faults, ONE, "ward", "ward", "ward"), ("ward",), is_last=False)
+    assert faults.is_image_at_fault(failed(faults, ONE, "ward", "ward", "ward"), ("ward",), is_last=False)
 
 
 def test_a_node_is_to_blame_by_deaths_in_a_row_and_all_its_workers_end_at_once() -> None:
     faults = FaultCounts()
     faults.set_worker_count("ward", workers=2)
     failed(faults, ONE, *["ward"] * 11)
-    assert not faults.is_node_to_blame("ward")
+    assert not faults.is_node_at_fault("ward")
     failed(faults, ONE, "ward")
     assert (
-        faults.is_node_to_blame("ward")
+        faults.is_node_at_fault("ward")
         and faults.failures_in_a_row("ward") == 12
-        and not faults.is_node_to_blame("attic")
+        and not faults.is_node_at_fault("attic")
     )
     faults.add_done("ward", 1)
-    assert not faults.is_node_to_blame("ward")
+    assert not faults.is_node_at_fault("ward")
 
 
 def test_what_is_known_of_a_piece_is_known_of_its_halves() -> None:

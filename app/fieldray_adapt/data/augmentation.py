@@ -65,8 +65,7 @@ class Augmentation(SharedAugmentation):
 
 Motion = tuple[float, float, float, float, float, float]
 """A geometric change: rotation in radians, horizontal and vertical zoom, horizontal and vertical shift as a share of
-the
-side, and -1 for a mirror image, else 1.
+the side, and -1 for a mirror image, else 1.
 """
 
 

@@ -95,8 +95,7 @@ def find_duplicates(
     """Find duplicate images.
 
     Nearly equal are images whose 32 x 32 thumbnails correlate above 0.998. A file that two sources name is a pair only
-    if
-    its two entries are in different parts.
+    if its two entries are in different parts.
 
     Parameters
     ----------
@@ -276,8 +275,7 @@ def data_step(run: Run) -> StepFacts:
     """Read the images, divide them into parts, and search for duplicates. Writes split.csv and facts.json.
 
     Training images that are also validation or test images are left out. Raises UsageProblem (see
-    `layouts.read_source`,
-    `layouts.split_rows`, `image_set.read_images`), StorageProblem.
+    `layouts.read_source`, `layouts.split_rows`, `image_set.read_images`), StorageProblem.
     """
     recipe = run.recipe
     rows = _rows(run)
@@ -490,8 +488,7 @@ def _first(details: Sequence[str], at: Location, *, lead: str = "") -> Iterator[
     """Yield a problem for the details, which start with `lead`.
 
     Details that differ only in file names and numbers become one problem with a count: one wrong pattern would
-    otherwise
-    give thousands.
+    otherwise give thousands.
     """
     groups: dict[str, list[str]] = {}
     for detail in details:
@@ -523,8 +520,7 @@ def _misspelt(recipe: ClassifierRecipe, source: Source, rows: Sequence[Row]) -> 
     """Yield a problem for each row whose class or split value is probably misspelt.
 
     Such a value is one keystroke away from one that the recipe names. The row would have no label or no part, without
-    any
-    message.
+    any message.
     """
     labels = [label for label in recipe.labels if label.column == "classes"]
     classes = {name for label in labels for name in (*label.positive, *label.negative)}

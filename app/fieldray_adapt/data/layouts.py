@@ -84,8 +84,7 @@ class Row:
         """The identity of the patient: the patient number, which means one person in all sources.
 
         An image without a patient counts as a person of its own, identified by the content of the file. Its line number
-        would
-        change when lines are added above.
+        would change when lines are added above.
         """
         return self.patient or self.sha256 or self.origin
 
@@ -138,8 +137,7 @@ _COLUMNS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     ),
 }
 """The columns of each layout that is one table, as (field of the row, column). The first three columns are required,
-and
-so are those that the recipe names.
+and so are those that the recipe names.
 """
 _NEEDED: Final = 3
 """Number of columns that a table must have."""
@@ -226,35 +224,34 @@ def _patient_in(name: str, source: Source) -> str | None:
 
 
 def table_rows(
-    source: Table, wrong: ProblemCallback, needed: tuple[str, ...]
+    source: Table, on_problem: ProblemCallback, required_columns: tuple[str, ...]
 ) -> Iterator[tuple[int, Mapping[str, str]]]:
     """Yield line number and stripped cells of each row that `where` accepts.
 
-    Problems (an unreadable file, a missing column, a wrong number of cells) go to `wrong`. `needed` are required
-    columns.
+    Problems (an unreadable file, a missing column, a wrong number of cells) are reported to `on_problem`.
     """
     if source.path.exists() and not source.path.is_file():  # reading a named pipe would never end
-        wrong(reason("data_unreadable", path=source.path, detail="the path is not a file"))
+        on_problem(reason("data_unreadable", path=source.path, detail="the path is not a file"))
         return
     try:
         with source.path.open(encoding="utf-8-sig", newline="") as stream:
             decoder = csv.DictReader(stream)
             known = decoder.fieldnames or []
             if twice := [name for name in known if known.count(name) > 1]:
-                wrong(reason("data_unreadable", path=source.path, detail=f"it has two columns named {twice[0]}"))
+                on_problem(reason("data_unreadable", path=source.path, detail=f"it has two columns named {twice[0]}"))
                 return
-            missing = [column for column in dict.fromkeys((*needed, *source.where)) if column not in known]
+            missing = [column for column in dict.fromkeys((*required_columns, *source.where)) if column not in known]
             for column in missing:
-                wrong(reason("data_column", path=source.path, column=column, known=", ".join(known) or "-"))
+                on_problem(reason("data_column", path=source.path, column=column, known=", ".join(known) or "-"))
             for row in () if missing else decoder:
                 if any(value is None for value in row.values()) or None in row:
-                    wrong(_bad_row(source, decoder.line_num, "it has another number of cells than the header"))
+                    on_problem(_bad_row(source, decoder.line_num, "it has another number of cells than the header"))
                     continue
                 cells = {column: value.strip() for column, value in row.items()}
                 if all(cells[column] in values for column, values in source.where.items()):
                     yield decoder.line_num, cells
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        wrong(reason("data_unreadable", path=source.path, detail=error))
+        on_problem(reason("data_unreadable", path=source.path, detail=error))
 
 
 def _images(source: Source) -> Path:
@@ -298,8 +295,8 @@ def split_rows(rows: Sequence[Row], split: Split, sources: Sequence[Source]) -> 
     source that is not evaluated.
 
     Raises UsageProblem: data_patients_alike for patient numbers that look alike, data_leak and data_copies for a
-    patient
-    in two parts, data_split for unknown values in the split column, data_split_nobody for a table of other patients.
+    patient in two parts, data_split for unknown values in the split column, data_split_nobody for a table of other
+    patients.
     """
     for found in find_similar_patients(rows, split):
         raise UsageProblem(found)

@@ -41,7 +41,7 @@ from fieldray_adapt.training.engine_interface import EngineSettings
 from fieldray_adapt.training.steps import (
     HEAD_IMAGES,
     convert_network,
-    specification_of,
+    recipe_specification,
     train_recipe,
     training_start_digest,
 )
@@ -127,7 +127,7 @@ def _out_of_fold(run: Run, data: Dataset, fold: int, evaluated: NDArray[np.int64
         folder=folder,
         work_name=f"epochs of fold {fold}",
     )
-    network, images = (specification_of(recipe), weights), data.image_set.images[evaluated]
+    network, images = (recipe_specification(recipe), weights), data.image_set.images[evaluated]
     found = {TRAINED: _float_scores(recipe, *network, images)}
     if recipe.prune is not None:
         # Pruning measures quality on training images, because images of the fold must not influence the network.

@@ -45,8 +45,7 @@ def fit_logistic(features: NDArray[np.float64], truth: Truth, *, ridge: float) -
     """Fit a logistic regression with an L2 penalty.
 
     Returns the weights (n + 1,) for features (images, n). The last weight is the intercept, which has no penalty.
-    Raises
-    ValueError if a class is missing.
+    Raises ValueError if a class is missing.
     """
     fitted = LogisticRegression(C=1 / ridge, solver="newton-cholesky", tol=1e-10).fit(features, truth)
     return np.append(fitted.coef_[0], fitted.intercept_)
@@ -68,8 +67,7 @@ def fit_ood_gate(training: Features, validation: Features, *, components: int, a
     """Fit the out-of-distribution check to the network's features of chest X-rays.
 
     The features are whitened by their first principal components. Small components are rounding noise of int8; a floor
-    of
-    a thousandth of the mean variance limits their influence.
+    of a thousandth of the mean variance limits their influence.
 
     Parameters
     ----------
@@ -138,8 +136,8 @@ def heat_map_span(maps: NDArray[np.float32], scores: Scores, *, threshold: float
     """Return the logit range of the heat map's colour scale; None if no image reaches the threshold.
 
     The range is the median, over the images at or above the threshold, of the strongest cell's logit above `zero`. A
-    cell
-    with this value is shown at full strength. The range depends on the network, for example on the number of cells.
+    cell with this value is shown at full strength. The range depends on the network, for example on the number of
+    cells.
 
     Parameters
     ----------
@@ -364,13 +362,13 @@ def auc_by_group(test: EvaluatedImages) -> GroupedFigures:
     return found
 
 
-def compare_with_int8(whole: EvaluatedImages, integer: EvaluatedImages) -> Int8Comparison:
+def compare_with_int8(float_images: EvaluatedImages, int8_images: EvaluatedImages) -> Int8Comparison:
     """Compare the raw scores of the float file and of the int8 file on equal images."""
     return Int8Comparison(
-        mean_absolute_difference=float(np.abs(whole.scores - integer.scores).mean()),
-        largest_difference=float(np.abs(whole.scores - integer.scores).max()),
-        auc_float=metrics.auc(whole.scores, whole.truth),
-        auc_int8=metrics.auc(integer.scores, integer.truth),
+        mean_absolute_difference=float(np.abs(float_images.scores - int8_images.scores).mean()),
+        largest_difference=float(np.abs(float_images.scores - int8_images.scores).max()),
+        auc_float=metrics.auc(float_images.scores, float_images.truth),
+        auc_int8=metrics.auc(int8_images.scores, int8_images.truth),
     )
 
 

@@ -49,7 +49,7 @@ from fieldray_adapt.evaluation.figures import (
 from fieldray_adapt.evaluation.screening import Screening, load_unwritten_pack, screen_rows
 from fieldray_adapt.files import digest, save_arrays, to_builtins
 from fieldray_adapt.networks.quantise import NetworkOutputs
-from fieldray_adapt.pack.manifest import manifest_of
+from fieldray_adapt.pack.manifest import make_manifest
 from fieldray_adapt.recipes.shared import LabelRule
 from fieldray_adapt.run import Run, Step, StepFacts
 from fieldray_adapt.training.steps import read_converted_file, run_converted_file
@@ -195,7 +195,7 @@ def _targets(measured: _Measured, part: str, label: LabelRule, column: int) -> N
 
 def _screened(run: Run, measured: _Measured, chosen: Mapping[str, _Choice], gate: OodGate) -> Mapping[str, Screening]:
     """Screen the test images, and those of the other hospital, with the pack."""
-    manifest = manifest_of(
+    manifest = make_manifest(
         run,
         points=[point for own in chosen.values() for point in own.points],
         calibration={code: own.calibration for code, own in chosen.items()},
@@ -265,8 +265,7 @@ def _evaluate_gate(run: Run, measured: _Measured) -> tuple[OodGate, GateFigures]
     """Fit the out-of-distribution check, and measure the shares of images that it refuses.
 
     The check is fitted to training images, its limit to validation images. Test images and out-of-distribution images
-    are
-    measured.
+    are measured.
     """
     choice, data, integer = run.recipe.evaluation, measured.data, measured.integer
     images = np.random.default_rng(run.recipe.training.seed).permutation(data.indices("training"))[:_GATE_IMAGES]

@@ -44,8 +44,7 @@ def mask_loss(truth: Any, logits: Any) -> Any:
     ----------
     truth
         (n, rows, columns, masks) in 0..1, or negative if unknown. An unknown pixel has no cross-entropy, and its mask
-        no
-        Dice term.
+        no Dice term.
     logits
         (n, rows, columns, masks), before the sigmoid.
     """
@@ -80,8 +79,7 @@ class MaskEngine(KerasState):
     """A lung-field network in training, with inputs of one size.
 
     The network maps images (n, side, side) uint8 to masks of `mask_side` pixels, which cover the whole image. Target
-    masks
-    are (n, mask_side, mask_side, masks) float32 in 0..1, or `UNKNOWN_TARGET`.
+    masks are (n, mask_side, mask_side, masks) float32 in 0..1, or `UNKNOWN_TARGET`.
     """
 
     def __init__(self, network: LungNetwork, side: int, training: LungTraining) -> None:
@@ -134,7 +132,7 @@ class MaskEngine(KerasState):
 
     def gradient(self, images: NDArray[np.uint8], masks: Batch, targets: Batch) -> tuple[Weights, float]:
         """Return the unclipped gradient of a batch by weight name, and its loss (see `Engine.gradient`)."""
-        return self._gradients.take(*self._batch(images, masks, targets))
+        return self._gradients.compute(*self._batch(images, masks, targets))
 
     def _batch(self, images: NDArray[np.uint8], masks: Batch, targets: Batch) -> tuple[Batch, Any]:
         """Return images and targets in the form that Keras takes."""

@@ -83,7 +83,7 @@ def enlarge_mask(shares: NDArray[np.float32], shape: tuple[int, ...], threshold:
 
 
 def measure_fits(
-    recipe: LungRecipe, data: LungData, answer: PredictMasks, *, parts: Sequence[str] = ("test", "evaluate")
+    recipe: LungRecipe, data: LungData, predict: PredictMasks, *, parts: Sequence[str] = ("test", "evaluate")
 ) -> dict[int, MaskFit]:
     """Measure the fit of the predicted masks in some parts, at the size of the true masks.
 
@@ -92,7 +92,7 @@ def measure_fits(
     chosen = np.concatenate([data.part_indices(part) for part in parts])
     if not len(chosen):
         return {}
-    shares, _ = answer(data.images[chosen])
+    shares, _ = predict(data.images[chosen])
     fits = {}
     for index, found in zip(chosen, shares, strict=True):
         truth = read_mask(Path(data.mask_paths[index]))
@@ -144,7 +144,7 @@ def _difference(integer: Mapping[int, MaskFit], whole: Mapping[int, MaskFit]) ->
     return FitDifference(dice=float(each.mean()), largest=float(np.abs(each).max()))
 
 
-def measure_checks(recipe: LungRecipe, data: LungData, answer: PredictMasks) -> CheckFigures:
+def measure_checks(recipe: LungRecipe, data: LungData, predict: PredictMasks) -> CheckFigures:
     """Choose the thresholds of the checks on validation images, and measure the checks on test images."""
     validation = data.check_images("validation", {}, side=recipe.input.height)
     thresholds = dict.fromkeys(LUNG_CHECKS, 0.5)
@@ -152,19 +152,19 @@ def measure_checks(recipe: LungRecipe, data: LungData, answer: PredictMasks) -> 
         chests = np.concatenate([images for images, _ in validation.chests.values()])
         refusable = np.concatenate([_ood_images_of(validation, kind, recipe) for kind in _kinds(validation)])
         thresholds = choose_check_thresholds(
-            _some(chests, _VALIDATION_CHESTS), refusable, answer, unchanged_share=recipe.evaluation.keeps
+            _some(chests, _VALIDATION_CHESTS), refusable, predict, unchanged_share=recipe.evaluation.keeps
         )
     test = data.check_images("test", {}, side=recipe.input.height)
     if test is None:
         return CheckFigures(thresholds=thresholds)
-    accepted = {name: measure_check_rates(images, answer, thresholds) for name, (images, _) in test.chests.items()}
+    accepted = {name: measure_check_rates(images, predict, thresholds) for name, (images, _) in test.chests.items()}
     limit = thresholds[LUNG_CHECKS[0]]
-    refused = {kind: _share(answer(_ood_images_of(test, kind, recipe))[1][:, 0] < limit) for kind in _kinds(test)}
+    refused = {kind: _share(predict(_ood_images_of(test, kind, recipe))[1][:, 0] < limit) for kind in _kinds(test)}
     return CheckFigures(thresholds=thresholds, chests=accepted, ood_images=refused)
 
 
 def choose_check_thresholds(
-    chests: NDArray[np.uint8], ood_images: NDArray[np.uint8], answer: PredictMasks, *, unchanged_share: float
+    chests: NDArray[np.uint8], ood_images: NDArray[np.uint8], predict: PredictMasks, *, unchanged_share: float
 ) -> dict[str, float]:
     """Choose the threshold of each check. Returns the thresholds by the name of the check.
 
@@ -178,7 +178,7 @@ def choose_check_thresholds(
     chests, ood_images
         Chest images and out-of-distribution images (n, side, side) uint8.
     """
-    scores, strange = answer(chests)[1], answer(ood_images)[1][:, 0]
+    scores, strange = predict(chests)[1], predict(ood_images)[1][:, 0]
     tried = np.linspace(*_FRONTAL_BOUNDS, _FRONTAL_STEPS)
     balance = [(scores[:, 0] >= value).mean() + (strange < value).mean() for value in tried]
     others = np.quantile(scores[:, 1:], unchanged_share, axis=0)
@@ -187,7 +187,7 @@ def choose_check_thresholds(
 
 
 def measure_check_rates(
-    images: NDArray[np.uint8], answer: PredictMasks, thresholds: Mapping[str, float], *, max_images: int = _TEST_CHESTS
+    images: NDArray[np.uint8], predict: PredictMasks, thresholds: Mapping[str, float], *, max_images: int = _TEST_CHESTS
 ) -> CheckRates:
     """Measure the checks on at most `max_images` images of a source.
 
@@ -201,11 +201,11 @@ def measure_check_rates(
         "inverted": partial(reorient, is_inverted=True),
         "mirrored": partial(reorient, is_mirrored=True),
     }
-    upright = answer(images)[1] >= limits
+    upright = predict(images)[1] >= limits
     rows = {"frontal_chest": _share(upright[:, 0])}
     rows["left_as_it_is"] = _share(upright[:, 0] & ~upright[:, 1:5].any(axis=1))
     for name, change in changes.items():
-        held = answer(np.stack([change(image)[0] for image in images]))[1] >= limits
+        held = predict(np.stack([change(image)[0] for image in images]))[1] >= limits
         rows[name] = _share(held[:, LUNG_CHECKS.index(name)])
         rows[f"{name}_false"] = _share(upright[:, LUNG_CHECKS.index(name)])
     return rows

@@ -44,8 +44,7 @@ def find_pairs(source: MaskSource) -> tuple[list[ImageMaskPair], list[Reason]]:
     """Return the images of one source with their masks, and all problems of the source.
 
     Problems are an unreadable table, a missing file, an image named twice, and an unusable mask. A mask is unusable if
-    it
-    is empty, grey (an X-ray in place of a mask), white in all corners, or of another size than its image.
+    it is empty, grey (an X-ray in place of a mask), white in all corners, or of another size than its image.
     """
     wrong: list[Reason] = []
     pairs = list_pairs(source, wrong.append)
@@ -55,10 +54,10 @@ def find_pairs(source: MaskSource) -> tuple[list[ImageMaskPair], list[Reason]]:
     return pairs, wrong
 
 
-def list_pairs(source: MaskSource, wrong: ProblemCallback = lambda _: None) -> list[ImageMaskPair]:
+def list_pairs(source: MaskSource, on_problem: ProblemCallback = lambda _: None) -> list[ImageMaskPair]:
     """List the images of one source with their masks. Reads the table, but no image."""
     read = _of_table if source.layout == "table" else _of_folders
-    return list(read(source, wrong))
+    return list(read(source, on_problem))
 
 
 def find_repeated_images(pairs: Sequence[ImageMaskPair]) -> Iterator[Reason]:
@@ -164,7 +163,7 @@ def _fault(values: NDArray[np.uint8], size: tuple[int, int] | None) -> str:
     return ""
 
 
-def raise_first_problem(wrong: Sequence[Reason]) -> None:
+def raise_first_problem(problems: Sequence[Reason]) -> None:
     """Raise UsageProblem with the first reason, if there are any."""
-    if wrong:
-        raise UsageProblem(wrong[0])
+    if problems:
+        raise UsageProblem(problems[0])

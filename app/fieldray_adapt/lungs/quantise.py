@@ -15,7 +15,7 @@ from fieldray_adapt.lungs.recipe import LungRecipe, lung_recipe_of
 from fieldray_adapt.networks.quantise import ConvertedNetwork, equalise_channels, quantise, to_float_file
 from fieldray_adapt.networks.specification import Specification, Weights
 from fieldray_adapt.run import Run, Step, StepFacts
-from fieldray_adapt.training.steps import trained_weights, write_files
+from fieldray_adapt.training.steps import trained_weights, write_converted_files
 
 _CHECKS_SHARE: Final = 0.5
 """Share of the calibration images that are drawn for the checks: reoriented and out-of-distribution images."""
@@ -29,7 +29,9 @@ def lung_specification(recipe: LungRecipe) -> Specification:
 
 def quantise_step(run: Run) -> StepFacts:
     """Write int8.tflite, float.tflite, and the roles of their outputs."""
-    return write_files(run, convert_lung_network(lung_recipe_of(run), load_lung_data(run), trained_weights(run)))
+    return write_converted_files(
+        run, convert_lung_network(lung_recipe_of(run), load_lung_data(run), trained_weights(run))
+    )
 
 
 def convert_lung_network(recipe: LungRecipe, data: LungData, weights: Weights) -> dict[str, ConvertedNetwork]:

@@ -37,11 +37,11 @@ _MEASURE_TITLES: Final = {
 FIT_HEAD: Final = ("source", "images", "patients", *_MEASURE_TITLES.values(), "least Dice")
 
 
-def fit_row(name: str, found: SourceFits) -> list[str]:
+def fit_row(name: str, fits: SourceFits) -> list[str]:
     """Return a source's row of the table with the head `FIT_HEAD`."""
     digits = {"dice": ".4f", "jaccard": ".4f"}
-    cells = [figure_text(getattr(found, key), digits.get(key, ".2f")) for key in _MEASURE_TITLES]
-    return [name, str(found.images), str(found.patients), *cells, f"{found.least_dice:.4f}"]
+    cells = [figure_text(getattr(fits, key), digits.get(key, ".2f")) for key in _MEASURE_TITLES]
+    return [name, str(fits.images), str(fits.patients), *cells, f"{fits.least_dice:.4f}"]
 
 
 def report_step(run: Run) -> StepFacts:

@@ -63,8 +63,7 @@ def train(
     """Train a lung-field network, or resume the training from the checkpoint in `folder`.
 
     Returns the averaged weights, and the figures of each epoch. Raises UsageProblem `training_diverged` if a loss is
-    not a
-    number, StorageProblem.
+    not a number, StorageProblem.
     """
     key = digest(asdict(recipe.network), asdict(recipe.training), asdict(recipe.augmentation), data.images, data.masks)
     key = digest(key, asdict(recipe.checks_augmentation), data.image_parts, data.chests, data.ood_images)
@@ -117,9 +116,9 @@ class StageTask:
         """Return the weight of the current weights in the running mean (see `TrainingTask.share`)."""
         return sparse_averaging_share(steps)
 
-    def validate(self, average: Weights, ended: EpochFigures) -> EpochFigures:
+    def validate(self, average: Weights, figures: EpochFigures) -> EpochFigures:
         """Measure the averaged weights on the validation images, and draw a panel (see `TrainingTask.validate`)."""
-        return self.samples.validate(average, structs.replace(ended, side=self.stage.side), self.panels)
+        return self.samples.validate(average, structs.replace(figures, side=self.stage.side), self.panels)
 
 
 class StageSamples:
@@ -159,8 +158,7 @@ class StageSamples:
         """Draw an augmented image with its target masks.
 
         Returns the image (side, side) uint8, and masks (mask_side, mask_side, masks) float32 in 0..1, `UNKNOWN_TARGET`
-        for
-        unknown pixels.
+        for unknown pixels.
         """
         index, settings = int(generator.choice(len(self._images), p=self._chances)), self._recipe.augmentation
         image, mask = self._images[index], self._masks[index]
@@ -181,10 +179,10 @@ class StageSamples:
         settings, share = self._recipe.checks_augmentation, self.training.ood_share
         return self._checks.draw(settings, ood_share=share, generator=generator)
 
-    def validate(self, average: Weights, ended: EpochFigures, panels: Path) -> EpochFigures:
+    def validate(self, average: Weights, figures: EpochFigures, panels: Path) -> EpochFigures:
         """Return an epoch's figures with the validation Dice of the averaged weights. Draws a panel of fixed images."""
         if not len(self._seen_images):
-            return ended
+            return figures
         kept = self._engine.weights()
         self._engine.set_weights(average)
         found, checks = self._engine.predict(self._seen_images)
@@ -193,7 +191,7 @@ class StageSamples:
         found = found[np.arange(len(found)), :, :, self._seen_region.astype(int)]
         values = np.array([dice_coefficient(one >= 0.5, true > 127) for one, true in zip(found, truth, strict=True)])
         if count := self.training.panel_images:
-            panel = panels / f"epoch-{ended.epoch:03d}.png"
+            panel = panels / f"epoch-{figures.epoch:03d}.png"
             draw_panel(panel, self._seen_images[:count], truth[:count], found[:count])
         row = dict[str, float]()
         for name, is_own in (("", ~self._seen_region), ("region_", self._seen_region)):
@@ -202,15 +200,14 @@ class StageSamples:
                 row |= {f"{name}least_dice": round(float(values[is_own].min()), 4)}
         row["cells_wrong"] = round(float(((found >= 0.5) != (truth > 127)).mean()), 4)
         row |= {"frontal": round(float((checks[:, 0] >= 0.5).mean()), 4)} if checks.shape[1] else {}
-        return structs.replace(ended, **row)
+        return structs.replace(figures, **row)
 
 
 def mask_targets(masks: NDArray[np.uint8], *, shows_region: bool) -> Batch:
     """Return the target masks (rows, columns, masks) of the network from the one mask that an image has.
 
     A mask of the visible lung implies two facts about the lung region: it contains that lung, and it extends no further
-    in
-    height and width. A mask of the region implies that there is no visible lung outside. Other pixels are unknown.
+    in height and width. A mask of the region implies that there is no visible lung outside. Other pixels are unknown.
 
     Parameters
     ----------

@@ -83,8 +83,7 @@ def resnet34(*, blocks: tuple[int, ...] = _RESNET_BLOCKS, last_stride: int = 2, 
     """Return ResNet-34 with projection shortcuts (see `_resnet`).
 
     Its channel sets are one for the sums of each stage, and one inside each block. The first convolution has the
-    channel
-    set of the first stage, because its output is added there.
+    channel set of the first stage, because its output is added there.
     """
     return _resnet("resnet34", blocks, last_stride, kernels=(3, 3), **head)
 

@@ -99,8 +99,7 @@ def estimate_ms(*, streamed_bytes: int, multiply_adds: int) -> float:
     """Return the estimated milliseconds per image on an Edge TPU at USB 3.
 
     The formula is 2.17 + 2.26 per MiB streamed + 0.77 per billion multiply-adds. It fits 9 of 11 models published by
-    Coral
-    within 9 %. DenseNet and Inception-ResNet differ by much more.
+    Coral within 9 %. DenseNet and Inception-ResNet differ by much more.
     """
     return 2.17 + 2.26 * streamed_bytes / MIB + 0.77 * multiply_adds / 1e9
 
@@ -131,8 +130,7 @@ class _File:
         """Return the placement by the compiler's rules.
 
         An operator runs on the Edge TPU if the rules allow it, and if none of its inputs comes from an operator that
-        stays on
-        the CPU after the part on the Edge TPU has begun.
+        stays on the CPU after the part on the Edge TPU has begun.
         """
         operators: list[Operator] = []
         origin: dict[int, str] = {}
@@ -287,8 +285,7 @@ def compile_for_edgetpu(data: bytes, *, compiler: Path) -> tuple[bytes, Placemen
     """Compile an int8 file. Returns the compiled file and its placement.
 
     Raises EnvironmentProblem (no_compiler, compiler_failed), UsageProblem (compiled_partly) if operators stay on the
-    CPU or
-    the file has several subgraphs: the network would then be slow.
+    CPU or the file has several subgraphs: the network would then be slow.
     """
     with tempfile.TemporaryDirectory(prefix="fieldray-") as folder:
         source = Path(folder) / "model.tflite"

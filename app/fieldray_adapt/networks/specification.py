@@ -183,9 +183,8 @@ def channel_sets(specification: Specification) -> dict[str, str]:
     """Return the channel set of each layer's output, by layer; "" for the network's input.
 
     After a concatenation the sets are joined by "+" (see `Axis`). An addition to the network's input is possible with
-    equal
-    numbers of channels. Raises ValueError if an addition mixes two sets, or a concatenation includes the network's
-    input.
+    equal numbers of channels. Raises ValueError if an addition mixes two sets, or a concatenation includes the
+    network's input.
     """
     found = {INPUT: ""}
     for layer in specification.layers:
@@ -283,8 +282,7 @@ def initial_weights(specification: Specification, *, seed: int) -> Weights:
     """Return He-normal kernels (arXiv:1502.01852) and zero biases.
 
     The last normalisation of a residual branch starts with gamma 0.5. The kernel of the logits is multiplied by 0.01,
-    so
-    that all scores begin near 0.5.
+    so that all scores begin near 0.5.
     """
     generator, weights = np.random.default_rng(seed), Weights()
     axes = weight_axes(specification)

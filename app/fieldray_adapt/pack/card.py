@@ -1,7 +1,7 @@
 """The model card of a pack: purpose, training data, measured figures, and warnings about the figures.
 
-A card is one Markdown file with a part for each language, English first. Each part is a filled template for the kind
-of pack. The template `card.md` is common to all kinds.
+A card is one Markdown file with a part for each language, English first. Each part is a filled template for the kind of
+pack. The template `card.md` is common to all kinds.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from fieldray_adapt.run import Run
 from fieldray_adapt.training.steps import load_last_network, read_converted_file
 
 
-def manifest_of(
+def make_manifest(
     run: Run, *, points: Sequence[OperatingPoint], calibration: Mapping[str, Calibration], gate: OodGate | None
 ) -> Manifest:
     """Return a manifest with the recipe's texts and the choices of the evaluation.

@@ -32,8 +32,14 @@ from fieldray_adapt.evaluation.figures import (
 from fieldray_adapt.files import digest, file_sha256, json_bytes, reporting_damage, to_builtins, undone_on_failure
 from fieldray_adapt.pack.card import find_warnings, model_card
 from fieldray_adapt.pack.figures import PackFigures, PackLabel
-from fieldray_adapt.pack.manifest import manifest_of
-from fieldray_adapt.pack.written import GOLDEN_TOLERANCE, is_as_written, provenance, synthetic_chest, written_pack
+from fieldray_adapt.pack.manifest import make_manifest
+from fieldray_adapt.pack.written import (
+    GOLDEN_TOLERANCE,
+    is_pack_unchanged,
+    provenance,
+    synthetic_chest,
+    written_pack_facts,
+)
 from fieldray_adapt.prune.tasks import PrunedNetwork
 from fieldray_adapt.recipes.classifier import conversion_description, training_description
 from fieldray_adapt.recipes.shared import LabelRule
@@ -56,7 +62,7 @@ def pack_step(run: Run) -> StepFacts:
     results, chosen = read_evaluation(run, ClassifierFigures), read_evaluation(run, EvaluationChoices, "points.json")
     file, (specification, _) = read_converted_file(run, "int8"), load_last_network(run)
     manifest = dataclasses.replace(
-        manifest_of(run, points=chosen.points, calibration=chosen.calibration, gate=_ood_gate(run)),
+        make_manifest(run, points=chosen.points, calibration=chosen.calibration, gate=_ood_gate(run)),
         warnings=_warning_texts(recipe.pack_labels, results),
         provenance=provenance(run, data=[source.name for source in recipe.data]),
         metrics=to_builtins(_figures(run, results)),
@@ -76,7 +82,7 @@ def pack_step(run: Run) -> StepFacts:
         key = own_key(recipe.signing_key)
         folder = write_pack(recipe.packs_folder, manifest=manifest, files=files, card=card, golden=golden, key=key)
     warnings = tuple(manifest.warnings["en"].splitlines()) if manifest.warnings else ()
-    return dict(to_builtins(written_pack(folder, warnings=warnings)))
+    return dict(to_builtins(written_pack_facts(folder, warnings=warnings)))
 
 
 def read_evaluation(run: Run, kind: type[T], name: str = "metrics.json") -> T:
@@ -144,5 +150,5 @@ PACK_STEP: Final = Step(
     external_inputs=lambda run: digest(
         file_sha256(run.recipe.publication_folder / CROSS_RESULTS_NAME), run.recipe.pack.credits_text
     ),
-    is_valid=is_as_written,
+    is_valid=is_pack_unchanged,
 )

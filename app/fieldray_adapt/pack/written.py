@@ -85,11 +85,11 @@ def write_recipe_pack(
     with undone_on_failure(recipe.signing_key, recipe.packs_folder):
         key = own_key(recipe.signing_key)
         folder = write_described(recipe.packs_folder, description=whole, contents=contents, key=key)
-    return dict(to_builtins(written_pack(folder)))
+    return dict(to_builtins(written_pack_facts(folder)))
 
 
-def written_pack(folder: Path, *, warnings: tuple[str, ...] = ()) -> WrittenPack:
-    """Return the facts of a written pack, by which `is_as_written` recognises it."""
+def written_pack_facts(folder: Path, *, warnings: tuple[str, ...] = ()) -> WrittenPack:
+    """Return the facts of a written pack, by which `is_pack_unchanged` recognises it."""
     signed = read_verified_manifest(folder)
     return WrittenPack(
         pack=str(folder),
@@ -100,7 +100,7 @@ def written_pack(folder: Path, *, warnings: tuple[str, ...] = ()) -> WrittenPack
     )
 
 
-def is_as_written(facts: StepFacts) -> bool:
+def is_pack_unchanged(facts: StepFacts) -> bool:
     """Return whether the pack of a step's facts still exists, complete and unchanged."""
     written = converted(facts, WrittenPack)
     folder = Path(written.pack)
@@ -148,5 +148,5 @@ def make_pack_step(perform: Callable[[Run], StepFacts]) -> Step:
         perform=perform,
         recipe_keys=("pack", "packs_folder", "signing_key"),
         external_inputs=lambda run: digest(run.recipe.pack.credits_text),
-        is_valid=is_as_written,
+        is_valid=is_pack_unchanged,
     )

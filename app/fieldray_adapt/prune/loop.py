@@ -89,7 +89,7 @@ def prune(
 
 def _iterate(task: PruningTask, plan: PruneRecipe, folder: RunFolder, *, seed: int) -> Iteration:
     begun, rows = time.perf_counter(), folder.iterations()
-    number, settings = len(rows), plan.following(rows)
+    number, settings = len(rows), plan.next_settings(rows)
     specification, weights = folder.network(number - 1)
     rule = PruningRule(
         kind=plan.cut_kind,

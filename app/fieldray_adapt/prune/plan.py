@@ -65,15 +65,15 @@ class PruneRecipe:
         """All values but the stop rules as text. A run may be continued with other stop rules."""
         return json.dumps({**asdict(self), "stop": None}, sort_keys=True)
 
-    def first(self) -> IterationSettings:
+    def first_settings(self) -> IterationSettings:
         """Return the settings of iteration 1."""
         return IterationSettings(**{name: getattr(self, name).start for name in _SETTINGS})
 
-    def following(self, rows: tuple[Iteration, ...]) -> IterationSettings:
+    def next_settings(self, rows: tuple[Iteration, ...]) -> IterationSettings:
         """Return the settings of the iteration after these."""
         last = rows[-1]
         if last.settings is None:
-            return self.first()
+            return self.first_settings()
         context = Context.between(rows[-2], last)
         return IterationSettings(
             **{name: getattr(self, name).next(getattr(last.settings, name), context) for name in _SETTINGS}

@@ -114,8 +114,7 @@ class PruningRule:
         Largest share of a set that may be removed at once, 0..1.
     multiple
         Numbers of channels are rounded up to a multiple of this, up to all channels of the set. Inference kernels work
-        on
-        8 or 16 channels at a time, so a smaller reduction saves no time.
+        on 8 or 16 channels at a time, so a smaller reduction saves no time.
     """
 
     kind: CutKind

@@ -129,7 +129,7 @@ class Study:
     def run(self) -> StudyResults:
         """Perform all steps that are not done, and write the report."""
         for run in self._recipe.runs:
-            self.run_law(run)
+            self.run_pruning(run)
         for row in self._recipe.baselines:
             self.run_baseline(row)
         if scratch := self._recipe.scratch:
@@ -183,7 +183,7 @@ class Study:
 
         return progress
 
-    def run_law(self, run: RunRecipe) -> str:
+    def run_pruning(self, run: RunRecipe) -> str:
         """Perform one pruning run. Returns the name of the stop rule."""
         folder = self._run_folder(run)
         if (rows := folder.iterations()) and (why := run.stop.reason_to_stop(rows)):
@@ -358,7 +358,7 @@ class Study:
 def _begin_alike(run: RunRecipe, other: RunRecipe) -> bool:
     """Return whether two runs have equal first iterations."""
     rest = [(one.cut_kind, one.largest_share, one.multiple, one.calibration, one.teacher) for one in (run, other)]
-    return run.first() == other.first() and rest[0] == rest[1]
+    return run.first_settings() == other.first_settings() and rest[0] == rest[1]
 
 
 def _line(row: Iteration) -> str:

@@ -54,8 +54,7 @@ def restore_scale(
     """Return the weights of a pruned network with kernels scaled to restore the signal.
 
     Each kernel without batch normalisation gets one factor. With it, the mean output of the layer's channels is as it
-    was
-    before pruning.
+    was before pruning.
 
     Parameters
     ----------

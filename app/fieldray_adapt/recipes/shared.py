@@ -66,8 +66,7 @@ class LabelRule:
     """A label, and the classes of the data that mean it.
 
     An image is positive if it has a class of `positive`. It is negative if it has a class of `negative` or, where that
-    list
-    is empty, any other class. Other images are unknown and do not count.
+    list is empty, any other class. Other images are unknown and do not count.
     """
 
     code: str = key("Short name of the label, without spaces.", example="pneumonia")

@@ -112,8 +112,7 @@ def table(kind: TableClass) -> TableClass:
     """Make a class a table: a frozen dataclass that checks its values when created.
 
     The ranges of the keys are checked first. A method `defaults` returns values for empty keys, a method `rules`
-    returns
-    rules between keys. Creation raises KeyProblems.
+    returns rules between keys. Creation raises KeyProblems.
     """
     if "__post_init__" not in vars(kind):
         kind.__post_init__ = _settle  # type: ignore[attr-defined]
@@ -130,7 +129,7 @@ def _settle(made: Any) -> None:
         require_rules(*rules())
 
 
-PUBLISHED: Final = ("run", "results", "signing_key", "packs_folder")
+PRINTED_PATH_KEYS: Final = ("run", "results", "signing_key", "packs_folder")
 """Keys whose paths are printed, stored and copied: their paths have no `..`."""
 
 
@@ -145,7 +144,9 @@ def resolve_paths(made: T, base: Path) -> T:
     for name in (known.name for known in fields(typing.cast("Any", made))):
         before = getattr(made, name)
         after = _resolved(before, base)
-        changes |= {name: after.resolve() if name in PUBLISHED and after else after} if after is not before else {}
+        changes |= (
+            {name: after.resolve() if name in PRINTED_PATH_KEYS and after else after} if after is not before else {}
+        )
     return replace(typing.cast("Any", made), **changes) if changes else made
 
 
@@ -226,9 +227,8 @@ def parse_table(kind: type[T], table: Mapping[str, Any]) -> T | list[Problem]:
     """Parse a table as a dataclass. Returns the dataclass, or all problems of the table.
 
     Inner tables are parsed as inner dataclasses. For a union of dataclasses, the key chooses the class, or else the
-    class
-    with all of the table's keys is used. A class with a class method `from_document` parses its value itself and raises
-    ValueError.
+    class with all of the table's keys is used. A class with a class method `from_document` parses its value itself and
+    raises ValueError.
     """
     problems: list[Problem] = []
     value = _Reading(problems).value(kind, table, (), Key())

@@ -1,7 +1,7 @@
 """Reports as self-contained HTML pages with tables, text and plots.
 
-The functions here give the content of a page. Its layout on screen and paper is in templates/report.html. Plots are
-SVG text without external links.
+The functions here give the content of a page. Its layout on screen and paper is in templates/report.html. Plots are SVG
+text without external links.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Table:
     kind: str = "table"
 
     @property
-    def numbers(self) -> frozenset[int]:
+    def number_columns(self) -> frozenset[int]:
         """The indices of the columns that hold only numbers."""
         columns = list(zip(*self.rows, strict=True))[1:]
         return frozenset(index for index, cells in enumerate(columns, start=1) if _are_numbers(cells))

@@ -176,8 +176,8 @@ def train(
     """Train a classifier, or resume the training from the checkpoint in `folder`.
 
     Returns the averaged weights, and the figures of each epoch. A resumed training gives the weights of an
-    uninterrupted
-    one, but for the random draws of dropout. The checkpoint stays until the caller deletes it after storing the result.
+    uninterrupted one, but for the random draws of dropout. The checkpoint stays until the caller deletes it after
+    storing the result.
 
     Raises UsageProblem `training_diverged` if a loss is not a number (the checkpoint of the epoch before stays),
     StorageProblem if a checkpoint cannot be written.
@@ -287,9 +287,9 @@ class ClassifierTask:
         horizon = self.schedule.average_epochs * self._steps_per_epoch
         return max(1 / max(horizon, 1.0), 9 / (steps + 9))
 
-    def validate(self, average: Weights, ended: EpochFigures) -> EpochFigures:
+    def validate(self, average: Weights, figures: EpochFigures) -> EpochFigures:
         """Return the epoch's figures with the validation AUC of each label (see `TrainingTask.validate`)."""
-        return structs.replace(ended, auc=validation_aucs(self.engine, average, self.validation))
+        return structs.replace(figures, auc=validation_aucs(self.engine, average, self.validation))
 
 
 def predict_logits(engine: Engine, images: NDArray[np.uint8]) -> NDArray[np.float32]:

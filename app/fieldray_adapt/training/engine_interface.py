@@ -76,8 +76,7 @@ class Engine(Trainable, Protocol):
         lungs
             (n, rows, columns) share of lung, 0..1, in a grid that divides each cell of the class maps evenly. If
             `outside_weights` are set, positive values of a class map outside the lungs, averaged over its cells, add to
-            the
-            loss.
+            the loss.
         """
 
     def logits(self, images: Batch) -> Batch:
@@ -87,8 +86,7 @@ class Engine(Trainable, Protocol):
         """Return the gradient of a batch and its mean loss, without changing the network.
 
         The gradient has an array for each weight that changes in training. For a statistic of batch normalisation, it
-        is the
-        decrease that the step would cause.
+        is the decrease that the step would cause.
         """
 
 

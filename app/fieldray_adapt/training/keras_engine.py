@@ -149,7 +149,7 @@ class KerasGradients:
         self._trained = [name for name in self._variables if not name.endswith(STATISTIC_SUFFIXES)]
         self._take: Any = None
 
-    def take(self, images: Batch, targets: Any, sample_weight: Any = None) -> tuple[Weights, float]:
+    def compute(self, images: Batch, targets: Any, sample_weight: Any = None) -> tuple[Weights, float]:
         """Return the gradient of a batch (see `Engine.gradient`). The arguments are those of `train_on_batch`."""
         import tensorflow as tf
 
@@ -238,7 +238,7 @@ class KerasEngine(KerasState):
 
     def gradient(self, images: Batch, targets: Batch, *, lungs: Batch | None = None) -> tuple[Weights, float]:
         """Return gradient and mean loss of a batch (see `Engine.gradient`)."""
-        return self._gradients.take(images, self._wanted(targets, lungs))
+        return self._gradients.compute(images, self._wanted(targets, lungs))
 
     def logits(self, images: Batch) -> Batch:
         """Return the logits (n, labels)."""

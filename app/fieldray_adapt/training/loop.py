@@ -104,8 +104,7 @@ class Checkpoint:
     """The file that stores the state of a training.
 
     A state is resumed only with an equal key, by an engine of the class that wrote it. The key is the digest of all
-    inputs
-    of the training (see `files.digest`): network, weights, data, schedule, settings.
+    inputs of the training (see `files.digest`): network, weights, data, schedule, settings.
     """
 
     path: Path
@@ -133,12 +132,12 @@ class Checkpoint:
         engine.set_optimiser_state(parts["optimiser"])
         return CheckpointContent(course=course, arrays=parts["more"])
 
-    def save(self, engine: Trainable, kept: CheckpointContent, *, key: str) -> None:
+    def save(self, engine: Trainable, content: CheckpointContent, *, key: str) -> None:
         """Write the state of a training. Raises StorageProblem."""
         found = dict(zip(_ENGINE_PARTS, (engine.weights(), engine.optimiser_state()), strict=True))
-        found["more"] = dict(kept.arrays)
+        found["more"] = dict(content.arrays)
         arrays = {f"{part}/{name}": array for part, own in found.items() for name, array in own.items()}
-        facts = json.dumps({**to_builtins(kept.course), "key": _whole_key(type(engine), key)})
+        facts = json.dumps({**to_builtins(content.course), "key": _whole_key(type(engine), key)})
         save_arrays(self.path, arrays | {"facts": np.frombuffer(facts.encode(), np.uint8)})
 
 
@@ -172,7 +171,7 @@ class TrainingTask(Protocol):
     def share(self, steps: int) -> float:
         """Return the weight of the current weights in the running mean after `steps` steps; 0 to leave them out."""
 
-    def validate(self, average: Weights, ended: EpochFigures) -> EpochFigures:
+    def validate(self, average: Weights, figures: EpochFigures) -> EpochFigures:
         """Validate the averaged weights after an epoch. The engine keeps its own weights.
 
         Returns the figures of the epoch, with those of the validation added.
@@ -372,9 +371,9 @@ class _FitTask:
         """Return 0, because no mean is used (see `TrainingTask.share`)."""
         return 0.0
 
-    def validate(self, _average: Weights, ended: EpochFigures) -> EpochFigures:
+    def validate(self, _average: Weights, figures: EpochFigures) -> EpochFigures:
         """Return the epoch's figures unchanged (see `TrainingTask.validate`)."""
-        return ended
+        return figures
 
 
 def seed_dropout(seed: int, *, name: EngineName = "auto") -> None:

@@ -33,7 +33,7 @@ from fieldray_adapt.reports.page import Paragraph, ReportPart, Table
 from fieldray_adapt.run import Progress, Run, Step, StepFacts
 from fieldray_adapt.training.engine_choice import open_engine
 from fieldray_adapt.training.engine_interface import EngineSettings
-from fieldray_adapt.training.steps import specification_of, starting_weights_digest
+from fieldray_adapt.training.steps import recipe_specification, starting_weights_digest
 
 Mode = Literal["training", "inference"]
 """Whether training steps or inference are timed."""
@@ -260,7 +260,7 @@ def profile_step(run: Run) -> StepFacts:
     """Profile the recipe's network with initial weights. Times do not depend on weights. Writes profile.json."""
     training = run.recipe.training
     settings = EngineSettings(precision=training.precision, threads=training.threads)
-    found = _profiled(specification_of(run.recipe), run.recipe.profile, settings=settings, progress=run.progress)
+    found = _profiled(recipe_specification(run.recipe), run.recipe.profile, settings=settings, progress=run.progress)
     run.write("profile", PROFILE_NAME, found)
     return found.proposed_batch_size
 
@@ -292,7 +292,7 @@ def _profiled(
     return Profile(rows=tuple(rows), proposed_batch_size=proposed)
 
 
-def profile_parts(found: Profile) -> list[ReportPart]:
+def profile_parts(profile: Profile) -> list[ReportPart]:
     """Return a profile as parts of a report: a table, and the proposed batch sizes."""
     head = (
         *("mode", "side, pixels", "images in a batch", "iteration 1, ms", "iteration 2, ms", "later, ms"),
@@ -301,9 +301,9 @@ def profile_parts(found: Profile) -> list[ReportPart]:
     rows = [
         [row.mode, str(row.side), str(row.batch_size), f"{row.first_ms:.2f}", f"{row.second_ms:.2f}",
          f"{row.later_ms:.2f}", f"{row.later_ms_per_image:.2f}"]
-        for row in found.rows
+        for row in profile.rows
     ]  # fmt: skip
-    chosen = ", ".join(f"{size} at {side} pixels" for side, size in found.proposed_batch_size.items())
+    chosen = ", ".join(f"{size} at {side} pixels" for side, size in profile.proposed_batch_size.items())
     return [Table(head=head, rows=rows), Paragraph(f"Batch size proposed for training: {chosen}.")]
 
 

@@ -79,7 +79,7 @@ def trained_weights(run: Run) -> Weights:
 def train_step(run: Run) -> StepFacts:
     """Train the recipe's network, starting from the weights that the recipe names."""
     recipe, folder, data = run.recipe, run.folder("train"), load_dataset(run)
-    specification = specification_of(recipe)
+    specification = recipe_specification(recipe)
     weights, history = train_recipe(
         run, training=data.samples("training"), validation=data.samples("validation"), folder=folder
     )
@@ -105,7 +105,7 @@ def train_recipe(
 
     `work_name` is the name of the work in progress reports.
     """
-    recipe, specification = run.recipe, specification_of(run.recipe)
+    recipe, specification = run.recipe, recipe_specification(run.recipe)
     return train_groups(
         specification,
         starting_weights(recipe, specification),
@@ -156,7 +156,7 @@ def engine_settings(recipe: ClassifierRecipe, specification: Specification | Non
     )
 
 
-def specification_of(recipe: ClassifierRecipe) -> Specification:
+def recipe_specification(recipe: ClassifierRecipe) -> Specification:
     """Return the recipe's network, with a head for all labels. Raises UsageProblem `recipe_key`."""
     choice, whole = recipe.network, full_width_network(recipe)
     if (pack := Path(choice.weights)).is_dir():
@@ -274,7 +274,7 @@ def quantise_step(run: Run) -> StepFacts:
     drawn = np.random.default_rng(run.recipe.training.seed).permutation(data.indices("training"))
     files = convert_network(run.recipe, *load_last_network(run), images=data.image_set.images[drawn[:HEAD_IMAGES]])
     save_step_network(run.folder("quantise"), files.specification, files.weights)
-    return write_files(run, {"float": files.float_file, "int8": files.int8_file})
+    return write_converted_files(run, {"float": files.float_file, "int8": files.int8_file})
 
 
 def convert_network(
@@ -286,8 +286,7 @@ def convert_network(
     ----------
     images
         (n, height, width, channels) uint8 random training images; `HEAD_IMAGES` are enough. All are used to fit the
-        head.
-        The first `calibration_images` decide the ranges of the integers.
+        head. The first `calibration_images` decide the ranges of the integers.
     """
     kept = [index for index, label in enumerate(recipe.labels) if not label.auxiliary]
     specification, weights = keep_channels(specification, weights, keep={LABELS_CHANNEL_SET: np.array(kept)})
@@ -304,7 +303,7 @@ def convert_network(
     return NetworkFiles(specification=specification, weights=weights, float_file=whole, int8_file=integer)
 
 
-def write_files(run: Run, files: Mapping[str, ConvertedNetwork]) -> StepFacts:
+def write_converted_files(run: Run, files: Mapping[str, ConvertedNetwork]) -> StepFacts:
     """Write int8.tflite and float.tflite with the roles of their outputs. Returns the facts of the quantise step."""
     for name, file in files.items():
         write_atomically(run.folder("quantise") / f"{name}.tflite", file.data)

@@ -12,7 +12,7 @@ from fieldray.commands.options import add_pack_options, load_pack, pack_library,
 from fieldray.errors import UsageProblem
 from fieldray.paths import results_path
 from fieldray.reasons import reason
-from fieldray_cluster.commands.cluster import add_connection_options, cluster_modules, connection_of, whole_number
+from fieldray_cluster.commands.cluster import add_connection_options, cluster_modules, connection_settings, whole_number
 
 if TYPE_CHECKING:
     from fieldray.commands.run import PackRun
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fieldray_cluster.archive_folder import ArchiveFolder
     from fieldray_cluster.archive_worker import ArchiveRequest
 
-NOTHING_THERE: Final = 4
+NO_IMAGES_EXIT_CODE: Final = 4
 
 
 def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
@@ -103,7 +103,7 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
             if problem.reason.code != "no_image_in":
                 raise
             console.print_error(problem.reason.text)
-            return NOTHING_THERE
+            return NO_IMAGES_EXIT_CODE
         run_id = folder.merged_run_id()
         if run_id is not None and is_merged(database, run_id, spec):
             console.print_line(_all_done(folder, run_id))
@@ -139,7 +139,7 @@ def _screened(
             on_message=lambda node, why: console.print_error(f"{node}: {why.text}"),
             options=PieceOptions(chunk_images=options.chunk, sends_files=options.send_files),
         )
-        progress = archive.run(connection_of(options))
+        progress = archive.run(connection_settings(options))
         run.finish()
         folder.record_merged(run.run_id)
         return progress, run.run_id
@@ -171,7 +171,7 @@ def _sum_up(console: Console, summary: PackRun, progress: ArchiveProgress, run_i
             "needs another folder (--out)."
         )
     print_line(NOTICE)
-    return 1 if failed else 0 if images else NOTHING_THERE
+    return 1 if failed else 0 if images else NO_IMAGES_EXIT_CODE
 
 
 def _counted(count: int, noun: str) -> str:

@@ -72,7 +72,7 @@ def add_cluster_options(parser: argparse._ActionsContainer) -> None:
     _add_certificates_option(parser)
 
 
-def connection_of(options: argparse.Namespace) -> ConnectionSettings:
+def connection_settings(options: argparse.Namespace) -> ConnectionSettings:
     """Return the settings of the cluster that the options name."""
     from fieldray_cluster.connection import ConnectionSettings
 

@@ -52,7 +52,7 @@ def run_sweep(options: argparse.Namespace, console: Console) -> int:
 
 def run_status(options: argparse.Namespace, console: Console) -> int:
     """Run `workflow status`: list the tasks of a run. Returns the exit code. Raises UsageProblem."""
-    from fieldray_cluster.workflow.report import last_output_lines, summary_sentence, task_row
+    from fieldray_cluster.workflow.report import last_output_lines, summary_text, task_row
     from fieldray_cluster.workflow.run import read_states
 
     states = read_states(options.recipe)
@@ -70,7 +70,7 @@ def run_status(options: argparse.Namespace, console: Console) -> int:
         if options.task:
             console.print_lines(f"  {line}" for line in last_output_lines(state).splitlines())
     if not options.task:
-        console.print_line(summary_sentence(states))
+        console.print_line(summary_text(states))
     return 0
 
 

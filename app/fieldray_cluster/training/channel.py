@@ -165,13 +165,13 @@ def _nothing() -> None:
 
 
 def connect(
-    address: tuple[str, int], *, token: str, role: str, largest: int, encryption: ssl.SSLContext | None = None
+    address: tuple[str, int], *, token: str, role: str, max_values: int, encryption: ssl.SSLContext | None = None
 ) -> Channel:
     """Open a channel to a listener, as a `role` of its session. Raises OSError.
 
     Parameters
     ----------
-    largest
+    max_values
         The largest count of numbers in one message.
     encryption
         The cluster's TLS context; None for unencrypted connections.
@@ -181,7 +181,7 @@ def connect(
         if encryption:
             connection = encryption.wrap_socket(connection)
         connection.settimeout(None)
-        channel = Channel(connection, largest=largest)
+        channel = Channel(connection, largest=max_values)
         channel.send({"token": token, "role": role})
     except BaseException:
         connection.close()
@@ -195,20 +195,19 @@ def open_channels(
     *,
     token: str,
     role: str,
-    largest: Sequence[int],
+    max_values: Sequence[int],
     encryption: ssl.SSLContext | None = None,
 ) -> Iterator[list[Channel]]:
     """Open channels to the servers of a session, and close them at the end of the block. Raises OSError.
 
     The addresses come from the cluster and not from a person. During the block this process may connect to them in
-    addition
-    to its configured networks.
+    addition to its configured networks.
     """
     with contextlib.ExitStack() as ends:
         ends.enter_context(reaching([host for host, _ in addresses]))
         channels = []
-        for address, most in zip(addresses, largest, strict=True):
-            channels.append(connect(address, token=token, role=role, largest=most, encryption=encryption))
+        for address, most in zip(addresses, max_values, strict=True):
+            channels.append(connect(address, token=token, role=role, max_values=most, encryption=encryption))
             ends.callback(channels[-1].close)
         yield channels
 
@@ -282,10 +281,8 @@ def time_round_trips(
     """Measure the seconds of transfers of `values` numbers to the other side (`serve_echo`) and back.
 
     Returns pairs (there, back). *There* ends with the other side's short answer. *Back* begins with a short question
-    and
-    ends with the last number. Each time includes the latency of one short message. A measurement without numbers gives
-    this
-    latency, which is not subtracted.
+    and ends with the last number. Each time includes the latency of one short message. A measurement without numbers
+    gives this latency, which is not subtracted.
     """
     sent, times = np.zeros(values, np.float32), []
     for _ in range(repeats):

@@ -77,8 +77,7 @@ class Measurements:
         Whether the batches of a worker are rounded up to a whole number.
     tensors
         Numbers of elements of the network's tensors, if distributed servers hold whole tensors (algorithm 3.7). Empty
-        for
-        equal shards.
+        for equal shards.
 
     Raises
     ------
@@ -111,8 +110,7 @@ class AsynchronousTiming:
     """The times of asynchronous training: workers get weights and send gradients without waiting for others.
 
     With as many batches as workers, this is one synchronous iteration: every worker gets the weights, computes a
-    gradient,
-    and sends it. So formulas 4.4 to 4.12 are 4.13 to 4.21 with D = N. Raises ValueError without workers.
+    gradient, and sends it. So formulas 4.4 to 4.12 are 4.13 to 4.21 with D = N. Raises ValueError without workers.
     """
 
     measured: Measurements
@@ -171,11 +169,9 @@ class AsynchronousTiming:
         Each machine sends 1/N of the weights to each of the other N-1 machines; its own share stays.
 
         Corrected for unequal `shares` (0 to 1, with the sum 1): the machine with the busiest link decides. It sends its
-        own
-        share to all others, and gets all other shares. This is an estimate. A machine that has its weights early sends
-        its
-        gradient while others still receive, so that with one very large share training takes down to half the time
-        (decision 44). Raises ValueError unless each machine has a share.
+        own share to all others, and gets all other shares. This is an estimate. A machine that has its weights early
+        sends its gradient while others still receive, so that with one very large share training takes down to half the
+        time (decision 44). Raises ValueError unless each machine has a share.
         """
         if shares and len(shares) != self.workers:
             raise ValueError(f"{len(shares)} shares for {self.workers} machines")

@@ -189,19 +189,19 @@ class ParameterServer:
             self._fetched[connection.worker] = self._version
             return self._version, self._done[connection.worker], self._shard.state.values
 
-    def push(self, connection: WorkerConnection, push: GradientUpdate, gradient: Vector) -> tuple[int, Vector]:
+    def push(self, connection: WorkerConnection, update: GradientUpdate, gradient: Vector) -> tuple[int, Vector]:
         """Apply a gradient, at once or together with those of the other workers. Returns the new version and its
         values.
 
         Raises ServerEnded, ConnectionReplaced, ValueError for a gradient of another length than the shard's.
         """
-        if gradient.shape != self._before.shape or push.worker != connection.worker:
-            raise ValueError(f"a gradient of {gradient.shape} of worker {push.worker}")
+        if gradient.shape != self._before.shape or update.worker != connection.worker:
+            raise ValueError(f"a gradient of {gradient.shape} of worker {update.worker}")
         with self._changed:
             self._require_newest(connection)
-            if push.number >= self._done[push.worker]:
-                (self._wait_for_all if self._plan.is_synchronous else self._take)(connection, push, gradient)
-            self._fetched[push.worker] = self._version
+            if update.number >= self._done[update.worker]:
+                (self._wait_for_all if self._plan.is_synchronous else self._take)(connection, update, gradient)
+            self._fetched[update.worker] = self._version
             return self._version, self._shard.state.values
 
     def detach(self, connection: WorkerConnection) -> None:
@@ -268,7 +268,7 @@ class ParameterServer:
 
     def _update(self, gradient: Vector, rate: float, losses: Sequence[float | None]) -> None:
         self._before = self._shard.state.values
-        self._shard.update(gradient, rate=rate)
+        self._shard.update(gradient, learning_rate=rate)
         self._version += 1
         at_s = time.time()
         self._began_s = at_s if self._began_s is None else self._began_s

@@ -23,7 +23,7 @@ from fieldray.reasons import reason
 from fieldray_cluster.connection import (
     ConnectionSettings,
     allow_pickled_classes,
-    connecting_context,
+    client_tls_context,
     host_of,
     is_connected,
     open_client,
@@ -167,8 +167,8 @@ class _Session:
                     addresses,
                     token=self._token,
                     role=DRIVER_ROLE,
-                    largest=[4 * max(1, sum(stop - start for start, stop in runs)) for runs in self._runs],
-                    encryption=connecting_context(self._client),
+                    max_values=[4 * max(1, sum(stop - start for start, stop in runs)) for runs in self._runs],
+                    encryption=client_tls_context(self._client),
                 )
             )
         except OSError as error:

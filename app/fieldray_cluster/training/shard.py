@@ -74,17 +74,17 @@ class Layout:
         return (place_evenly_corrected if evenly else place_whole_tensors)(self.sizes, servers=servers)
 
 
-def gather(vector: Vector, runs: ElementRanges) -> Vector:
+def gather(vector: Vector, ranges: ElementRanges) -> Vector:
     """Return the elements of some ranges of a vector, joined."""
-    if len(runs) == 1:
-        return vector[runs[0][0] : runs[0][1]]
-    return np.concatenate([vector[start:stop] for start, stop in runs]) if runs else np.zeros(0, np.float32)
+    if len(ranges) == 1:
+        return vector[ranges[0][0] : ranges[0][1]]
+    return np.concatenate([vector[start:stop] for start, stop in ranges]) if ranges else np.zeros(0, np.float32)
 
 
-def scatter(values: Vector, runs: ElementRanges, *, into: Vector) -> None:
+def scatter(values: Vector, ranges: ElementRanges, *, into: Vector) -> None:
     """Write joined values back to the ranges of the whole vector `into`."""
     begin = 0
-    for start, stop in runs:
+    for start, stop in ranges:
         into[start:stop] = values[begin : begin + stop - start]
         begin += stop - start
 
@@ -152,10 +152,10 @@ class ShardState:
         """Whether all numbers are finite. An infinite number would remain for the rest of the training."""
         return all(bool(np.isfinite(one).all()) for one in (self.values, self.average, self.first, self.second))
 
-    def part(self, runs: ElementRanges) -> ShardState:
+    def part(self, ranges: ElementRanges) -> ShardState:
         """Return the state of some element ranges of this shard."""
         values, average, first, second = (
-            gather(one, runs) for one in (self.values, self.average, self.first, self.second)
+            gather(one, ranges) for one in (self.values, self.average, self.first, self.second)
         )
         return ShardState(values, average, first, second, self.steps)
 
@@ -184,13 +184,13 @@ class Shard:
         self._noted, self._trained = own == 3, (own == 1) | (own == 2)
         self._decay = np.where(own == 2, np.float32(rule.weight_decay), np.float32(0))
 
-    def update(self, gradient: Vector, *, rate: float) -> None:
+    def update(self, gradient: Vector, *, learning_rate: float) -> None:
         """Apply one step of AdamW. A statistic of batch normalisation is reduced by its gradient."""
         if self._is_whole:
             gradient = clip_gradient(gradient, self._layout, self._rule.clip)
         # Numbers that are not finite are found later, in the state (`is_finite`).
         with np.errstate(invalid="ignore", over="ignore"):
-            self.state = self._updated(gradient, rate)
+            self.state = self._updated(gradient, learning_rate)
 
     def _updated(self, gradient: Vector, rate: float) -> ShardState:
         old, steps = self.state, self.state.steps + 1

@@ -151,8 +151,8 @@ class Replica(ABC):
         self._network.set_weights(weights)
 
     @abstractmethod
-    def gradient(self, epoch: int, step: int, part: Plan, worker: int) -> GradientResult:
-        """Return the gradient of a worker's part of a batch, as the plan `part` divides it."""
+    def gradient(self, epoch: int, step: int, plan: Plan, worker: int) -> GradientResult:
+        """Return the gradient of a worker's part of a batch, as the plan `plan` divides it."""
 
 
 class ArraysDiffer(OSError):
@@ -163,8 +163,7 @@ def write_arrays(path: Path, holder: Any) -> str:
     """Write the arrays and texts of a dataclass to a file for `read_arrays`. Returns the file's SHA-256.
 
     The file is replaced whole, so that a worker can still read the previous one. Only the process that holds the run
-    writes
-    there. A later process replaces an incomplete file. Raises StorageProblem (disk_full, not_writable).
+    writes there. A later process replaces an incomplete file. Raises StorageProblem (disk_full, not_writable).
     """
     found: dict[str, Any] = {one.name: getattr(holder, one.name) for one in fields(holder)}
     unfinished = path.with_name(f"{path.name}.part")
@@ -278,7 +277,7 @@ class _ClassifierReplica(Replica):
         super().__init__(self._engine)
         self._order: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, np.int64))
 
-    def gradient(self, epoch: int, step: int, part: Plan, worker: int) -> GradientResult:
+    def gradient(self, epoch: int, step: int, plan: Plan, worker: int) -> GradientResult:
         schedule, samples = self._task.schedule, self._samples
         if self._order[0] != epoch:
             shares, generator = dict(schedule.shares), np.random.default_rng((schedule.seed, epoch))
@@ -287,7 +286,7 @@ class _ClassifierReplica(Replica):
             self._order = (epoch, drawn)
         size = schedule.batch_size
         whole = self._order[1][step * size : (step + 1) * size]
-        own = part.sample_slice(len(whole), worker)
+        own = plan.sample_slice(len(whole), worker)
         parts = [
             augmented_batch(
                 samples,
@@ -369,14 +368,14 @@ class _LungReplica(Replica):
         self._samples = StageSamples(recipe, data, self._engine)
         super().__init__(self._engine)
 
-    def gradient(self, epoch: int, step: int, part: Plan, worker: int) -> GradientResult:
+    def gradient(self, epoch: int, step: int, plan: Plan, worker: int) -> GradientResult:
         seed, task = self._task.recipe.training.seed, self._task
         with_masks, with_targets = task.sizes
 
         def generator(index: int) -> np.random.Generator:
             return np.random.default_rng((seed, task.first_epoch + epoch, step, index))
 
-        own, checked = part.sample_slice(with_masks, worker), part.sample_slice(with_targets, worker)
+        own, checked = plan.sample_slice(with_masks, worker), plan.sample_slice(with_targets, worker)
         pairs = [self._samples.draw_pair(generator(index)) for index in range(own.start, own.stop)]
         drawn = [
             self._samples.draw_check(generator(with_masks + index)) for index in range(checked.start, checked.stop)

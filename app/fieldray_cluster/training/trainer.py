@@ -49,8 +49,8 @@ from fieldray_adapt.training.loop import (
     Progress,
     TrainingCourse,
 )
-from fieldray_adapt.training.steps import engine_settings, make_schedule, specification_of
-from fieldray_cluster.connection import connecting_context, host_of
+from fieldray_adapt.training.steps import engine_settings, make_schedule, recipe_specification
+from fieldray_cluster.connection import client_tls_context, host_of
 from fieldray_cluster.node import worker_cores
 from fieldray_cluster.training.channel import open_channels, time_round_trips
 from fieldray_cluster.training.session import (
@@ -369,8 +369,10 @@ def _transfers_s(elements: int, plan: Plan, repeats: int) -> dict[str, float]:
         try:
             task = client.submit(start_echo, elements, token, workers=[worker_address], pure=False)
             target = (host_of(worker_address), int(wait_for_result(task, timeout_s=_PATIENCE_S)[1]))
-            encryption = connecting_context(client)
-            with open_channels([target], token=token, role="", largest=[elements], encryption=encryption) as (channel,):
+            encryption = client_tls_context(client)
+            with open_channels([target], token=token, role="", max_values=[elements], encryption=encryption) as (
+                channel,
+            ):
                 empty = time_round_trips(channel, values=0, repeats=repeats, meanwhile=require_both)
                 whole = time_round_trips(channel, values=elements, repeats=repeats, meanwhile=require_both)
             client.submit(stop_server, token, workers=[worker_address], pure=False).result(timeout=_PATIENCE_S)
@@ -398,7 +400,7 @@ def open_training_task(path: Path) -> Iterator[DividedTask]:
             yield DividedLungs(recipe=recipe, stage=stage, arrays=arrays, arrays_sha256=sha256)
             return
         yield DividedClassifier(
-            specification=specification_of(recipe),
+            specification=recipe_specification(recipe),
             schedule=make_schedule(recipe),
             augmentation=recipe.augmentation,
             settings=engine_settings(recipe),

@@ -17,7 +17,7 @@ import numpy as np
 from distributed import get_worker
 
 from fieldray_adapt.lungs.engine import set_thread_count
-from fieldray_cluster.connection import connecting_context, host_of
+from fieldray_cluster.connection import client_tls_context, host_of
 from fieldray_cluster.node import worker_cores
 from fieldray_cluster.training.channel import Channel, Listener, Vector, open_channels, serve_echo
 from fieldray_cluster.training.formulas import ElementRanges
@@ -73,13 +73,13 @@ class WorkerResult:
     arrays_problem_code: str = ""
 
 
-def listening_context() -> ssl.SSLContext | None:
+def server_tls_context() -> ssl.SSLContext | None:
     """Return the TLS context for connections to this process; None for unencrypted connections."""
     context: ssl.SSLContext | None = get_worker().security.get_listen_args("worker").get("ssl_context")
     return context
 
 
-def host_here() -> str:
+def own_host() -> str:
     """Return the numeric address of this process of the cluster."""
     return host_of(get_worker().address)
 
@@ -92,9 +92,9 @@ def start_server(service: ServerSettings, state: ShardState, *, token: str) -> t
     served = ShardServer(
         service,
         state,
-        host=host_here(),
+        host=own_host(),
         token=token,
-        encryption=listening_context(),
+        encryption=server_tls_context(),
         ended=lambda: _SERVED.pop(token, None),
     )
     _SERVED[token] = served
@@ -104,7 +104,7 @@ def start_server(service: ServerSettings, state: ShardState, *, token: str) -> t
 def start_echo(elements: int, token: str) -> tuple[str, int]:
     """Start answering `channel.time_round_trips` in this process. Returns the address. Runs as a task."""
     _SERVED[token] = echoing = Listener(
-        host_here(), token=token, largest=elements, serve=serve_echo, encryption=listening_context()
+        own_host(), token=token, largest=elements, serve=serve_echo, encryption=server_tls_context()
     )
     return echoing.address
 
@@ -118,7 +118,7 @@ def stop_server(token: str) -> None:
 def run_training_worker(spec: WorkerSpec) -> WorkerResult:
     """Compute the remaining gradients of a worker. Runs as a task."""
     set_thread_count(worker_cores())
-    return compute_gradients(spec, encryption=connecting_context(get_worker()))
+    return compute_gradients(spec, encryption=client_tls_context(get_worker()))
 
 
 def compute_gradients(spec: WorkerSpec, *, encryption: ssl.SSLContext | None = None) -> WorkerResult:
@@ -139,7 +139,7 @@ def compute_gradients(spec: WorkerSpec, *, encryption: ssl.SSLContext | None = N
                         [address for address, _ in spec.servers],
                         token=spec.token,
                         role=str(spec.worker),
-                        largest=[spec.layout.size] * len(spec.servers),
+                        max_values=[spec.layout.size] * len(spec.servers),
                         encryption=encryption,
                     )
                 )

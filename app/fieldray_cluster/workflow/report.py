@@ -54,7 +54,7 @@ def write_report(path: Path) -> Path:
     tasks = Section(title="Tasks", parts=[tasks_table(states)])
     recipes = [Code((run / RECIPE_TEXT_NAME).read_text(encoding="utf-8"))]
     failed = Section(title="What failed", parts=_outputs([state for state in states if state.status == "failed"]))
-    title, lead, sections = f"Workflow {path.stem}", summary_sentence(states), [tasks, failed]
+    title, lead, sections = f"Workflow {path.stem}", summary_text(states), [tasks, failed]
     if sweep:
         from fieldray_cluster.workflow.sweep import read_study
 
@@ -68,7 +68,7 @@ def write_report(path: Path) -> Path:
     return run / REPORT_NAME
 
 
-def summary_sentence(states: Sequence[TaskState]) -> str:
+def summary_text(states: Sequence[TaskState]) -> str:
     """Return a summary of the tasks' results in two sentences."""
     counts = ", ".join(f"{count} {status}" for status, count in sorted(count_statuses(states).items()))
     seconds = sum(state.outcome.seconds for state in states)

@@ -153,8 +153,7 @@ def run_workflow(path: Path, *, say: Say) -> StatusCounts:
     """Run the unfinished tasks of a workflow. Returns the number of tasks by status.
 
     The run ends early if `cancel_run` asks for it. Ctrl-C stops running tasks and is raised again. Raises UsageProblem
-    (all
-    problems of the recipe; run_in_use; nodes), EnvironmentProblem.
+    (all problems of the recipe; run_in_use; nodes), EnvironmentProblem.
     """
     workflow = read_workflow(path)
     if workflow.sweep:

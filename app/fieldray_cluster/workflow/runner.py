@@ -126,8 +126,7 @@ class TaskRunner:
         """Run the tasks of a source until there are no more, or until the file `stop` exists.
 
         If the run is stopped, or no node is left, all running tasks are ended. Raises KeyboardInterrupt,
-        IncompatibleNodes,
-        ConnectionLost, StorageProblem, and the exceptions of the source.
+        IncompatibleNodes, ConnectionLost, StorageProblem, and the exceptions of the source.
         """
         source.restart()
         try:

@@ -56,10 +56,8 @@ def run_sweep(path: Path, *, say: Say, trial_command: tuple[str, ...] = ()) -> S
     """Run the unfinished trials of a sweep, and make the pack of its winner. Returns how the sweep ended.
 
     `trial_command` is the command of a program that runs a trial in place of this one; it gets the trial's spec as last
-    argument.
-    Ctrl-C stops the trials and is raised again. Raises UsageProblem (all problems of the two recipes;
-    workflow_no_sweep,
-    sweep_differs, sweep_none), EnvironmentProblem.
+    argument. Ctrl-C stops the trials and is raised again. Raises UsageProblem (all problems of the two recipes;
+    workflow_no_sweep, sweep_differs, sweep_none), EnvironmentProblem.
     """
     workflow = read_workflow(path)
     if not workflow.sweep:

@@ -92,7 +92,7 @@ def _alone(folder: Path, *, joined: int = 1) -> ShardState:
             taken = [replica.gradient(epoch, update * joined + place, Plan(), 0) for place in range(joined)]
             whole = sum(one.weight for one in taken)
             mean = sum(layout.vector(one.gradient) * np.float32(one.weight / whole) for one in taken)
-            share.update(mean, rate=task.rate(epoch, update / updates))
+            share.update(mean, learning_rate=task.rate(epoch, update / updates))
     return share.state
 
 

@@ -80,7 +80,7 @@ def test_an_update_waits_for_all_and_is_made_by_their_weighted_mean() -> None:
     expected = Shard(
         ShardState.new(np.ones(LAYOUT.size, np.float32)), layout=LAYOUT, runs=((0, LAYOUT.size),), rule=RULE
     )
-    expected.update(np.full(LAYOUT.size, 2.0, np.float32), rate=0.01)  # (3 * 1 + 1 * 5) / 4
+    expected.update(np.full(LAYOUT.size, 2.0, np.float32), learning_rate=0.01)  # (3 * 1 + 1 * 5) / 4
     for version, values in (first.result(5), second.result(5)):
         assert version == 1
         np.testing.assert_allclose(values, expected.state.values, rtol=1e-6)

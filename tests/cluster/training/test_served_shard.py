@@ -41,7 +41,7 @@ def _served(plan: Plan = TWO, **more: Any) -> Iterator[ShardServer]:
 
 
 def _worker(served: ShardServer, number: int) -> Channel:
-    return connect(served.address, token=TOKEN, role=str(number), largest=16)
+    return connect(served.address, token=TOKEN, role=str(number), max_values=16)
 
 
 def _answer(channel: Channel) -> Mapping[str, Any]:
@@ -103,7 +103,7 @@ def test_the_newest_connection_of_a_worker_ends_the_older_one() -> None:
 
 def test_with_its_driver_s_connection_a_session_ends_also_in_the_middle_of_an_epoch() -> None:
     with _served() as served:
-        driver = connect(served.address, token=TOKEN, role=DRIVER_ROLE, largest=16)
+        driver = connect(served.address, token=TOKEN, role=DRIVER_ROLE, max_values=16)
         driver.send({"epoch": 1})
         worker = _worker(served, 0)
         _pull(worker)
@@ -145,7 +145,7 @@ def test_what_is_no_gradient_of_this_worker_ends_its_connection_and_changes_noth
 @pytest.mark.parametrize("role", ["2", "-1", "nobody"])
 def test_there_is_no_other_role(role: str) -> None:
     with _served() as served:
-        channel = connect(served.address, token=TOKEN, role=role, largest=16)
+        channel = connect(served.address, token=TOKEN, role=role, max_values=16)
         assert _is_ended(channel)
         channel.close()
 

@@ -83,7 +83,7 @@ def test_a_share_of_all_weights_updates_as_the_engine_does() -> None:
         targets = np.tile(np.array([[0, 1], [1, 0]], np.float32), (4, 1))
         taking.set_weights(layout.weights(share.state.values))
         gradient, loss = taking.gradient(images, targets)
-        share.update(layout.vector(gradient), rate=1e-3)
+        share.update(layout.vector(gradient), learning_rate=1e-3)
         assert stepping.step(images, targets, learning_rate=1e-3) == pytest.approx(loss, rel=1e-5)
         np.testing.assert_allclose(share.state.values, layout.vector(stepping.weights()), atol=1e-5)
 
@@ -143,7 +143,7 @@ def test_frozen_layers_stay() -> None:
     layout = Layout.of(weights())
     rule = UpdateRule(weight_decay=0.1, frozen=frozenset({"first"}))
     share = Shard(ShardState.new(layout.vector(weights())), layout=layout, runs=((0, layout.size),), rule=rule)
-    share.update(np.ones(layout.size, np.float32), rate=0.1)
+    share.update(np.ones(layout.size, np.float32), learning_rate=0.1)
     moved = {name for name, array in layout.weights(share.state.values).items() if (array != weights()[name]).any()}
     assert moved == {name for name in weights() if not name.startswith("first/")}
 
