@@ -1,8 +1,7 @@
-"""The networks that engines are compared on: those of packs that ship, in float32 and int8.
+"""The networks on which engines are compared: those of shipped packs, in float32 and int8.
 
-The classifier's weights are read from its pack, and each batch normalisation is taken apart again by the pack's own
-golden images. The lung fields' separable convolutions cannot be read so: they get random weights and the pack's shape.
-Time does not depend on the values.
+The classifier's weights are read from its pack, and batch normalisation is separated again by the golden images. The
+lung network's separable convolutions cannot be read this way and get random weights. The time does not depend on them.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from fieldray_adapt.networks.specification import Specification, initial_weights
 
 _SEED: Final = 19
 _BLOCKS: Final = ((3, 4, 6, 3), (3, 4, 6))
-"""Of a whole ResNet50, and of one that ends a stage earlier."""
+"""Block counts of a whole ResNet50, and of one without the last stage."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class NetworkCase:
-    """A network, its images (n, rows, columns, channels) uint8, its files, and the pack that the program runs."""
+    """A network, its images (n, rows, columns, channels) uint8, its files, and its pack."""
 
     name: str
     specification: Specification
@@ -44,7 +43,7 @@ class NetworkCase:
 
 
 def classifier_case(folder: Path) -> NetworkCase:
-    """The ResNet50 of a pack. Raises PackProblem, UsageProblem (another network, or no golden images)."""
+    """Return the ResNet50 of a pack. Raises PackProblem, UsageProblem (another network, or no golden images)."""
     model = read_pack(folder).model
     spec = model.manifest.input
     count = len(list(read_convolutions(model.files["litert"])))
@@ -60,7 +59,7 @@ def classifier_case(folder: Path) -> NetworkCase:
 
 
 def lung_case(folder: Path) -> NetworkCase:
-    """The U-Net of a lung-field pack, with random weights. Raises PackProblem."""
+    """Return the U-Net of a lung-field pack, with random weights. Raises PackProblem."""
     model = read_pack(folder).model
     if model.manifest.lung_rules is None:
         raise ValueError(f"{folder} is no lung-field pack")
@@ -69,7 +68,7 @@ def lung_case(folder: Path) -> NetworkCase:
 
 
 def random_weights(network: Specification) -> dict[str, NDArray[np.float32]]:
-    """Weights whose batch normalisations do something, so that folding them is put to the test."""
+    """Return weights whose batch normalisations have an effect, so that folding them is tested."""
     generator, found = np.random.default_rng(_SEED), dict[str, NDArray[np.float32]]()
     for key, array in initial_weights(network, seed=_SEED).items():
         part = key.rpartition("/")[2]

@@ -1,8 +1,8 @@
-"""Šlampa's formulas against real training: a recipe's own network on one and two workers of this computer.
+"""Šlampa's formulas compared with real training: a recipe's network on one and two workers of this computer.
 
-Nothing is shaped and nothing stands in: gradients are computed, weights travel by the program's channels over the
-loopback. The formulas know a gradient and transfers. A worker does more, and two of them on two cores slow each other:
-so all that a worker does beside transfers is timed too, by as many at once as work. Both predictions are shown.
+Gradients are computed, and weights travel by the program's channels over the loopback. The formulas know a gradient and
+transfers only. A worker does more work, and two workers on two cores slow each other. So a worker's whole step without
+transfers is timed too, by as many workers at once as train. Predictions from both times are shown.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ _REPEATS: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Seconds of an epoch: measured (median, least, most), predicted by the gradient's time, and by a worker's step."""
+    """Seconds of an epoch: measured (median, minimum, maximum), and predicted.
+
+    Predictions are made from the time of a gradient, and from the time of a worker's step.
+    """
 
     mode: Mode
     server: ServerKind
@@ -41,7 +44,7 @@ class Case:
 
 
 def report(recipe: Path, *, count: int, notify: Notify) -> Report:
-    """Train so many epochs in each mode, and set an epoch's time against the formulas."""
+    """Train `count` epochs in each mode, and compare the time of an epoch with the formulas. Returns the report."""
     notify("times of a gradient and of a transfer")
     costs = measure_cluster(recipe, Plan(), repeats=_REPEATS)
     with open_training_task(recipe) as task:
@@ -73,7 +76,7 @@ def report(recipe: Path, *, count: int, notify: Notify) -> Report:
 
 
 def _steps_s(task: DividedTask, workers: int) -> list[float]:
-    """The time of a step in each of so many workers at the same time."""
+    """Return the seconds of a step in each of several workers at once."""
     plan = Plan(workers=workers, mode="sync-join")
     with open_plan_client(plan) as client:
         addresses = choose_processes(open_registry(client), plan)[:workers]

@@ -1,7 +1,7 @@
-"""One machine of `shaped_links`: a process that serves, works or echoes as it is told, a line of JSON after another.
+"""A machine of `shaped_links`: a process that serves, works or echoes by orders, one JSON line each.
 
-It runs the program's own parameter servers and workers. Unless it was told to learn, only the gradient is none: a
-worker waits as long as one would take, and gives zeros.
+It runs the program's own parameter servers and workers. Without an order to learn, a gradient is a timed wait and
+zeros.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fieldray.offline import reach, stay_offline
 
 
 def main() -> int:
-    """Follow orders until the input ends."""
+    """Follow orders until standard input ends."""
     stay_offline(joins_cluster=True)
     from benchmarks.namespaces import NETWORK  # only now: nothing is imported that the guard has not seen
 
@@ -51,12 +51,12 @@ class _Machine:
         }
 
     def learn(self, **network: Any) -> Any:
-        """Have the gradients of a network from now on; how many numbers its weights are."""
+        """Use the gradients of a network from now on. Returns the number of its weights."""
         self._learner = _Learner(**network)
         return self._learner.layout.size
 
     def gradients(self, repeats: int) -> Any:
-        """Medians in seconds: of a gradient, of a whole step without transfers, of a gradient's processor time."""
+        """Return median seconds of a gradient, of a whole step without transfers, and of a gradient's CPU time."""
         from fieldray_cluster.training.tasks import Plan
 
         replica, layout = self._learner.open(), self._learner.layout
@@ -145,7 +145,7 @@ class _Machine:
 
 @dataclass(frozen=True, slots=True)
 class _StandIn:
-    """A task whose gradients take a time and are zeros."""
+    """A training task whose gradients take a given time and are zeros."""
 
     gradient_s: float
     batches: int
@@ -181,7 +181,7 @@ class _StandIn:
     weights = first_weights
 
     def set_weights(self, _weights: Any) -> None:
-        """Nothing is computed with them."""
+        """Ignore the weights."""
 
     def gradient(self, _epoch: int, _step: int, part: Any, _worker: int) -> Any:
         from fieldray_cluster.training.tasks import GradientResult
@@ -191,7 +191,7 @@ class _StandIn:
 
 
 class _Learner:
-    """The task of a network of the toolchain on drawn images, which is built once, when it is asked for a gradient."""
+    """The training task of a network on drawn images. The network is built when a gradient is first needed."""
 
     def __init__(
         self, *, kind: str, side: int, width: float, batches: int, batch_size: int, arrays: str, sha256: str
