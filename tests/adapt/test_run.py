@@ -206,8 +206,8 @@ def test_the_history_of_a_training_grows_with_its_epochs(tmp_path: Path) -> None
 HOLD = """
 import sys, time
 from pathlib import Path
-from fieldray_adapt.run import locked
-with locked(Path(sys.argv[1])):
+from fieldray_adapt.run import lock_run_folder
+with lock_run_folder(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.readline()
 """

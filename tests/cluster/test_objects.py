@@ -484,7 +484,7 @@ from fieldray_cluster.object_server import ObjectServer
 server = ObjectServer(sys.argv[1])
 for name, _ in server.iterate_objects():
     try:
-        print(name, server.copy(name, "", Path(sys.argv[2])))
+        print(name, server.download(name, "", Path(sys.argv[2])))
     except Unreadable:
         print(name, "refused")
 """

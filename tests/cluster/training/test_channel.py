@@ -128,22 +128,22 @@ GUARDED = """
 import sys
 from fieldray.offline import InternetRefused, stay_offline
 stay_offline(joins_cluster=True)
-from fieldray_cluster.training.channel import Listener, connect, echo, open_channels, round_trips
+from fieldray_cluster.training.channel import Listener, connect, open_channels, serve_echo, time_round_trips
 from fieldray.offline import reach, reaching
 hosts = ("127.0.0.2", "127.0.0.3")
 with reaching(hosts):  # those of the servers' own processes
-    listeners = [Listener(host, token="t", largest=9, serve=echo) for host in hosts]
+    listeners = [Listener(host, token="t", largest=9, serve=serve_echo) for host in hosts]
 reach(["127.0.0.1"])  # the scheduler's
 addresses = [one.address for one in listeners]
 def refused(address):
     try:
-        connect(address, token="t", role="", largest=9).close()
+        connect(address, token="t", role="", max_values=9).close()
     except InternetRefused:
         return True
     return False
 said = [refused(one) for one in addresses]
-with open_channels(addresses, token="t", role="", largest=[9, 9]) as channels:
-    said += [len(round_trips(one, values=9, repeats=1)) for one in channels]
+with open_channels(addresses, token="t", role="", max_values=[9, 9]) as channels:
+    said += [len(time_round_trips(one, values=9, repeats=1)) for one in channels]
 said += [refused(one) for one in addresses]
 for one in listeners:
     one.close()

@@ -135,10 +135,10 @@ def test_a_run_s_folder_that_goes_during_a_task_is_not_made_again(tmp_path: Path
 KILLED = """
 import json, sys
 from pathlib import Path
-from fieldray_cluster.workflow.tasks import TaskSpec, perform
+from fieldray_cluster.workflow.tasks import TaskSpec, perform_task
 told = json.loads(sys.argv[1])
-places = {name: Path(told.pop(name)) for name in ("folder", "here", "run", "stop")}
-perform(TaskSpec(**told, **places, command=(sys.executable, "-c", told_command)))
+places = {name: Path(told.pop(name)) for name in ("folder", "working_folder", "run", "stop")}
+perform_task(TaskSpec(**told, **places, command=(sys.executable, "-c", told_command)))
 """.replace(
     "told_command",
     '\'import os, signal; open("begun", "w").close(); \''
@@ -149,7 +149,7 @@ perform(TaskSpec(**told, **places, command=(sys.executable, "-c", told_command))
 @pytest.mark.skipif(os.name != "posix", reason="a command ends its worker by a signal")
 def test_an_outcome_counts_no_more_once_other_settings_were_begun(run: Path) -> None:
     assert perform_task(spec_in(run)).outcome.is_done
-    spec = {"task": "a-0001", "key": "other", "number": 2, "folder": str(run / "a-0001"), "here": str(run)}
+    spec = {"task": "a-0001", "key": "other", "number": 2, "folder": str(run / "a-0001"), "working_folder": str(run)}
     spec |= {"run": str(run), "stop": str(run / "stop")}
     done = python(KILLED, json.dumps(spec))
     assert done.returncode == -signal.SIGKILL and (run / "begun").exists()
