@@ -59,16 +59,16 @@ _ESTIMATE: Final = r"(\d\.\d+) \((\d\.\d+) to (\d\.\d+)\)"
 
 
 def recipe_at(path: Path) -> ClassifierRecipe:
-    """The recipe of a file, as a run gets it. Raises UsageProblem."""
+    """Read the recipe of a file with absolute paths. Raises UsageProblem."""
     return with_absolute_paths(RecipeDocument.read(path).parsed(ClassifierRecipe), path)
 
 
 def rows_of_parts(recipe: ClassifierRecipe, provenance: Mapping[str, str], *, folder: Path) -> dict[str, list[Row]]:
-    """The images that figures are counted on: `test`, and `external_test` where the recipe names another hospital.
+    """Return the rows on which figures are measured: `test`, and `external_test` if the recipe names another hospital.
 
-    folder  keeps the digests of files
-
-    Raises UsageProblem, ValueError where images, tables or their split are not those that the pack was made of.
+    `folder` keeps the digests of files. Raises UsageProblem, ValueError if images, tables or split differ from those of
+    the
+    pack.
     """
     rows = read_rows(recipe.data, folder=folder)
     parts = split_rows(rows, recipe.split, recipe.data)
@@ -85,13 +85,13 @@ def rows_of_parts(recipe: ClassifierRecipe, provenance: Mapping[str, str], *, fo
 
 
 def _counted(model: Model, label: LabelRule, screening: Screening) -> PartFigures:
-    """What is counted of a label in a part."""
+    """Measure a label in a part."""
     points = [point for point in model.manifest.operating_points if point.label == label.code]
     return part_figures(screening.cases(label.code, label_targets(screening.rows, [label])[:, 0]), points=points)
 
 
 def _figures(model: Model, label: LabelRule, screened: Mapping[str, Screening]) -> LabelFigures:
-    """Those that are counted anew, and those of the network alone, as card and manifest have them."""
+    """Return the figures of a label: new ones of the screened images, and the earlier ones of the network alone."""
     metrics: Any = model.manifest.metrics
     before, section, own = metrics["labels"][label.code], _section(model.card, label), screened["test"]
     elsewhere = None
@@ -115,19 +115,19 @@ def _figures(model: Model, label: LabelRule, screened: Mapping[str, Screening]) 
 
 
 def _section(card: str, label: LabelRule) -> str:
-    """Of the card, what was measured of a label on the test images and at another hospital."""
+    """Return the section of a card with a label's figures on the test images and at another hospital."""
     start = card.index(f"## {label.meaning['en']} (`{label.code}`): measured on the test images\n")
     return card[start : card.index("\n## ", start) + 1]
 
 
 def _as_now(text: str, before: float, after: float) -> str:
-    """Warnings in which the network's area stands as it is counted now."""
+    """Return warnings with the network's new AUC in place of the earlier one."""
     was, now = f"{before:.2f}", f"{after:.2f}"
     return text.replace(was, now).replace(was.replace(".", ","), now.replace(".", ","))
 
 
 def measure(recipe: ClassifierRecipe, pack: Path, version: str, key: Path, *, threads: int) -> Path:
-    """Count the pack, and write it as another version; its folder. Raises FieldrayError, ValueError."""
+    """Measure the pack, and write it as another version. Returns its folder. Raises FieldrayError, ValueError."""
     with tempfile.TemporaryDirectory() as home:
         model = PackLibrary(Path(home)).load(pack)
         parts = rows_of_parts(recipe, model.manifest.provenance, folder=Path(home))
@@ -170,7 +170,7 @@ def _progress(what: str, done: int, total: int) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the new pack's folder; 0."""
+    """Measure the pack, and print the new pack's folder. Returns 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("recipe", "pack"):
         parser.add_argument(name, type=Path)

@@ -1,4 +1,4 @@
-"""Writes docs/recipe-reference.md from the types of the recipes: python tools/recipe_reference.py"""
+"""Write docs/recipe-reference.md from the types of the recipes: python tools/recipe_reference.py"""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REFERENCE: Final = ROOT.parent / "docs" / "recipe-reference.md"
 
 
 def text() -> str:
-    """The reference of all kinds of recipes."""
+    """Return the reference of all kinds of recipes."""
     kinds: dict[str, type[Any]] = {**{name: kind.schema for name, kind in RECIPE_KINDS.items()}, "workflow": Workflow}
     environment = Environment(
         loader=FileSystemLoader(ROOT / "templates"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
@@ -40,7 +40,7 @@ def text() -> str:
 
 
 def _laws(table: type[Any]) -> Iterator[type[Any]]:
-    """The dataclasses between which a key's table may choose, in a table and those within it."""
+    """Yield the dataclasses among which a key may choose, in a table and its inner tables."""
     for known in table_keys(table).values():
         tables = table_classes(known)
         if len(tables) > 1:
