@@ -86,8 +86,7 @@ def forget_outside_paths(file: Path, program: Path) -> bool:
     """Remove `outside_paths` from a file. Returns whether there were any.
 
     They are folders of the build computer, or next to the installed program. Whoever could make such a folder could
-    have
-    libraries loaded. Raises CalledProcessError, FileNotFoundError without patchelf.
+    have libraries loaded. Raises CalledProcessError, FileNotFoundError without patchelf.
     """
     found = search_paths(file)
     kept = [folder for folder in found if _is_inside(folder, file, program)]

@@ -36,8 +36,7 @@ def other_forms(image: bytes) -> dict[str, bytes]:
     """Return the image as RLE, as lossless JPEG, and its grey levels as PNG, by file name.
 
     `image` is an uncompressed little-endian DICOM file of 12 bits whose last element is the pixels. Raises ValueError
-    for
-    another one.
+    for another one.
     """
     plain = plain_image(image)
     return {
@@ -97,9 +96,7 @@ def _run(piece: bytes) -> bytes:
 
 
 def _lossless_jpeg(plain: Plain) -> bytes:
-    """Return a JPEG of process 14. Values are predicted from the left, in the
-    first column from above (T.81, annex H).
-    """
+    """Return a JPEG of process 14. Values are predicted from the left, in the first column from above (T.81, annex H)."""
     values, columns = plain.values, plain.columns
     starts = [1 << _BITS - 1, *values[: len(values) - columns : columns]]
     codes = {difference: _code(difference) for difference in range(1 - (1 << _BITS), 1 << _BITS)}

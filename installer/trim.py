@@ -65,7 +65,10 @@ def share_modules(frozen: Path) -> None:
 
 
 def unneeded(needed: Mapping[str, frozenset[str]], roots: frozenset[str]) -> set[str]:
-    """Return the paths that no root needs. `needed` has the names of the libraries that the file at each path needs."""
+    """Return the paths that no root needs.
+
+    `needed` has the names of the libraries that the file at each path needs.
+    """
     by_name: dict[str, list[str]] = {}
     for place in needed:
         by_name.setdefault(Path(place).name, []).append(place)

@@ -2,8 +2,8 @@
 
     python tools/benchmark_pages.py            list all pages with their state; exit code 1 if one is malformed
 
-`build_docs.py` puts a note on top of each stale page. The format of a page is in docs/benchmarks/README.md. Nothing
-but Git and the standard library is needed.
+`build_docs.py` puts a note on top of each stale page. The format of a page is in docs/benchmarks/README.md. Nothing but
+Git and the standard library is needed.
 """
 
 from __future__ import annotations

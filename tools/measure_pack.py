@@ -67,8 +67,7 @@ def rows_of_parts(recipe: ClassifierRecipe, provenance: Mapping[str, str], *, fo
     """Return the rows on which figures are measured: `test`, and `external_test` if the recipe names another hospital.
 
     `folder` keeps the digests of files. Raises UsageProblem, ValueError if images, tables or split differ from those of
-    the
-    pack.
+    the pack.
     """
     rows = read_rows(recipe.data, folder=folder)
     parts = split_rows(rows, recipe.split, recipe.data)

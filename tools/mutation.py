@@ -179,8 +179,9 @@ def _results(work: Path, modules: Sequence[str]) -> list[Result]:
 
 
 def _mutmut(work: Path, command: str, *arguments: str, limit_s: float | None = None, is_read: bool = False) -> str:
-    """Run mutmut in the copy, for at most `limit_s` seconds if its results are
-    kept. Returns its output if `is_read`.
+    """Run mutmut in the copy. Returns its output if `is_read`.
+
+    After `limit_s` seconds mutmut is ended. The mutants tried until then keep their results.
     """
     own = ["--max-children", "1"] if command == "run" else []
     with subprocess.Popen(

@@ -1,7 +1,7 @@
 """The adults' images with the class that radiologists gave them, a table for a recipe; and how far a run follows them.
 
-    python tools/radiologists.py table ../shared/data runs/read-by-radiologists.csv
-    python tools/radiologists.py figures ../shared/data runs/adult-teacher
+    python tools/radiologists.py table ../shared/data runs/read-by-radiologists.csv python tools/radiologists.py figures
+    ../shared/data runs/adult-teacher
 
 RSNA's radiologists (2018) read NIH images anew. Their classes are for non-commercial use: with them one may choose and
 measure, but they are no target of what ships, so that the table's source has the share 0 in a recipe. The figures

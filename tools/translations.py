@@ -1,8 +1,7 @@
 """Collect every text a person can be shown, bring the catalogues up to date, and compile them: `make translations`.
 
-The texts are arguments of `Translator.text`, `in_context` and `plural`; the sentences of the
-`reasons.py` of every package and room, and the phrases that fill them; and the labels of settings and
-devices. To begin a language, name it:
+The texts are arguments of `Translator.text`, `in_context` and `plural`; the sentences of the `reasons.py` of every
+package and room, and the phrases that fill them; and the labels of settings and devices. To begin a language, name it:
 python tools/translations.py pl
 """
 
