@@ -138,7 +138,7 @@ def codec_modules() -> tuple[str, ...]:
 
 
 def entries_of(package: str) -> list[str]:
-    """Return the modules of a package that is read as a table (`fieldray.registry`), which no import statement shows."""
+    """Return the modules of a package that is read as a table (`fieldray.registry`). No import statement shows them."""
     path = importlib.import_module(package).__path__
     return [package, *(f"{package}.{module.name}" for module in pkgutil.iter_modules(path))]
 

@@ -96,7 +96,10 @@ def _run(piece: bytes) -> bytes:
 
 
 def _lossless_jpeg(plain: Plain) -> bytes:
-    """Return a JPEG of process 14. Values are predicted from the left, in the first column from above (T.81, annex H)."""
+    """Return a JPEG of process 14 (T.81, annex H).
+
+    Values are predicted from the left, and in the first column from above.
+    """
     values, columns = plain.values, plain.columns
     starts = [1 << _BITS - 1, *values[: len(values) - columns : columns]]
     codes = {difference: _code(difference) for difference in range(1 - (1 << _BITS), 1 << _BITS)}

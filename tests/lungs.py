@@ -32,9 +32,7 @@ def two_lungs() -> NDArray[np.float32]:
 
 
 def lungs(shares: NDArray[np.float32] | None = None, **changes: Any) -> LungFields:
-    """Return the lung fields that `find_lungs` finds in a mask. `changes` are
-    scores of checks, or its other arguments.
-    """
+    """Return the lung fields that `find_lungs` finds in a mask. `changes` are scores of checks or other arguments."""
     given = {name: changes.pop(name) for name in ("rules", "says_chest", "grey") if name in changes}
     return find_lungs(answered(shares, **changes), **{"rules": RULES, **given})
 
