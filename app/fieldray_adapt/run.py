@@ -89,10 +89,10 @@ class Trainer(Protocol):
     The methods have the arguments of `training.classifier.train` and `lungs.train.train`.
     """
 
-    def classifier(self, *arguments: Any, **named: Any) -> tuple[Weights, list[EpochFigures]]:
+    def train_classifier(self, *arguments: Any, **named: Any) -> tuple[Weights, list[EpochFigures]]:
         """Train a classifier. Returns the averaged weights, and the figures of each epoch."""
 
-    def lung_fields(self, *arguments: Any, **named: Any) -> tuple[Weights, list[EpochFigures]]:
+    def train_lung_fields(self, *arguments: Any, **named: Any) -> tuple[Weights, list[EpochFigures]]:
         """Train a lung-field network. Returns the averaged weights, and the figures of each epoch."""
 
     def facts(self) -> StepFacts:

@@ -46,7 +46,7 @@ def train_step(run: Run) -> StepFacts:
     """Train the network. Writes weights.npz, history.json and panels/. Raises UsageProblem, StorageProblem."""
     recipe = lung_recipe_of(run)
     set_thread_count(recipe.training.threads)
-    weights, history = (run.trainer.lung_fields if run.trainer else train)(
+    weights, history = (run.trainer.train_lung_fields if run.trainer else train)(
         recipe,
         load_lung_data(run),
         folder=run.folder("train"),

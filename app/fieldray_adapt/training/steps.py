@@ -114,7 +114,7 @@ def train_recipe(
         options=training_options(recipe, specification),
         folder=folder,
         progress=lambda own_folder: partial(run.report_epoch, own_folder, work_name=work_name),
-        train_one=run.trainer.classifier if run.trainer else train,
+        train_one=run.trainer.train_classifier if run.trainer else train,
     )
 
 

@@ -112,13 +112,15 @@ class Plan:
             return slice(0, size)
         return slice(size * worker // self.workers, size * (worker + 1) // self.workers)
 
-    def require_room(self, *, batches: int, sizes: Sequence[int]) -> None:
-        """Require that no worker is without work. Raises UsageProblem.
+    def require_work_for_all(self, *, batches: int, sizes: Sequence[int]) -> None:
+        """Require that every worker has work. Raises UsageProblem.
 
         Parameters
         ----------
+        batches
+            Number of batches in an epoch.
         sizes
-            Number of images in a batch; for lung fields of images with masks, and of images for the checks.
+            Number of images in a batch. For lung fields two numbers: images with masks, and images for the checks.
         """
         least = min((size for size in sizes if size), default=0)
         if self.mode == "sync-split" and self.workers > least:

@@ -106,7 +106,7 @@ class DividedTrainer:
         """Return the plan's facts for status.json."""
         return {"workers": self._plan.workers, "mode": self._plan.mode, "server": self._plan.server}
 
-    def classifier(
+    def train_classifier(
         self,
         specification: Specification,
         weights: Weights,
@@ -145,7 +145,7 @@ class DividedTrainer:
             average = course.train(task, weights, key=key, total=schedule.epochs, validated=look, progress=progress)
         return average, course.history
 
-    def lung_fields(
+    def train_lung_fields(
         self, recipe: LungRecipe, data: LungData, *, folder: Path, progress: Progress = lambda _: None
     ) -> tuple[Weights, list[EpochFigures]]:
         """Train a lung-field network, or resume its training. Returns the averaged weights, and the figures of each

@@ -60,7 +60,7 @@ def _train(
     say: Callable[[str], None] = lambda _line: None,
 ) -> tuple[Weights, list[EpochFigures]]:
     trainer = DividedTrainer(plan, open_cluster=lambda: contextlib.nullcontext(client), say=say)
-    return trainer.classifier(
+    return trainer.train_classifier(
         network(),
         weights(),
         training=samples(),

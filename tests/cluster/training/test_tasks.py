@@ -204,5 +204,5 @@ def test_what_cannot_be_is_a_sentence(wrong: dict[str, Any], said: str) -> None:
 )
 def test_more_workers_than_work_is_a_sentence(mode: Any, batches: int, sizes: tuple[int, ...], said: str) -> None:
     with pytest.raises(UsageProblem, match=said):
-        Plan(workers=4, mode=mode).require_room(batches=batches, sizes=sizes)
-    Plan(workers=3, mode=mode).require_room(batches=3, sizes=(8, 3))
+        Plan(workers=4, mode=mode).require_work_for_all(batches=batches, sizes=sizes)
+    Plan(workers=3, mode=mode).require_work_for_all(batches=3, sizes=(8, 3))
