@@ -214,7 +214,7 @@ class ArchiveDriver:
                     again.append(Piece(begin, number + 1))
         self._left.extend((*self._folder.remaining_pieces(len(self._images), size=self._chunk_images), *again))
 
-    # ---- with a client
+    # ---- distribution of pieces
 
     def _work(self, client: Client) -> None:
         ask = functools.partial(self._inspect, self._request, needs_paths=not self._sends_files)

@@ -325,7 +325,7 @@ def _beginnings(paths: Sequence[str]) -> tuple[bytes, ...]:
     return tuple(os.fsencode(folder.rstrip(os.sep) + os.sep) for folder in folders)
 
 
-# ---- the store of this computer
+# ---- the results database of this computer
 
 
 @dataclass(eq=False, slots=True)

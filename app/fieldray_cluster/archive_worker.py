@@ -52,7 +52,7 @@ from fieldray_cluster.object_server import ObjectServer, is_address
 from fieldray_cluster.objects import ObjectCache, ReadAhead
 from fieldray_cluster.worker_registry import AWAITS_SERVER, result_key
 
-# ---- what is asked
+# ---- the request
 
 
 # Settings that must be equal on all nodes. Each node has its own values for all others.
@@ -180,7 +180,7 @@ def first_missing_path(request: ArchiveRequest) -> str:
     return ""
 
 
-# ---- files on their way to a worker that does not see them
+# ---- files sent to a worker
 
 
 _MOST_SENT_BYTES: Final = 2**27
@@ -240,7 +240,7 @@ class SentFiles:
         return replace(outcome, ref=replace(outcome.ref, path=ref.path))
 
 
-# ---- what a node screens with
+# ---- the screening session of a node
 
 
 class PieceSession:

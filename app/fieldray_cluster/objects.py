@@ -43,7 +43,7 @@ _STREAMS: Final = 8
 _AHEAD: Final = 16  # objects that are downloaded, or being downloaded, before their images are screened
 
 
-# ---- which images there are
+# ---- listing of the images
 
 
 def list_objects(
@@ -102,7 +102,7 @@ def _members(server: ObjectServer, members: Members, address: str, state: str, t
         target.unlink(missing_ok=True)
 
 
-# ---- objects as files of this computer
+# ---- download of objects to files
 
 
 class ObjectCache:

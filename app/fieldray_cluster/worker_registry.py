@@ -156,7 +156,7 @@ def wait_for_result(future: Future[Any], *, timeout_s: float | None = None) -> A
         raise ConnectionLost from error
 
 
-# ---- who may be given work
+# ---- admission of workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,7 +348,7 @@ def _unfit(node: str, why: Reason) -> IncompatibleNodes:
     return IncompatibleNodes(reason("cluster_node_problem", node=node, detail=why.text))
 
 
-# ---- who is to blame
+# ---- faults of images and of computers
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -425,7 +425,7 @@ class FaultCounts:
         return len(piece.nodes) > 1 or has_worked_since or (is_alone and (has_worked or is_last))
 
 
-# ---- what is known of earlier starts
+# ---- keys of results
 
 
 def result_key(*parts: object, version: str = VERSION) -> str:

@@ -292,7 +292,7 @@ def _sentence(code: str, one: Estimate) -> Reason:
     )
 
 
-# ---- which server holds what
+# ---- placement of weights on servers
 
 
 ElementRanges = tuple[tuple[int, int], ...]

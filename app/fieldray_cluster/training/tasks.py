@@ -355,7 +355,9 @@ class DividedLungs:
 
     def open(self) -> Replica:
         """Return the network and its images. Raises OSError, ArraysDiffer."""
-        arrays: dict[str, Any] = dict(read_arrays(self.arrays, self.arrays_sha256))  # the flag comes as an array of one
+        arrays: dict[str, Any] = dict(
+            read_arrays(self.arrays, self.arrays_sha256)
+        )  # masks_are_chests is an array of one value
         return _LungReplica(self, LungData(**arrays))
 
 

@@ -262,7 +262,7 @@ class _Course:
         return layout.weights(divided.state.average)
 
 
-# ---- what several workers would cost
+# ---- measurement of a cluster
 
 
 _MEASURED_ARRAYS: Final = "measured_arrays.npz"

@@ -51,7 +51,7 @@ from fieldray_cluster.workflow.tasks import (
     running_outcome,
 )
 
-# ---- tasks and what they wait for
+# ---- tasks and their dependencies
 
 
 TASKS_FOLDER: Final = "tasks"

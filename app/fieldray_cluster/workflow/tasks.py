@@ -172,7 +172,7 @@ def _cut_unfinished(path: Path) -> None:
             stream.truncate(data.rfind(b"\n") + 1)
 
 
-# ---- a worker's part
+# ---- execution by a worker
 
 
 OUTCOME_NAME: Final = "outcome.json"
