@@ -583,7 +583,7 @@ def _split_problems(recipe: ClassifierRecipe, rows: Sequence[Row]) -> Iterator[P
 def _with_copies_known(rows: Sequence[Row]) -> list[Row]:
     """Return the rows with the SHA-256 of each file that may be a copy, or has no patient.
 
-    The split by patients needs these digests. Files with a size of their own are not read.
+    The split by patients needs these digests. A file whose size no other file has is read only if it has no patient.
     """
     sizes = [row.path.stat().st_size if row.path.is_file() else 0 for row in rows]
     times = Counter(sizes)

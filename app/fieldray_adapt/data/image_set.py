@@ -1,7 +1,7 @@
 """The images of a data set, read once by the program's own reader and preprocessing, and stored in the run folder.
 
-A file is identified by the SHA-256 of its content, which is computed once as long as the file is unchanged. If the
-recipe names a lung-field pack, the lungs are found by the code that finds them in screening.
+A file is identified by the SHA-256 of its content, which is computed again only if the file has changed. If the recipe
+names a lung-field pack, the lungs are found by the code that finds them in screening.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ _PARTS: Final = {"gamma": "weight", "beta": "bias", "mean": "running_mean", "var
 def efficientnet_lite0() -> Specification:
     """Return EfficientNet-Lite0 without its classifier.
 
-    The input are colour images of `TEACHER_SIDE` pixels in -1..1, the output 1,280 feature maps.
+    The input is a colour image of `TEACHER_SIDE` pixels in -1..1, the output 1,280 feature maps.
     """
     layers = [convolution("stem", INPUT, "stem", kernel=3, stride=2, activation="relu6")]
     channels, last, number, width = {"stem": 32}, "stem", 0, 32
