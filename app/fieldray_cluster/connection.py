@@ -232,12 +232,12 @@ def node_name(worker: str) -> str:
     return worker.rpartition("/")[0] or worker
 
 
-def clock_note(there_s: float, *, here_s: float | None = None) -> Reason | None:
+def clock_note(remote_clock_s: float, *, local_clock_s: float | None = None) -> Reason | None:
     """Return a note if another computer's clock is more than two minutes off; None if it is not.
 
     Clocks are in seconds since 1970. A wrong clock does not change results.
     """
-    seconds = round(there_s - (time.time() if here_s is None else here_s))
+    seconds = round(remote_clock_s - (time.time() if local_clock_s is None else local_clock_s))
     return reason("cluster_clock", difference=abs(seconds)) if abs(seconds) > _CLOCKS_S else None
 
 
@@ -262,7 +262,7 @@ def scheduler_state(client: Client, state: ProcessState = process_state) -> str:
         said: object = client.run_on_scheduler(state)
     except Exception as error:  # the scheduler has another version, or was just lost
         said = error
-    return _state_text(said, here_s=(began_s + time.time()) / 2)
+    return _state_text(said, local_clock_s=(began_s + time.time()) / 2)
 
 
 def describe_cluster(client: Client, state: ProcessState = process_state) -> list[str]:
@@ -272,21 +272,21 @@ def describe_cluster(client: Client, state: ProcessState = process_state) -> lis
     """
     workers, began_s = list_workers(client), time.time()
     said = ask_workers(workers, client, state)
-    here_s = (began_s + time.time()) / 2
+    local_clock_s = (began_s + time.time()) / 2
     with _making_sense(client):
         lines = [
             f"{worker['name']}  {address}  {worker['metrics'].get('memory', 0) / 2**20:.0f} MB  "
             f"{'working' if worker['metrics'].get('executing') else 'idle'}  "
-            f"{_state_text(said.get(address), here_s=here_s)}"
+            f"{_state_text(said.get(address), local_clock_s=local_clock_s)}"
             for address, worker in sorted(workers.items(), key=lambda item: str(item[1]["name"]))
         ]
     return [f"{client.scheduler.address}: {len(workers)} workers  {scheduler_state(client, state)}", *lines]
 
 
-def _state_text(said: object, *, here_s: float) -> str:
+def _state_text(said: object, *, local_clock_s: float) -> str:
     if not (isinstance(said, tuple | list) and len(said) == 2 and isinstance(said[0], float)):
         return "It does not answer."
-    note = clock_note(said[0], here_s=here_s)
+    note = clock_note(said[0], local_clock_s=local_clock_s)
     return f"{said[1]}  {note.text}" if note else str(said[1])
 
 

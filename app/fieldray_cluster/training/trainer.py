@@ -277,7 +277,7 @@ class ClusterTimes:
     ----------
     gradient_s
         Gradient of a batch.
-    there_s, back_s
+    send_s, return_s
         Transfer of all weights to the other process, and back.
     latency_s
         A short message.
@@ -288,8 +288,8 @@ class ClusterTimes:
     """
 
     gradient_s: float
-    there_s: float
-    back_s: float
+    send_s: float
+    return_s: float
     latency_s: float
     elements: int
     batches: int
@@ -297,7 +297,7 @@ class ClusterTimes:
     @property
     def transfer_s(self) -> float:
         """Seconds of a one-way transfer: the mean of both directions."""
-        return (self.there_s + self.back_s) / 2
+        return (self.send_s + self.return_s) / 2
 
     def lines(self) -> Iterator[str]:
         """Yield the measured times as lines for a person."""
@@ -305,7 +305,7 @@ class ClusterTimes:
         yield f"Gradient of a batch (t_grad): {self.gradient_s:.4g} s"
         yield (
             f"Transfer of all weights, {4e-6 * self.elements:.2f} MB (t_comm): {self.transfer_s:.4g} s one way, "
-            f"{self.there_s:.4g} s there, {self.back_s:.4g} s back"
+            f"{self.send_s:.4g} s there, {self.return_s:.4g} s back"
         )
         yield f"Latency {1000 * self.latency_s:.2f} ms, bandwidth {rate:.0f} Mbit/s"
 
@@ -352,7 +352,7 @@ def _median_s(work: Callable[[int], object], task: DividedTask, repeats: int) ->
 
 
 def _transfers_s(elements: int, plan: Plan, repeats: int) -> dict[str, float]:
-    """Return the median seconds of transfers there and back, and of a short message.
+    """Return the median seconds of transfers to another process and back, and of a short message.
 
     Raises EnvironmentProblem if the other process is lost.
     """
@@ -380,7 +380,7 @@ def _transfers_s(elements: int, plan: Plan, repeats: int) -> dict[str, float]:
             raise EnvironmentProblem(reason("training_measured_lost", host=host_of(worker_address))) from error
     latency = statistics.median(one for pair in empty for one in pair) / 2
     there, back = (statistics.median(pair[way] for pair in whole) - latency for way in range(2))
-    return {"there_s": there, "back_s": back, "latency_s": latency}
+    return {"send_s": there, "return_s": back, "latency_s": latency}
 
 
 @contextlib.contextmanager
