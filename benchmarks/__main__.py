@@ -1,4 +1,4 @@
-"""`python -m benchmarks`, from the root of a checkout: what developers measure and clinics do not."""
+"""The command `python -m benchmarks`, run from the root of a checkout: measurements for developers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Final
 from fieldray.offline import stay_offline
 
 _TOOLCHAIN: Final = {"cluster", "networks", "shaped-links"}
-"""Commands whose processes connect to each other, or that make or train a network in this very process."""
+"""Commands that train or convert a network, in this process or in processes that connect to each other."""
 
 _JOINS_CLUSTER: Final = {"objects", "real-training"}
-"""Commands that talk to other processes over sockets themselves."""
+"""Commands that connect to other processes over sockets themselves."""
 
 
 def main() -> int:
-    """Run one command; returns the exit code."""
+    """Run one command. Returns the exit code."""
     stay_offline(
         is_toolchain=not _TOOLCHAIN.isdisjoint(sys.argv[1:2]),
         joins_cluster=not _JOINS_CLUSTER.isdisjoint(sys.argv[1:2]),

@@ -1,9 +1,9 @@
-"""The archive that is measured: the same images as files of every kind, made in a folder of its own.
+"""The image archive of the benchmarks: a set of images as files of every kind, in a folder.
 
 <root>/<kind>/NNN.dcm     the images of one kind
-<root>/rounds/<kind>/     the same under many names, as links: enough to time a fast program
-<root>/mixed/             the six usual kinds in turn, as links
-<root>/first/             one small image of each kind, to warm up with
+<root>/rounds/<kind>/     links to these images under many names, enough to time a fast program
+<root>/mixed/             links to the six usual kinds in turn
+<root>/first/             one small image of each kind, for the warm-up
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MakeImage = Callable[[float, int], GreyImage]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageFile:
-    """One file of the archive."""
+    """A file of the archive."""
 
     path: Path
     kind: str
@@ -53,47 +53,47 @@ class ImageFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archive:
-    """A made archive: its root and its files by kind."""
+    """A finished archive: its root, and its files by kind."""
 
     root: Path
     files: Mapping[str, tuple[ImageFile, ...]]
 
     @property
     def mixed(self) -> tuple[ImageFile, ...]:
-        """The files of the usual kinds."""
+        """Return the files of the usual kinds."""
         return tuple(file for kind in USUAL for file in self.files.get(kind, ()))
 
     def folder(self, kind: str) -> Path:
-        """The images of one kind, under many names."""
+        """Return the folder with the images of one kind under many names."""
         return self.root / "rounds" / _slug(kind)
 
     @property
     def mixed_folder(self) -> Path:
-        """The usual kinds in turn."""
+        """Return the folder with the usual kinds in turn."""
         return self.root / "mixed"
 
     @property
     def first_folder(self) -> Path:
-        """One small image of each kind."""
+        """Return the folder with one small image of each kind."""
         return self.root / "first"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What to make.
+    """The content of an archive to make.
 
     Attributes
     ----------
     files
-        The number of files of the six usual kinds together.
+        Number of files of the six usual kinds together.
     others
-        The number of files of each further kind.
+        Number of files of each further kind.
     megapixels
-        The smallest and the largest size.
+        Smallest and largest size.
     kinds
-        Only these kinds; all if empty.
+        Kinds to make; all if empty.
     age_years
-        What DICOM files say of the patients' age; children's if not given.
+        Age of the patients in DICOM files; None for children's ages.
     """
 
     files: int = 144
@@ -103,14 +103,14 @@ class Wanted:
     age_years: int | None = None
 
     def count(self, kind: str) -> int:
-        """The number of files of one kind."""
+        """Return the number of files of one kind."""
         if self.kinds and kind not in self.kinds:
             return 0
         usual = [name for name in USUAL if name in self.kinds or not self.kinds]
         return max(1, self.files // len(usual)) if kind in usual else self.others
 
     def numbers(self, kind: str) -> tuple[int, ...]:
-        """The numbers, from 1, of the images of one kind; a few images are spread over all sizes."""
+        """Return the numbers (from 1) of the images of one kind. A few images are spread over all sizes."""
         count = self.count(kind)
         if count >= _SIZES:
             return tuple(range(1, count + 1))
@@ -125,20 +125,18 @@ def make_archive(
     notify: Notify,
     is_readable: Callable[[ImageKind], bool] | None = None,
 ) -> Archive:
-    """Write the archive.
+    """Write an archive to a new folder.
 
     Parameters
     ----------
     root
         A folder that does not exist yet.
-    wanted
-        What to make.
     source
-        Images to enlarge; without it they are drawn.
+        Images to enlarge; without it images are drawn.
     notify
-        Hears what is being done.
+        Receives messages about the progress.
     is_readable
-        Which kinds are made; those that scripts can read (`is_read_by_scripts`) if not given.
+        Returns whether a kind is made; `is_read_by_scripts` by default.
 
     Raises
     ------
@@ -165,7 +163,7 @@ def make_archive(
 
 
 def is_read_by_scripts(kind: ImageKind) -> bool:
-    """Whether pydicom alone, which the usual scripts use, has a decoder for this kind here."""
+    """Return whether pydicom alone, as the usual scripts use it, has a decoder for this kind here."""
     if kind.syntax is None or not kind.syntax.is_encapsulated:
         return True
     return bool(set(get_decoder(kind.syntax).available_plugins) - _OWN_PLUGINS)
@@ -204,13 +202,16 @@ def _link_all(folder: Path, paths: Sequence[Path]) -> None:
 
 
 def _megapixels(number: int, between: tuple[float, float]) -> float:
-    """Sizes in equal ratios, repeated."""
+    """Return the size of the image with this number. Sizes grow in equal ratios and are repeated."""
     low, high = between
     return float(low * (high / low) ** ((number - 1) % _SIZES / (_SIZES - 1)))
 
 
 def _images(source: Path | None) -> Iterator[MakeImage]:
-    """Endless makers of images by (megapixels, seed): the readable ones of `source` in turn, or drawn ones."""
+    """Yield functions that make an image from (megapixels, seed), without end.
+
+    The images are the readable ones of `source` in turn, or drawn ones.
+    """
     refs = itertools.islice(discover([source]), 10 * _MOST_SOURCES) if source else ()
     shown = tuple(itertools.islice(_readable(ref for ref in refs if ref.problem is None), _MOST_SOURCES))
     makers: list[MakeImage] = [functools.partial(_enlarged, picture) for picture in shown]

@@ -1,7 +1,7 @@
-"""`fieldray archive screen` against `fieldray screen` on the same images: time, decisions, memory, kills, a network.
+"""Comparison of `fieldray archive screen` with `fieldray screen` on equal images: time, decisions, memory, kills,
+network.
 
-Each run is a part. What is done is kept in a folder, with the commit that it measured, so that a benchmark of hours
-that was ended resumes.
+Each run is a part. Finished parts are kept in a folder with their commit, so that a benchmark of hours can be resumed.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ _NOTES: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How much is measured.
+    """The amount of measuring.
 
     Attributes
     ----------
     count
-        Images of each run.
+        Number of images in each run.
     workers
-        One archive for each number.
+        Numbers of workers; an archive is screened for each.
     rounds
-        Runs of each, alternating with `fieldray screen`.
+        Number of runs for each, alternating with `fieldray screen`.
     kills, trials, trial_kills
-        Of the archive, and of a sweep; 0 leaves the part out.
+        Number of kills of the archive, and of trials and kills of the sweep; 0 leaves a part out.
     has_network
-        Whether the part with three computers is wanted.
+        Whether the part with three computers is measured.
     """
 
     count: int
@@ -69,7 +69,7 @@ class Effort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What was measured; of the parts that were left out nothing. Each has the `sentences` to say of it."""
+    """The measured figures, without parts that were left out. Each part has `sentences` for the report."""
 
     runs: tuple[tuple[int, RunFigures], ...]
     kills: Mapping[str, Any]
@@ -85,18 +85,18 @@ def report(
     notify: Notify,
     **asked: Any,
 ) -> Report:
-    """Measure part by part.
+    """Measure all parts, and return the report.
 
     Parameters
     ----------
     source
-        Whose files are copied, each copy with changed bytes; images drawn by the program without it.
+        Files to copy, each copy with changed bytes; without it images are drawn.
     options
-        More options of both commands (`--pack ...`).
+        Further options of both commands (`--pack ...`).
     work
-        The folder that keeps images and parts; another start with the same folder resumes. A temporary one without it.
+        The folder that keeps images and finished parts; a temporary one by default.
     asked
-        How much is measured (see `Effort`).
+        The amount of measuring.
 
     Raises
     ------
@@ -141,7 +141,7 @@ class _Bench:
         self._effort, self._request, self._notify = effort, request, notify
 
     def measured(self) -> Found:
-        """What came of all parts."""
+        """Measure all parts, and return the figures."""
         effort = self._effort
         pairs = itertools.product(range(effort.rounds), (0, *effort.workers))
         runs = tuple((number, self._run(number, workers)) for number, workers in pairs)
@@ -153,7 +153,7 @@ class _Bench:
         )
 
     def _part(self, name: str, measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-        """The figures of a part, which an earlier start may have measured; those of another request do not count."""
+        """Return the figures of a part, measured now or by an earlier start with equal arguments."""
         path = self._root / "parts" / f"{name}.json"
         known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         if known.get("request") != self._request:
@@ -178,11 +178,13 @@ class _Bench:
         return dataclasses.asdict(dataclasses.replace(figures, differing=differences(expected, said)))
 
     def _images(self, count: int) -> Path:
-        """So many copies: a folder of its own for each number, since all in it are screened."""
+        """Return a folder with this number of copies. Each number has its own folder, because a whole folder is
+        screened.
+        """
         return write_copies(self._root / f"images-{count}", self._files, count)
 
     def _expected(self, count: int) -> tuple[Path, Said]:
-        """The images of a part, and what `fieldray screen` says of them."""
+        """Return the images of a part, and the results of `fieldray screen` for them."""
         images = self._images(count)
         folder = self._root / ("run-0-0" if count == self._effort.count else f"screen-{count}")
         if not (folder / "home" / "results.sqlite").exists():
@@ -213,7 +215,7 @@ class _Bench:
 
 
 def report_of(found: Found, *, count: int) -> Report:
-    """The same as a report."""
+    """Return the measured figures as a report."""
     blocks: list[Block] = [_table(found.runs, count)]
     if mark := _mark(found.runs):
         blocks.append(Points("What it must reach", (mark.sentence,)))
@@ -233,7 +235,7 @@ def report_of(found: Found, *, count: int) -> Report:
 
 
 def _overheads(runs: Sequence[tuple[int, RunFigures]], workers: int) -> list[float]:
-    """Time for an image against `fieldray screen` in the same round."""
+    """Return the time per image divided by that of `fieldray screen`, for each round."""
     alone = {number: run.images_per_s for number, run in runs if not run.workers}
     return [alone[number] / run.images_per_s for number, run in runs if run.workers == workers and number in alone]
 

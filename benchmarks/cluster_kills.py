@@ -1,4 +1,4 @@
-"""An archive, and a sweep of short trainings, whose processes are killed at random until they are done all the same."""
+"""Kills of random processes of an archive, and of a sweep of short trainings, until both are done all the same."""
 
 from __future__ import annotations
 
@@ -66,11 +66,10 @@ trials = {trials}
 def kill_archive(
     images: Path, folder: Path, options: Sequence[str], expected: Said, *, kills: int, seed: int, notify: Notify
 ) -> dict[str, Any]:
-    """An archive with two workers, one of whose processes is killed again and again until `kills` were.
+    """Screen an archive with two workers, and kill random processes `kills` times.
 
-    Returns what was killed, how often the driver was started, what came of the images, and the sentences to say of it.
-
-    Raises ScreeningFailed where it ends otherwise.
+    Returns the killed processes, the number of the driver's starts, the results of the images, and sentences for the
+    report. Raises ScreeningFailed if the archive fails.
     """
     shutil.rmtree(folder, ignore_errors=True)
     chance, killed, starts = random.Random(seed), Counter[str](), 0
@@ -102,11 +101,10 @@ def kill_archive(
 
 
 def kill_sweep(folder: Path, *, trials: int, kills: int, seed: int, notify: Notify) -> dict[str, Any]:
-    """A sweep of real, short trainings with two workers, of which `kills` are killed; then the same sweep again.
+    """Run a sweep of short trainings with two workers, and kill workers `kills` times; then start the sweep again.
 
-    Returns how its trials ended, what a second start of it did, and the sentences to say of it.
-
-    Raises ScreeningFailed where the program ends otherwise than well.
+    Returns the ends of the trials, the work of the second start, and sentences for the report. Raises ScreeningFailed
+    if the sweep fails.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -153,7 +151,9 @@ def _sweep(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def _killed_one(pid: int, role: str, chance: random.Random) -> int:
-    """Kill the driver, or a scheduler or worker that it started; how many were: there may be none now."""
+    """Kill the driver, or a scheduler or worker that it started. Returns the number of killed processes, which may be
+    0.
+    """
     with contextlib.suppress(psutil.Error, IndexError):
         driver = psutil.Process(pid)
         chance.choice([driver] if role == "driver" else nodes_of(driver, role)).kill()
@@ -162,12 +162,12 @@ def _killed_one(pid: int, role: str, chance: random.Random) -> int:
 
 
 def nodes_of(process: psutil.Process, role: str) -> list[psutil.Process]:
-    """The schedulers or workers of a cluster that a process started, and that run. Raises psutil.Error."""
+    """Return the running schedulers or workers that a process started. Raises psutil.Error."""
     return [child for child in process.children(recursive=True) if _role_of(child) == role]
 
 
 def _role_of(process: psutil.Process) -> str:
-    """What a process of a cluster was told to be; empty for another one."""
+    """Return the role of a cluster's process; "" for another process."""
     with contextlib.suppress(psutil.Error):
         line = process.cmdline()
         return str(json.loads(line[-1])["role"]) if "fieldray_cluster.node_main" in line else ""

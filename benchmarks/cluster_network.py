@@ -1,7 +1,7 @@
-"""An archive on three computers that are network namespaces of this one, joined by links of 100 Mbit/s.
+"""An archive on three computers, which are network namespaces of this one with links of 100 Mbit/s.
 
-The scheduler and the driver are in the first one; the two others join, and see no image: images are sent, encrypted.
-On the way all links are cut for half a minute, and later one computer is gone for good.
+Scheduler and driver are on the first computer. The two others see no image file: images are sent to them, encrypted.
+During the run all links are cut for half a minute, and later one computer is lost for good.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _START_S: Final = 60.0
 def network_run(
     images: Path, folder: Path, options: Sequence[str], expected: Said, *, count: int, notify: Notify
 ) -> dict[str, Any]:
-    """Screen the images there, with the cut and the loss; figures, and the sentences to say of them.
+    """Screen the images with a cut of all links and the loss of a computer. Returns figures and sentences for the
+    report.
 
     Raises NotPermitted, ScreeningFailed.
     """
@@ -95,7 +96,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _cut(
     computers: Namespaces, driver: subprocess.Popen[bytes], rows: Iterator[int], count: int, notify: Notify
 ) -> float:
-    """Cut all links for a while; seconds from their return to the next result."""
+    """Cut all links for a while. Returns the seconds from their return to the next result."""
     _reach(driver, rows, round(_CUT_AT * count))
     notify("network: all links are cut")
     for number in (1, 2):
@@ -113,7 +114,7 @@ def _cut(
 def _lose(
     computers: Namespaces, driver: subprocess.Popen[bytes], rows: Iterator[int], count: int, notify: Notify
 ) -> float:
-    """Lose the second computer; when that was."""
+    """Remove the second computer. Returns the time of the loss."""
     _reach(driver, rows, round(_GONE_AT * count))
     notify("network: one computer is gone")
     computers.link(2, is_up=False)
@@ -121,7 +122,7 @@ def _lose(
 
 
 def _rows(database: Path) -> Generator[int, None, None]:
-    """How many results there are, whenever it is asked."""
+    """Yield the current number of results, each time the generator is asked."""
     while not database.exists():
         yield 0
     with ResultQuery(database) as query:

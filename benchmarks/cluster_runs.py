@@ -1,4 +1,4 @@
-"""Runs of `fieldray screen` and `fieldray archive screen` as a person starts them, and what they said of each image."""
+"""Runs of `fieldray screen` and `fieldray archive screen` as a person starts them, and their results for each image."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ Said = dict[str, tuple[str, str, str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFigures:
-    """One run, as it is kept from one start of the benchmark to the next.
+    """The figures of one run, as they are kept between starts of the benchmark.
 
     Attributes
     ----------
     workers
-        0 for `fieldray screen`.
+        Number of workers; 0 for `fieldray screen`.
     total_s
-        From the start of the program to its end.
+        Seconds from the start of the program to its end.
     images_per_s
-        Of the images after the first tenth: without start and end of the program.
+        Rate after the first tenth of the images, without start and end of the program.
     curve
-        (Images that have results, memory of the driver in megabytes), from the start to the end.
+        Pairs of images with results and the driver's memory in megabytes, from start to end.
     differing
-        Images with another outcome than the first run of `fieldray screen` gave.
+        Number of images with another outcome than in the first run of `fieldray screen`.
     """
 
     workers: int
@@ -63,18 +63,18 @@ class RunFigures:
 
     @property
     def start_s(self) -> float:
-        """What is left of the time when the images are taken off at the steady rate."""
+        """The total time less the time of all images at the steady rate."""
         return self.total_s - self.images / self.images_per_s
 
     def memory_mb(self, first: float, last: float) -> float:
-        """The median of the driver's memory between two shares of the images."""
+        """Return the median of the driver's memory between two shares of the images."""
         found = [memory for done, memory in self.curve if first <= done / self.images <= last]
         return statistics.median(found) if found else 0.0
 
 
 @dataclass(eq=False, slots=True)
 class _Watch:
-    """How many results there are and how large the driver is, as time goes by."""
+    """Samples the number of results and the driver's memory over time."""
 
     database: Path
     began_s: float = field(default_factory=time.perf_counter)
@@ -94,7 +94,7 @@ class _Watch:
             self._query.close()
 
     def images_per_s(self, count: int) -> float:
-        """Between the first look at which a tenth was done and the first at which all was."""
+        """Return the rate between the first tenth of the images and the last one."""
         known = [(at_s, done) for at_s, done, _ in self.seen if done >= _WARM * count]
         if not known:
             raise ScreeningFailed("too few images to tell a rate")
@@ -110,7 +110,7 @@ class _Watch:
 
 
 def draw_sources(folder: Path) -> Path:
-    """A few drawn images as JPEG files. Raises OSError."""
+    """Draw a few images as JPEG files. Raises OSError."""
     folder.mkdir(parents=True)
     for number in range(_DRAWN):
         pixels = chest_phantom(_DRAWN_SIDE, _DRAWN_SIDE, number + 1, abnormal=number % 3 == 0)
@@ -119,7 +119,7 @@ def draw_sources(folder: Path) -> Path:
 
 
 def write_copies(folder: Path, sources: Sequence[Path], count: int) -> Path:
-    """`count` files that show what the sources show, each with bytes of its own; what is there already is left.
+    """Write `count` copies of the sources, each with bytes of its own. Existing files are kept.
 
     Raises OSError.
     """
@@ -138,18 +138,18 @@ def write_copies(folder: Path, sources: Sequence[Path], count: int) -> Path:
 
 
 def stored(home: Path) -> Said:
-    """What the newest run of a home says of each image: category, scores, and the hash of the file."""
+    """Return category, scores and file hash of each image in the newest run of a home."""
     with ResultQuery(home / "results.sqlite") as query:
         return {row.outcome.ref.key: _said(row.outcome) for row in query.answers(query.runs()[0].run_id)}
 
 
 def differences(one: Said, other: Said) -> int:
-    """How many images are not in both with the same outcome."""
+    """Return the number of images that are not in both runs with equal outcomes."""
     return sum(one.get(key) != other.get(key) for key in one.keys() | other.keys())
 
 
 def kept_of(home: Path, expected: Said) -> dict[str, int]:
-    """Of the newest run of a home: images that were lost, results there twice, and other outcomes than expected."""
+    """Return the numbers of lost images, of double results, and of unexpected outcomes in the newest run of a home."""
     said = stored(home)
     with ResultQuery(home / "results.sqlite") as query:
         rows = sum(1 for _ in query.answers(query.runs()[0].run_id))
@@ -158,7 +158,7 @@ def kept_of(home: Path, expected: Said) -> dict[str, int]:
 
 
 def kept_sentence(kept: Mapping[str, int]) -> str:
-    """The same in words."""
+    """Return the numbers of `kept_of` as a sentence."""
     return f"Lost {kept['lost']}, doubled {kept['doubled']}, other decisions {kept['differing']}."
 
 
@@ -172,7 +172,7 @@ def _said(outcome: Outcome) -> tuple[str, str, str]:
 
 
 def command_of(images: Path, folder: Path, options: Sequence[str], *, workers: int) -> list[str]:
-    """The command line over a folder of images; results go to `folder`."""
+    """Return the command line that screens a folder of images, with results in `folder`."""
     if not workers:
         return python_command("fieldray.__main__", "screen", str(images), "--device", "cpu", *options)
     own = ("--out", str(folder / "out"), "--workers", str(workers), "--device", "cpu")
@@ -180,7 +180,7 @@ def command_of(images: Path, folder: Path, options: Sequence[str], *, workers: i
 
 
 def started(command: Sequence[str], home: Path) -> subprocess.Popen[bytes]:
-    """The command with a home of its own; what it says on standard error is read later."""
+    """Start a command with a home of its own. Standard error is read later."""
     environment = {**os.environ, "FIELDRAY_HOME": str(home)}
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment)
 
@@ -188,7 +188,7 @@ def started(command: Sequence[str], home: Path) -> subprocess.Popen[bytes]:
 def started_aside(
     command: Sequence[str], home: Path, said: Path, *, cwd: Path | None = None
 ) -> subprocess.Popen[bytes]:
-    """The command with a home of its own; all that it says goes to a file."""
+    """Start a command with a home of its own. All output goes to a file."""
     home.parent.mkdir(parents=True, exist_ok=True)
     with said.open("wb") as stream:
         environment = {**os.environ, "FIELDRAY_HOME": str(home)}
@@ -196,7 +196,7 @@ def started_aside(
 
 
 def require_end(process: subprocess.Popen[bytes]) -> None:
-    """Wait for its end. Raises ScreeningFailed where it did not end with results."""
+    """Wait for the end of a process. Raises ScreeningFailed if it ends without results."""
     assert process.stderr
     said = process.stderr.read()
     if process.wait() not in COUNTED:
@@ -206,7 +206,7 @@ def require_end(process: subprocess.Popen[bytes]) -> None:
 def measure_run(
     images: Path, folder: Path, options: Sequence[str], *, workers: int, count: int, notify: Callable[[str], None]
 ) -> RunFigures:
-    """Run once from nothing; how far it is is told every minute. Raises ScreeningFailed."""
+    """Measure one run with a new home. The progress is reported every minute. Raises ScreeningFailed."""
     shutil.rmtree(folder, ignore_errors=True)  # of a benchmark that was ended
     watch = _Watch(folder / "home" / "results.sqlite")
     with (

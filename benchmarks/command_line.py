@@ -1,4 +1,4 @@
-"""`python -m benchmarks COMMAND`: the commands, from arguments to a report, and where the report goes."""
+"""The commands of `python -m benchmarks`: arguments, measurement, and the place of the report."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ Argument = tuple[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A command.
+    """A command of the benchmarks.
 
     Attributes
     ----------
     name
-        Of the command, and of the module of this package whose function `report` measures. It gets each argument by its
+        The name of the command, and of the module whose function `report` measures. The function gets each argument by
         name, and `notify`.
     paths
-        The code that its figures depend on, as pages name it.
+        The code that the figures depend on, as pages name it.
     takes
-        What the function gets beside its arguments: the `pack` that is measured as `model`, the options after -- as
-        `screen_options`, or all `options` and the console.
+        Further arguments of the function: `model` for the measured `pack`, `screen_options` for options after --, or
+        `options` and `console`.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Command:
     takes: str = ""
 
     def add_to(self, commands: argparse._SubParsersAction[Any], typed: str, screen_options: Sequence[str]) -> None:
-        """Add it; `typed` is the whole line as a page shows it."""
+        """Add the command to a parser. `typed` is the whole command line for the page."""
         epilog = "Options after -- are options of `fieldray screen`." if self.takes == "screen" else None
         parser = commands.add_parser(self.name, help=self.help, epilog=epilog)
         own = [parser.add_argument(name, **more).dest for name, more in self.arguments]
@@ -76,29 +76,29 @@ class Command:
 
 
 def _counts(text: str) -> tuple[int, ...]:
-    """`1,2,4` as numbers of 1 or more. Raises ArgumentTypeError."""
+    """Parse `1,2,4` as numbers of 1 or more. Raises ArgumentTypeError."""
     return tuple(map(number_from(1), text.split(",")))
 
 
 def _file_kinds(text: str) -> tuple[str, ...]:
-    """`JPEG,RLE` as kinds of files. Raises ArgumentTypeError."""
+    """Parse `JPEG,RLE` as kinds of files. Raises ArgumentTypeError."""
     return _chosen(text, tuple(KINDS))
 
 
 def _networks(text: str) -> tuple[str, ...]:
-    """`squeezenet,vgg16` as networks that a recipe may name. Raises ArgumentTypeError."""
+    """Parse `squeezenet,vgg16` as networks of a recipe. Raises ArgumentTypeError."""
     from fieldray_adapt.networks.architectures import NETWORKS  # only now: other commands need no toolchain
 
     return _chosen(text, tuple(NETWORKS))
 
 
 def _modes(text: str) -> tuple[str, ...]:
-    """`async,sync-join` as modes of a divided training. Raises ArgumentTypeError."""
+    """Parse `async,sync-join` as modes of a divided training. Raises ArgumentTypeError."""
     return _chosen(text, MODES)
 
 
 def _chosen(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    """However they are written."""
+    """Return the names in a comma-separated text as `known` spells them."""
     by_name = {name.lower(): name for name in known}
     asked = tuple(name.strip().lower() for name in text.split(","))
     if not set(asked) <= set(by_name):
@@ -107,7 +107,7 @@ def _chosen(text: str, known: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _low_and_high(text: str) -> tuple[float, float]:
-    """`1-7` as (1.0, 7.0)."""
+    """Parse `1-7` as (1.0, 7.0)."""
     low, _, high = text.partition("-")
     try:
         found = float(low), float(high or low)
@@ -119,7 +119,7 @@ def _low_and_high(text: str) -> tuple[float, float]:
 
 
 def _amount(text: str) -> float:
-    """A number of 0 or more. Raises ArgumentTypeError."""
+    """Parse a number of 0 or more. Raises ArgumentTypeError."""
     try:
         amount = float(text)
     except ValueError:
@@ -313,7 +313,7 @@ COMMANDS: Final = (
 
 
 def run(arguments: Sequence[str], *, console: Console | None = None) -> int:
-    """Run one command; the exit code (see `fieldray.cli`)."""
+    """Run one command. Returns the exit code (see `fieldray.cli`)."""
     own, more = list(arguments), []
     if "--" in arguments and any(one.name == arguments[0] and one.takes == "screen" for one in COMMANDS):
         end = arguments.index("--")
@@ -328,7 +328,7 @@ def run(arguments: Sequence[str], *, console: Console | None = None) -> int:
 def _written(
     measured: Callable[[argparse.Namespace, Console], Report], typed: str, paths: Sequence[str]
 ) -> Callable[[argparse.Namespace, Console], int]:
-    """Measure, print the report, and write it where it was asked for."""
+    """Return a function that measures, prints the report, and writes it where the arguments say."""
 
     def run_command(options: argparse.Namespace, console: Console) -> int:
         from benchmarks.reports import PageRefused, plan_page, write, write_page

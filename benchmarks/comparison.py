@@ -1,6 +1,6 @@
-"""How well a prior image is laid over the current one, and whether what changed is found: on real pairs, known warps.
+"""The accuracy of laying a prior image over the current one, and of finding changes: on known warps, and on real pairs.
 
-What is measured on warped copies has an exact truth. For two different X-rays of a patient nobody knows it to a pixel.
+A warped copy has an exact truth. For two X-rays of a patient nobody knows the truth to a pixel.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _EVERY: Final = 32  # pixels of the lungs: errors of neighbours are alike
 
 @dataclass(eq=False, slots=True)
 class Found:
-    """Everything that was measured, one entry per image, pair or match."""
+    """The measurements: one entry for each image, pair or match."""
 
     errors_px: list[NDArray[np.float64]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Found:
 
 
 def report(data: Path, *, part: Part, limit: int, notify: Notify) -> Report:
-    """Measure `limit` pairs of a part."""
+    """Measure `limit` pairs of a part, and return the report."""
     pairs = read_pairs(data, part, limit=limit, notify=notify)
     generator, found = np.random.default_rng(2026), Found()
     for index, pair in enumerate(pairs):
@@ -110,7 +110,7 @@ def _measure_others(pair: Pair, pairs: Sequence[Pair], generator: np.random.Gene
 
 
 def _finds_opacity(prior: FramedImage, current: FramedImage, generator: np.random.Generator) -> bool:
-    """Whether an opacity inserted in the current image is told: aligned again with it."""
+    """Return whether an opacity inserted in the current image is reported, after a new alignment."""
     image, core = with_opacity(current, generator)
     done = compare(prior, image)
     regions = done.aligned.regions if done.aligned else ()
@@ -118,7 +118,7 @@ def _finds_opacity(prior: FramedImage, current: FramedImage, generator: np.rando
 
 
 def _covers(region: ChangeRegion, core: Mask) -> bool:
-    """Whether the middle of the region lies in the core of the opacity, or the middle of the core in the region."""
+    """Return whether the centre of a region lies in the core of an opacity, or the core's centre in the region."""
     box = region.box
     rows, columns = np.nonzero(core)
     middle = rows.mean(), columns.mean()
@@ -213,7 +213,7 @@ def _figures(found: Found, errors: NDArray[np.float64]) -> Table:
 
 
 def _share(hits: Sequence[tuple[bool, str]]) -> str:
-    """Of hits, each with its patient."""
+    """Format the share of hits. Each hit has its patient, for the interval."""
     if not hits:
         return "-"
     found = metrics.share(np.array([hit for hit, _ in hits]), patients=[patient for _, patient in hits])

@@ -1,15 +1,15 @@
-"""Who takes part, the program, the usual script and the limit, and the rounds that they run.
+"""The contestants of a speed comparison (the program, the usual script and the limit), and their rounds.
 
-Each lives in a process of its own, so that nothing it imports reaches the other, and does the same kind of file
-directly after the other. A ratio is taken within one round: whatever else the machine does then falls on both alike.
+Each contestant is a process of its own, so that its imports do not affect the others. Contestants process files of one
+kind directly after each other. A ratio is taken within a round, in which other load of the computer affects all alike.
 
-Each answers two messages:
+Each contestant answers two messages:
 
-open  body: first: files to warm up with; pack and what of it is allowed: the program's; arrays model, lungs: the
-      networks of the script (the classifier alone) and of the limit
-      -> body: detail (what it is, with versions)
-read  body: paths, and the folder that they are in under many names
-      -> body: seconds, cpu_s (None where not known), files, failed, detail
+    open  body: first: files for the warm-up; pack, allow_older, allow_legacy for the program; arrays model, lungs: the
+          networks of the script (the classifier alone) and of the limit
+          -> body: detail (name and versions)
+    read  body: paths, and the folder that has them under many names
+          -> body: seconds, cpu_s (None if not known), files, failed, detail
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Notify = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One run: `cpu_s` is None where it is not known; `detail` is what the contestant says about it."""
+    """The figures of one run. `cpu_s` is None if not known; `detail` is a remark of the contestant."""
 
     seconds: float
     cpu_s: float | None
@@ -57,25 +57,25 @@ class Run:
 
     @property
     def images_per_s(self) -> float:
-        """Images per second, of all that it was given."""
+        """Images per second, failed ones included."""
         return self.files / self.seconds
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Contestant:
-    """One who takes part, whose process is running."""
+    """A contestant whose process is running."""
 
     name: str
     detail: str
     child: Child
 
     def run(self, paths: Sequence[Path], *, folder: Path) -> Run:
-        """Process the files: script and limit these, the program the whole folder. Raises ScreeningFailed."""
+        """Process files. Script and limit process `paths`, the program the whole folder. Raises ScreeningFailed."""
         body = {"ask": "read", "paths": [str(path) for path in paths], "folder": str(folder)}
         return Run(**_answered(self.child, Message(body)))
 
     def peak_mb(self, paths: Sequence[Path], *, folder: Path) -> float:
-        """Peak memory in megabytes of all its processes while it processes these files."""
+        """Return the peak memory in megabytes of all its processes during the processing of these files."""
         with watched(self.child.pid or 0) as watch:
             self.run(paths, folder=folder)
         return watch.pss_mb
@@ -83,7 +83,7 @@ class Contestant:
 
 @contextlib.contextmanager
 def opened(name: str, service: str, opening: Message) -> Iterator[Contestant]:
-    """Who answers by a service ("module:function"), warmed up. Raises ScreeningFailed."""
+    """Yield the contestant of a service ("module:function") after its warm-up. Raises ScreeningFailed."""
     child = Child(service, command=child_command)
     try:
         child.start()
@@ -103,10 +103,14 @@ def _answered(child: Child, message: Message) -> Mapping[str, Any]:
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Results:
-    """Runs by contestant and kind (or MIXED), a round each; peak memory and details by contestant.
+    """The runs by contestant and kind of file, one for each round; peak memory and details by contestant.
 
-    whole_cpu_s is what whole processes, from their start to their end, spent on an image of the mixed archive.
-    first_result_s is from starting the program to its first result, a few times.
+    Attributes
+    ----------
+    whole_cpu_s
+        CPU seconds of whole processes, from start to end, for an image of the mixed archive.
+    first_result_s
+        Seconds from the start of the program to its first result, measured a few times.
     """
 
     archive: Archive
@@ -117,32 +121,32 @@ class Results:
     first_result_s: Sequence[float] = ()
 
     def add(self, name: str, kind: str, run: Run) -> None:
-        """Keep one run."""
+        """Add a run."""
         self.runs.setdefault((name, kind), []).append(run)
 
     def has(self, name: str, kind: str = MIXED) -> bool:
-        """Whether that contestant processed every one of those files."""
+        """Return whether a contestant processed all files of a kind."""
         runs = self.runs.get((name, kind), ())
         return bool(runs) and not any(run.failed for run in runs)
 
     def images_per_s(self, name: str, kind: str = MIXED) -> float:
-        """Images per second, median over the rounds."""
+        """Return the images per second: the median over the rounds."""
         return statistics.median(run.images_per_s for run in self.runs[name, kind])
 
     def times_as_fast(self, kind: str = MIXED) -> float | None:
-        """How many times as fast as the script the program is: the median of the rounds; None where one has no rate."""
+        """Return the program's rate divided by the script's: the median over the rounds. None if a rate is missing."""
         if not (self.has(PROGRAM, kind) and self.has(SCRIPT, kind)):
             return None
         pairs = zip(self.runs[PROGRAM, kind], self.runs[SCRIPT, kind], strict=True)
         return statistics.median(one.images_per_s / two.images_per_s for one, two in pairs)
 
     def cpu_s(self, name: str, kind: str = MIXED) -> float | None:
-        """CPU seconds per image, median over the rounds; None where not known."""
+        """Return the CPU seconds per image: the median over the rounds. None if not known."""
         spent = [run.cpu_s / run.files for run in self.runs.get((name, kind), ()) if run.cpu_s is not None]
         return statistics.median(spent) if spent else None
 
     def cpu_ratio(self, one: str, other: str, kind: str = MIXED) -> float | None:
-        """CPU seconds an image of `one` in those of `other`: the median of the rounds; None where one is not known."""
+        """Return the CPU seconds per image of one contestant divided by another's: the median over the rounds."""
         rounds = zip(self.runs.get((one, kind), ()), self.runs.get((other, kind), ()), strict=False)
         found = [
             first.cpu_s / first.files / (second.cpu_s / second.files)
@@ -160,20 +164,20 @@ def compare_runs(
     notify: Notify,
     most_s: float = math.inf,
 ) -> Results:
-    """Run all for some rounds, then measure the memory of program and script. Raises ScreeningFailed.
+    """Run all contestants for some rounds, then measure the memory of program and script. Raises ScreeningFailed.
 
     Parameters
     ----------
     opening
-        With which all are opened. The order of the rounds rotates.
+        The message that opens the contestants. Their order rotates.
     archive
-        The files that all process; the limit those of the usual kinds.
+        The files to process; the limit processes the usual kinds only.
     repeats
-        The number of rounds.
+        Number of rounds.
     notify
-        Hears what is being done.
+        Receives messages about the progress.
     most_s
-        No further round begins when this many seconds are over.
+        Seconds after which no further round begins.
     """
     began_s, results = time.monotonic(), Results(archive=archive)
     with contextlib.ExitStack() as ends:
@@ -203,14 +207,14 @@ def compare_runs(
 
 
 def _mixed(one: Contestant, archive: Archive, results: Results) -> Run:
-    """The program reads the mixed files as they lie; the others take as long as for one kind after another."""
+    """Return the run for the mixed archive. For all but the program it is the sum over the kinds."""
     if one.name == PROGRAM:
         return one.run((), folder=archive.mixed_folder)
     return together([results.runs[one.name, kind][-1] for kind in USUAL if kind in archive.files])
 
 
 def together(runs: Sequence[Run]) -> Run:
-    """Several runs, one after another, as one."""
+    """Return the sum of several runs."""
     spent_s = [run.cpu_s for run in runs if run.cpu_s is not None]
     return Run(
         seconds=sum(run.seconds for run in runs),
@@ -221,5 +225,5 @@ def together(runs: Sequence[Run]) -> Run:
 
 
 def _largest(archive: Archive) -> list[Path]:
-    """The largest file of each kind: it decides how much memory a script needs."""
+    """Return the largest file of each kind, which decides the memory that a script needs."""
     return [max(files, key=lambda file: file.pixels).path for files in archive.files.values()]

@@ -1,7 +1,7 @@
-"""Whether reading at a reduced resolution changes decisions: every image is read both ways and run.
+"""Changes of decisions by reading at a reduced resolution: every image is read in both ways and screened.
 
-A borderline image is decided by a finer reading, as in screening. Images below a megapixel would hardly be reduced;
-they are enlarged first, given a detector's grain, and written as one kind of file after another.
+A borderline image is decided by a finer reading, as in screening. Images below a megapixel would hardly be reduced.
+They are enlarged, get the grain of a detector, and are written as one kind of file after another.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ Notify = Callable[[str], None]
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Program:
-    """What screens an image: the run's settings, workers, and what says which device runs the classifier."""
+    """The screening of an image: settings, workers, and the choice of the device."""
 
     assessment: Assessment
     workers: Workers
     engine: Engine
 
     def screened(self, ref: ImageRef, *, in_full: bool) -> Outcome:
-        """What screening makes of an image, read as far as needed or in full."""
+        """Return the outcome of an image, read as far as needed, or in full."""
         return screen_image(
             ref,
             assessment=self.assessment,
@@ -66,10 +66,10 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One label of one image: calibrated scores, decisions, and whether it was screened; reduced, then in full.
+    """One label of one image, read at reduced resolution and in full: calibrated scores and decisions.
 
-    An image that was refused has the score nan and the decision `not_assessed`. `is_close` says that the reduced
-    reading was borderline, so that the first of each pair is of a finer one.
+    A refused image has the score nan and the decision `not_assessed`. `is_close` tells that the reduced reading was
+    borderline, so that the first value comes from a finer reading.
     """
 
     kind: str
@@ -81,22 +81,22 @@ class Pair:
 
     @property
     def is_equal(self) -> bool:
-        """Whether a person sees the same: the same decision, or refused both times."""
+        """Whether the user sees no difference: equal decisions, or refused in both ways."""
         return self.is_screened in ((True, True), (False, False)) and len(set(self.decisions)) == 1
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Compared:
-    """All pairs, and counts.
+    """All pairs, with counts.
 
     Attributes
     ----------
     pairs
-        One per image and label.
+        One for each image and label.
     images
-        By kind of file.
+        Number of images by kind of file.
     unread
-        By reason: the images that could not be read both ways.
+        Number of images that could not be read in both ways, by reason.
     """
 
     pairs: list[Pair] = field(default_factory=list)
@@ -105,13 +105,13 @@ class Compared:
 
     @property
     def differences(self) -> NDArray[np.float64]:
-        """Absolute differences of the calibrated scores, where the image was screened both times."""
+        """The absolute differences of the calibrated scores, for images that were screened in both ways."""
         found = [abs(pair.scores[0] - pair.scores[1]) for pair in self.pairs if all(pair.is_screened)]
         return np.array(found or [0.0])
 
     @property
     def equal_share(self) -> float:
-        """The share of pairs that are equal, 0..1."""
+        """The share of equal pairs, 0..1."""
         return sum(pair.is_equal for pair in self.pairs) / len(self.pairs)
 
     @property
@@ -121,7 +121,7 @@ class Compared:
 
 
 def report(model: Model, *, folder: Path, most: int, kinds: Sequence[str], notify: Notify) -> Report:
-    """Compare reading reduced with reading in full, of so many images at most.
+    """Compare reduced and full reading of at most `most` images, and return the report.
 
     Raises BackendProblem, UsageProblem (nothing_to_measure).
     """
@@ -147,22 +147,20 @@ def compare(
     notify: Notify,
     kinds: Sequence[str] = (),
 ) -> Compared:
-    """Screen the images of a folder both ways.
+    """Screen the images of a folder in both ways.
 
     Parameters
     ----------
-    folder
-        Where the images are.
     program
-        What screens them.
+        Screens the images.
     most
-        The largest number of images.
+        Largest number of images.
     cores
-        How many images are read at once.
+        Number of images read at once.
     notify
-        Hears what is being done.
+        Receives messages about the progress.
     kinds
-        What images that have to be enlarged are written as, in turn; all kinds if empty.
+        Kinds of files as which enlarged images are written, in turn; all if empty.
 
     Raises
     ------
@@ -183,9 +181,9 @@ def compare(
 def _both(
     item: tuple[int, ImageRef], *, place: Path, program: Program, kinds: Sequence[ImageKind]
 ) -> tuple[str, tuple[Outcome, ...]]:
-    """The kind of an image and what came of it both ways, nothing if it is no image to begin with.
+    """Return the kind of an image and its outcomes in both ways; no outcomes if it is no image.
 
-    A file that had to be written for this is removed.
+    A file that was written for this is removed.
     """
     number, source = item
     ages = program.assessment.model.manifest.accepted.ages_years
@@ -210,7 +208,7 @@ def _add(compared: Compared, kind: str, outcomes: tuple[Outcome, ...], assessmen
 
 
 def pair_of(kind: str, label: str, reduced: Outcome, in_full: Outcome) -> Pair:
-    """One label of an image that was screened or refused, read reduced and in full."""
+    """Return one label of an image that was screened or refused, read at reduced resolution and in full."""
     sides = [_label_of(outcome, label) for outcome in (reduced, in_full)]
     return Pair(
         kind,
@@ -238,7 +236,7 @@ def _batches(refs: Iterator[ImageRef]) -> Iterator[list[tuple[int, ImageRef]]]:
 def _large_enough(
     ref: ImageRef, number: int, place: Path, kinds: Sequence[ImageKind], *, age_years: int | None
 ) -> tuple[str, ImageRef] | None:
-    """The image itself, or a larger one written in the kind whose turn it is; None if it cannot be read."""
+    """Return the image, or a larger copy written as the kind whose turn it is. None if the image cannot be read."""
     try:
         shown = read_image(ref)
     except InputProblem:
@@ -257,7 +255,7 @@ FEWEST_IMAGES: Final = 1000
 
 
 def decision_report(compared: Compared, *, pack: str, images: str) -> Report:
-    """Tables, marks and notes; `compared` holds at least one pair."""
+    """Return the report. `compared` has at least one pair."""
     marks = _marks(compared)
     notes = [
         f"Run on {images} with {pack}. Each image is read twice, at the resolution that screening needs and in full; "
@@ -314,7 +312,7 @@ def _row(kind: str, images: int, compared: Compared) -> tuple[str, ...]:
 
 
 def _decisions(compared: Compared) -> Table:
-    """How often each decision became which other one."""
+    """Return a table of the decisions of the reduced reading against those of the full one."""
     counts = Counter(
         tuple(
             decision if screened else "refused"

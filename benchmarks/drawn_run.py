@@ -1,4 +1,4 @@
-"""A run of as many images as asked for, in the store alone: drawn chests, people who do not exist, no image files.
+"""A run of any number of drawn images in the results database, without image files.
 
 The results are saved as a batch saves them, by `ResultStore.save_all`, with thumbnail, heat map and lungs.
 """
@@ -31,7 +31,7 @@ _GIVEN: Final = ("Ana", "Boris", "Carla", "Dmytro", "Elif", "Finn", "Grace", "Hu
 
 
 class DrawnRun:
-    """Outcomes by number: always the same for a seed. So many chests are drawn and used in turn."""
+    """Outcomes by number, equal for equal seeds. A few chests are drawn and used in turn."""
 
     def __init__(self, model: Model, *, seed: int = 1, drawn: int = 24) -> None:
         self.spec = RunSpec(
@@ -51,7 +51,10 @@ class DrawnRun:
         self._chests = [(thumbnail(image), lungs) for image, lungs in map(_chest, range(drawn))]
 
     def save(self, database: Path, count: int, *, progress: Callable[[int], None]) -> int:
-        """Save so many results in a run that was broken off; its id. `progress` gets how many there are."""
+        """Save `count` results in an unfinished run. Returns the run's id.
+
+        `progress` receives the number of results.
+        """
         with ResultStore(database) as store:
             run_id = store.open_run(self.spec)
             for start in range(0, count, _AT_ONCE):
@@ -62,11 +65,11 @@ class DrawnRun:
         return run_id
 
     def outcomes(self, start: int, end: int) -> Iterator[Outcome]:
-        """Those with these numbers."""
+        """Yield the outcomes from number `start` to `end`."""
         return map(self.outcome, range(start, end))
 
     def outcome(self, number: int) -> Outcome:
-        """Three images a patient, in one or two studies; one in thirty is refused."""
+        """Return an outcome. A patient has three images in one or two studies, and one image in thirty is refused."""
         draws, person = random.Random(f"{self._seed} {number}"), random.Random(f"{self._seed} {number // 3}")
         content = f"{draws.getrandbits(256):064x}"
         day = f"{person.randrange(2012, 2026)}{person.randrange(1, 13):02}{person.randrange(1, 29):02}"
@@ -115,7 +118,7 @@ class DrawnRun:
 
 
 def _chest(number: int) -> tuple[Image, LungFields]:
-    """A chest and its lungs, as a lung-field pack would find them."""
+    """Draw a chest and its lungs, as a lung-field pack would find them."""
     rows, columns = (1024, 860) if number % 2 else (960, 960)
     pixels = chest_phantom(rows, columns, number, abnormal=number % 3 == 0)
     lungs = LungFields(

@@ -1,6 +1,6 @@
-"""One image written as a file of any kind that an archive may hold, at any size; DICOM in every transfer syntax.
+"""An image written as a file of any kind and size, DICOM in every transfer syntax, for measurements and tests.
 
-For measurements and tests. The program itself never changes an image.
+The program itself never changes an image.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ GreyImage = NDArray[np.uint16]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageKind:
-    """A kind of file: DICOM in a transfer syntax, or a PNG or JPEG (`form`); grey levels of `bits` bits."""
+    """A kind of file: DICOM in a transfer syntax, PNG or JPEG (`form`), with grey levels of `bits` bits."""
 
     name: str
     bits: int = 12
@@ -97,11 +97,10 @@ KINDS: Final[Mapping[str, ImageKind]] = {
 
 
 def write_image(stem: Path, image: GreyImage, kind: ImageKind, *, number: int, age_years: int | None = None) -> Path:
-    """Write a 12-bit image (rows, columns) as `stem` with the kind's suffix; `number` names the study.
+    """Write a 12-bit image (rows, columns) to the path `stem` with the suffix of the kind. Returns the path.
 
-    A DICOM file says that the patient is of this age; a child's without it.
-
-    Raises OSError, and ValueError or ImportError where the encoder cannot.
+    `number` names the study. A DICOM file has this age of the patient, by default a child's. Raises OSError, and
+    ValueError or ImportError if the encoder fails or is missing.
     """
     values = _in_bits(image, kind.bits)
     if kind.syntax is None:
@@ -134,14 +133,14 @@ def _encoded(values: NDArray[Any], form: str) -> bytes:
 
 
 def read_image(ref: ImageRef) -> NDArray[np.uint8]:
-    """An image as it is shown, at full resolution. Raises Unreadable, Unusable."""
+    """Read an image as it is shown, at full resolution. Raises Unreadable, Unusable."""
     return to_display(decode(read_bytes(ref), ref))
 
 
 def enlarged(shown: NDArray[np.uint8], *, megapixels: float, seed: int) -> GreyImage:
-    """An image (rows, columns) of this size in 12 bits, with a detector's grain.
+    """Return an image (rows, columns) enlarged to a size, with 12 bits and the grain of a detector.
 
-    Without the grain an enlarged image would be far easier for every lossless codec than one from a detector.
+    Without grain an enlarged image would be much easier for a lossless codec than one from a detector.
     """
     rows, columns = shown.shape
     factor = (megapixels * 1e6 / (rows * columns)) ** 0.5
@@ -155,10 +154,10 @@ def enlarged(shown: NDArray[np.uint8], *, megapixels: float, seed: int) -> GreyI
 
 
 def save_dicom(dataset: Dataset, path: Path, transfer_syntax: UID) -> None:
-    """Write an uncompressed little-endian data set in this transfer syntax; the data set is changed.
+    """Write an uncompressed little-endian data set in a transfer syntax. The data set is changed.
 
-    JPEG baseline takes 8-bit pixels only. Raises OSError, ValueError for what an encoder refuses, and ImportError
-    where none is installed.
+    JPEG baseline takes 8-bit pixels only. Raises OSError, ValueError if an encoder refuses the image, and ImportError
+    without an encoder.
     """
     if transfer_syntax in _JPEGLS_ERROR and find_spec("jpeg_ls") is None:
         import imagecodecs
@@ -185,20 +184,20 @@ def save_dicom(dataset: Dataset, path: Path, transfer_syntax: UID) -> None:
 
 
 def set_pixels(dataset: Dataset, values: NDArray[Any]) -> None:
-    """Make these values the uncompressed pixel data (PS3.5 8.1.2), of an even length."""
+    """Set the uncompressed pixel data (PS3.5 8.1.2), padded to an even length."""
     data = values.tobytes()
     dataset.PixelData = data + b"\0" * (len(data) % 2)
     dataset["PixelData"].VR = "OB" if dataset.BitsAllocated == 8 else "OW"
 
 
 def put_frame(dataset: Dataset, codestream: bytes) -> None:
-    """Make one compressed frame the pixel data (PS3.5 A.4)."""
+    """Set one compressed frame as the pixel data (PS3.5 A.4)."""
     dataset.PixelData = encapsulate([codestream])
     dataset["PixelData"].VR, dataset["PixelData"].is_undefined_length = "OB", True
 
 
 def _stored(dataset: Dataset) -> NDArray[Any]:
-    """The stored values: (rows, columns), or (rows, columns, 3)."""
+    """Return the stored values: (rows, columns), or (rows, columns, 3)."""
     shape = (dataset.Rows, dataset.Columns, 3) if dataset.SamplesPerPixel == 3 else (dataset.Rows, dataset.Columns)
     kind = np.uint8 if dataset.BitsAllocated == 8 else np.dtype("<u2")
     return np.frombuffer(dataset.PixelData, kind)[: int(np.prod(shape))].reshape(shape)

@@ -1,7 +1,7 @@
-"""The limit: the least CPU time that an image needs with the decoders that can be installed.
+"""The limit of the speed comparison: the least CPU time for an image with decoders that can be installed.
 
-One reading at the step that both networks need, by the fastest decoder of each kind of file, the SHA-256 of the bytes,
-and one run of the lung network and of the classifier. No check, no search for lungs, no database.
+An image is read once at the step that both networks need, by the fastest decoder of its kind. Then the SHA-256 of the
+bytes is computed, and the lung network and the classifier run once. Nothing is checked or stored.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CROP_SHARE: Final = 0.6  # of the image's height and width, where lungs are cro
 
 
 class LimitService:
-    """The child's side (messages: see `contestants`); arrays of the opening message: model, and lungs if any."""
+    """The service of the child process (messages: see `contestants`)."""
 
     def __init__(self) -> None:
         self._networks: list[tuple[Any, Any]] = []
@@ -75,7 +75,7 @@ class LimitService:
 
 
 def read_reduced(data: bytes, side: float) -> NDArray[np.float32]:
-    """Pixels (rows, columns) of a file of a usual kind, at the largest step that leaves `side` pixels each way."""
+    """Return the pixels (rows, columns) of a file at the largest reduction that leaves `side` pixels each way."""
     if data[:2] == b"\xff\xd8":
         image = Picture.open(io.BytesIO(data))
         step = _step(image.size, side, JPEG_REDUCTIONS)

@@ -1,4 +1,4 @@
-"""Computers that are network namespaces of this one, each with a link of a shaped rate to a bridge (Linux, as root)."""
+"""Computers made of network namespaces of this one, each with a rate-limited link to a bridge (Linux, as root)."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ NETWORK: Final = "10.77.0"
 
 
 class NotPermitted(Exception):
-    """This computer does not let this user make network namespaces; the message says why."""
+    """This user may not make network namespaces on this computer; the message says why."""
 
 
 class Namespaces:
-    """So many computers, counted from 0, and the bridge between them (see `namespaces`)."""
+    """A number of computers, counted from 0, and the bridge between them."""
 
     def __init__(self, count: int) -> None:
         self._bridge = f"fieldray-{os.getpid()}"
         self.names: Final = [f"{self._bridge}-{number}" for number in range(count)]
 
     def address(self, number: int) -> str:
-        """Of a computer."""
+        """Return the address of a computer."""
         return f"{NETWORK}.{number + 1}"
 
     def command(self, number: int, words: Sequence[str]) -> list[str]:
-        """What runs a command on a computer."""
+        """Return the command line that runs a command on a computer."""
         return ["ip", "netns", "exec", self.names[number], *words]
 
     def link(self, number: int, *, is_up: bool) -> None:
-        """Cut a computer's link, or put it back."""
+        """Cut a computer's link, or restore it."""
         _output("ip", "-n", self._bridge, "link", "set", f"to{number}", "up" if is_up else "down")
 
     def received_mb(self, number: int) -> float:
-        """What went over its link to a computer."""
+        """Return the megabytes that a computer received over its link."""
         counter = f"/sys/class/net/to{number}/statistics/tx_bytes"
         return int(_output("ip", "netns", "exec", self._bridge, "cat", counter)) / 2**20
 
     def make(self, *, rate_mbit: int) -> None:
-        """Make them. Raises NotPermitted."""
+        """Make the namespaces, links and bridge. Raises NotPermitted."""
         _output("ip", "netns", "add", self._bridge)
         _output("ip", "-n", self._bridge, "link", "add", "bridge0", "type", "bridge")
         _output("ip", "-n", self._bridge, "link", "set", "bridge0", "up")
@@ -59,7 +59,7 @@ class Namespaces:
                 _output("tc", "-n", space, "qdisc", "add", "dev", device, *shape)
 
     def remove(self) -> None:
-        """Remove what was made of them."""
+        """Remove everything that `make` made."""
         for name in (*self.names, self._bridge):
             with contextlib.suppress(NotPermitted):
                 _output("ip", "netns", "delete", name)
@@ -67,7 +67,7 @@ class Namespaces:
 
 @contextlib.contextmanager
 def namespaces(count: int, *, rate_mbit: int) -> Iterator[Namespaces]:
-    """Computers that are there within the block; what runs in them has to end before. Raises NotPermitted."""
+    """Make computers for the duration of the block, in which all their processes must end. Raises NotPermitted."""
     if sys.platform != "linux" or not shutil.which("ip") or not shutil.which("tc"):
         raise NotPermitted("network namespaces need Linux with ip and tc (the package iproute2)")
     made = Namespaces(count)

@@ -1,8 +1,7 @@
-"""The networks that engines are compared on: those of packs that ship, in float32 and int8.
+"""The networks on which engines are compared: those of shipped packs, in float32 and int8.
 
-The classifier's weights are read from its pack, and each batch normalisation is taken apart again by the pack's own
-golden images. The lung fields' separable convolutions cannot be read so: they get random weights and the pack's shape.
-Time does not depend on the values.
+The classifier's weights are read from its pack, and batch normalisation is separated again by the golden images. The
+lung network's separable convolutions cannot be read this way and get random weights. The time does not depend on them.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ from numpy.typing import NDArray
 from fieldray.domain.model import Model
 from fieldray.packs.verified import read_pack
 from fieldray_adapt.lungs.networks import compact_unet
-from fieldray_adapt.networks.architectures import convolutions, pack_channels, pack_weights, resnet50
-from fieldray_adapt.networks.quantise import OUTPUTS, quantise, to_float_file
+from fieldray_adapt.networks.architectures import channels_from_pack, read_convolutions, resnet50, weights_from_pack
+from fieldray_adapt.networks.quantise import OUTPUT_ROLES, quantise, to_float_file
 from fieldray_adapt.networks.specification import Specification, initial_weights
 
 _SEED: Final = 19
 _BLOCKS: Final = ((3, 4, 6, 3), (3, 4, 6))
-"""Of a whole ResNet50, and of one that ends a stage earlier."""
+"""Block counts of a whole ResNet50, and of one without the last stage."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class NetworkCase:
-    """A network, its images (n, rows, columns, channels) uint8, its files, and the pack that the program runs."""
+    """A network, its images (n, rows, columns, channels) uint8, its files, and its pack."""
 
     name: str
     specification: Specification
@@ -44,23 +43,23 @@ class NetworkCase:
 
 
 def classifier_case(folder: Path) -> NetworkCase:
-    """The ResNet50 of a pack. Raises PackProblem, UsageProblem (another network, or no golden images)."""
+    """Return the ResNet50 of a pack. Raises PackProblem, UsageProblem (another network, or no golden images)."""
     model = read_pack(folder).model
     spec = model.manifest.input
-    count = len(list(convolutions(model.files["litert"])))
+    count = len(list(read_convolutions(model.files["litert"])))
     known = (
         resnet50(height=spec.height, width=spec.width, labels=len(model.manifest.labels), blocks=blocks)
         for blocks in _BLOCKS
     )
     whole = next(one for one in known if sum(layer.kind == "conv" for layer in one.layers) == count)
-    network = whole.with_channels(pack_channels(folder, whole))
-    weights = {**initial_weights(network, seed=_SEED), **pack_weights(folder, network)}
-    _, weights["class_maps/kernel"], weights["class_maps/bias"] = list(convolutions(model.files["litert"]))[-1]
+    network = whole.with_channels(channels_from_pack(folder, whole))
+    weights = {**initial_weights(network, seed=_SEED), **weights_from_pack(folder, network)}
+    _, weights["class_maps/kernel"], weights["class_maps/bias"] = list(read_convolutions(model.files["litert"]))[-1]
     return _case(f"ResNet50 of {model.manifest.pack_id}", network, weights, model, int8_file=model.files["litert"])
 
 
 def lung_case(folder: Path) -> NetworkCase:
-    """The U-Net of a lung-field pack, with random weights. Raises PackProblem."""
+    """Return the U-Net of a lung-field pack, with random weights. Raises PackProblem."""
     model = read_pack(folder).model
     if model.manifest.lung_rules is None:
         raise ValueError(f"{folder} is no lung-field pack")
@@ -69,7 +68,7 @@ def lung_case(folder: Path) -> NetworkCase:
 
 
 def random_weights(network: Specification) -> dict[str, NDArray[np.float32]]:
-    """Weights whose batch normalisations do something, so that folding them is put to the test."""
+    """Return weights whose batch normalisations have an effect, so that folding them is tested."""
     generator, found = np.random.default_rng(_SEED), dict[str, NDArray[np.float32]]()
     for key, array in initial_weights(network, seed=_SEED).items():
         part = key.rpartition("/")[2]
@@ -95,7 +94,7 @@ def _case(
         int8_file, roles = integer.data, dict(integer.outputs)
     else:
         roles[role] = getattr(model.manifest.outputs, role)
-    others = tuple(known for known in OUTPUTS if known in network.outputs and known != role)
+    others = tuple(known for known in OUTPUT_ROLES if known in network.outputs and known != role)
     return NetworkCase(
         name=f"{name}, {network.height} px",
         specification=network,

@@ -1,4 +1,4 @@
-"""The child's side of `networks`: one engine with one network, on cores of its own."""
+"""The child process of the network comparison: one engine with one network, on its own cores."""
 
 from __future__ import annotations
 
@@ -24,10 +24,15 @@ _LEAST_CALLS: Final = 5
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Opening:
-    """What an engine opens: threads, images of a batch, and the network as a specification with weights, or as a file.
+    """The message that opens an engine: threads, batch size, and the network as a specification with weights, or as a
+    file.
 
-    outputs      its roles, the one that is compared first
-    file_output  the same by its place in the file (.tflite)
+    Attributes
+    ----------
+    outputs
+        Roles of the outputs; the first one is compared.
+    file_output
+        Index of the compared output in a .tflite file.
     """
 
     engine: str
@@ -42,7 +47,7 @@ class Opening:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Calls:
-    """Run these images (n, rows, columns, channels) uint8 in batches for so long, after warming up."""
+    """The message to run images (n, rows, columns, channels) uint8 in batches for some seconds, after a warm-up."""
 
     images: NDArray[np.uint8]
     seconds: float
@@ -50,7 +55,7 @@ class Calls:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Ran:
-    """Milliseconds of each call; the output compared, of each image (n, m)."""
+    """Milliseconds of each call, and the compared output of each image (n, m)."""
 
     batch_ms: tuple[float, ...]
     output: NDArray[np.float32]
@@ -61,14 +66,14 @@ RUN: Final = Call("run", Calls, Ran)
 
 
 class NetworkService:
-    """One engine, opened once."""
+    """A service with one engine, which is opened once."""
 
     def __init__(self) -> None:
         self._infer: Infer | None = None
         self._images = 1
 
     def open(self, opening: Opening) -> str:
-        """Be this engine from now on."""
+        """Open the engine."""
         pin(opening.threads)
         self._images = opening.images
         detail, self._infer = ENGINES[opening.engine](opening)
@@ -84,13 +89,13 @@ class NetworkService:
 
 
 def pin(threads: int) -> None:
-    """Keep this process on its first so many cores, where the system lets it."""
+    """Restrict this process to its first cores, one for each thread, if the system allows it."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
 
 
 def timed_ms(infer: Infer, batches: Sequence[NDArray[np.uint8]], *, seconds: float) -> list[float]:
-    """Milliseconds of each call in so many seconds, and of five calls at least, after warming up."""
+    """Return the milliseconds of each call during some seconds, of five calls at least, after a warm-up."""
     source = itertools.cycle(batches)
     began_s = time.perf_counter()
     while time.perf_counter() - began_s < WARM_UP_S:
@@ -105,7 +110,7 @@ def timed_ms(infer: Infer, batches: Sequence[NDArray[np.uint8]], *, seconds: flo
 
 
 def _batches(images: NDArray[np.uint8], size: int) -> list[NDArray[np.uint8]]:
-    """Whole batches; the images are taken again from the first where they do not fill the last one."""
+    """Return full batches. If the images do not fill the last one, the first images are used again."""
     count = -(-len(images) // size) * size
     whole = np.concatenate([images] * (count // len(images) + 1))[:count]
     return [whole[start : start + size] for start in range(0, count, size)]
@@ -211,7 +216,10 @@ def _openvino(opening: Opening) -> tuple[str, Infer]:
 
 
 def _litert(opening: Opening) -> tuple[str, Infer]:
-    """A batch is run in one call where the file lets itself be enlarged, else one image after another."""
+    """Return name and function of LiteRT.
+
+    A batch is one call if the file can be resized, else a call for each image.
+    """
     from fieldray.inference.litert import load_runtime
 
     assert opening.file is not None
@@ -253,7 +261,7 @@ ENGINES: Final[Mapping[str, Callable[[Opening], tuple[str, Infer]]]] = {
     "openvino": _openvino,
     "litert": _litert,
 }
-"""By the name that the opening gives."""
+"""Functions that open an engine, by its name."""
 
 _service: Final = NetworkService()
 handle: Final = served((OPEN, _service.open), (RUN, _service.run))

@@ -1,9 +1,8 @@
-"""Engines on the networks of the packs: PZNet's claim (three to four times as fast as the frameworks), on this CPU.
+"""Speed of inference engines on the networks of the packs, compared with PZNet's claim (three to four times as fast).
 
-Each engine lives in a process of its own, kept on as many cores as it has threads. All of them get the same images;
-what they give is compared first, and an engine that gives something else is in no ratio. Rounds alternate between the
-engines, so that whatever else the machine does falls on all of them; a figure is the median of a round's calls, and
-then the median of the rounds with the lowest and the highest.
+Each engine is a process with as many cores as threads. All get equal images, and their outputs are compared first. An
+engine with other outputs has no ratio. Rounds alternate between the engines, so that other load of the computer affects
+all alike. A figure is the median of a round's calls, then the median of the rounds, with the lowest and the highest.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ Notify = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """One engine: `package` is what it needs, `kind` "float32", "int8" or "program"."""
+    """An engine: the `package` that it needs, and its `kind` ("float32", "int8" or "program")."""
 
     key: str
     title: str
@@ -64,7 +63,7 @@ ENGINES: Final = (
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class Measured:
-    """An engine on one network with so many threads and images a batch; figures by round."""
+    """The figures of an engine on one network, with a number of threads and a batch size, by round."""
 
     engine: Engine
     case: str
@@ -83,17 +82,17 @@ class Measured:
 
     @property
     def is_equal(self) -> bool:
-        """Whether it gives what the others give; int8 rounds, so that only float32 can fail."""
+        """Whether its outputs equal those of the others. Only float32 can fail, because int8 rounds."""
         return self.engine.kind != "float32" or (self.difference is not None and self.difference <= TOLERANCE)
 
     @property
     def counts(self) -> bool:
-        """Whether it is in ratios."""
+        """Whether the engine has ratios."""
         return bool(self.batch_ms) and not self.problem and self.is_equal
 
 
 def report(*, threads: Sequence[int], batches: Sequence[int], rounds: int, seconds: float, notify: Notify) -> Report:
-    """Measure every engine on every network, and report; one that cannot run says why in its `problem`."""
+    """Measure every engine on every network, and return the report. An engine that cannot run has a `problem`."""
     cases = [classifier_case(_pack("adult-normal-abnormal")), lung_case(_pack("lung-fields"))]
     measured: list[Measured] = []
     for case, count, images in itertools.product(cases, threads, batches):
@@ -108,14 +107,14 @@ def _pack(name: str) -> Path:
 
 
 def times_as_fast(one: Measured, other: Measured) -> float | None:
-    """The median of the rounds' ratios; None where either is in no ratio."""
+    """Return the median of the rounds' ratios; None if one of both has no ratio."""
     if not (one.counts and other.counts):
         return None
     return statistics.median(theirs / ours for ours, theirs in zip(one.batch_ms, other.batch_ms, strict=True))
 
 
 def _race(case: NetworkCase, found: Sequence[Measured], *, rounds: int, seconds: float, notify: Notify) -> None:
-    """The rounds of all engines on a network, with as many threads and images a batch as these say."""
+    """Run all rounds of all engines on a network."""
     place = f"{case.name}, threads {found[0].threads}, batch {found[0].images}"
     outputs: dict[str, NDArray[np.float32]] = {}
     with contextlib.ExitStack() as stack:
@@ -135,7 +134,7 @@ def _race(case: NetworkCase, found: Sequence[Measured], *, rounds: int, seconds:
 
 
 def _compare(found: Sequence[Measured], outputs: Mapping[str, NDArray[np.float32]]) -> None:
-    """The largest difference from the first float32 engine that ran."""
+    """Set the largest difference of each output from that of the first float32 engine."""
     known = [one for one in found if one.engine.key in outputs and one.engine.kind == "float32"]
     for one in found:
         if known and one.engine.key in outputs and outputs[one.engine.key].size:
@@ -157,7 +156,7 @@ def _problems(one: Measured) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _opened(case: NetworkCase, one: Measured) -> Iterator[_Run]:
-    """What runs the engine for so many seconds, after warming up. Raises as `_problems` expects."""
+    """Yield a function that runs an engine for some seconds, after a warm-up. Raises as `_problems` expects."""
     if not importlib.util.find_spec(one.engine.package):
         raise FileNotFoundError(f"not installed ({one.engine.package})")
     if one.engine.kind == "program":
@@ -194,7 +193,7 @@ def _opening(case: NetworkCase, one: Measured) -> Opening:
 
 @contextlib.contextmanager
 def _program(case: NetworkCase, one: Measured) -> Iterator[_Run]:
-    """The program's own backend: its child process, pipes and post-processing, with its own choice of threads."""
+    """Yield the program's own backend: child process, pipes and post-processing, with its own number of threads."""
     backend = cpu_kind(threads=one.threads).open()
     try:
         backend.start(case.model)

@@ -1,9 +1,9 @@
-"""Images per second from a server of objects against files of this computer, for networks of different weight.
+"""Images per second from an object server compared with local files, for networks of different weight.
 
-A process loads images one after another and runs each through a network with random weights (224 x 224, three
-channels). From the server (moto's, a process of its own on the same cores) they come as a worker of an archive has
-them: read ahead, through a cache that is empty at the start of each round. Reported are medians, and the share of the
-time in which the network waited for an object. Rounds of both alternate.
+A process loads images one after another, and runs each through a network with random weights (224 x 224, three
+channels). The server (moto's) is a process on the cores of this computer. Its objects are read ahead, as by a worker of
+an archive, through a cache that is empty at the start of each round. Reported are medians, and the share of the time
+that the network waited for an object. Rounds of both alternate.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fieldray.domain.image import ImageRef
 from fieldray.offline import reach
 from fieldray_adapt.networks.architectures import resnet34, resnet50, squeezenet, vgg16
 from fieldray_adapt.training.keras_engine import build_network
-from fieldray_cluster.object_server import ObjectServer, address_path
+from fieldray_cluster.object_server import ObjectServer, address_to_path
 from fieldray_cluster.objects import ObjectCache, ReadAhead
 
 GOAL: Final = 0.9  # of the local rate
@@ -43,11 +43,11 @@ Notify = Callable[[str], None]
 
 
 def report(folder: Path, *, most: int, rounds: int, notify: Notify) -> Report:
-    """Measure all networks, and loading alone."""
+    """Measure all networks, and loading alone. Returns the report."""
     files = sorted(path for path in folder.iterdir() if path.suffix in (".png", ".jpg", ".jpeg"))[:most]
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as scratch, _served(files) as server:
-        listed = [(ImageRef(path=address_path(name)), state) for name, state in server.listed()]
+        listed = [(ImageRef(path=address_to_path(name)), state) for name, state in server.iterate_objects()]
         for name, make in _NETWORKS.items():
             network = make()
             network(np.zeros((1, _SIDE, _SIDE, 3), np.float32))
@@ -102,7 +102,7 @@ _NETWORKS: Final[Mapping[str, Callable[[], Any]]] = {
 
 @contextlib.contextmanager
 def _served(files: Sequence[Path]) -> Iterator[ObjectServer]:
-    """A server with an object for each file."""
+    """Yield a server with an object for each file."""
     reach(("127.0.0.0/8",))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -132,7 +132,7 @@ def _run(path: Path, network: Any) -> None:
 def _remote_s(
     server: ObjectServer, listed: Sequence[tuple[ImageRef, str]], folder: Path, network: Any
 ) -> tuple[float, float]:
-    """How long it took, and how long of that an object was waited for."""
+    """Return the total seconds, and the seconds of waiting for objects."""
     refs, states = [ref for ref, _ in listed], [state for _, state in listed]
     own = folder / "own"
     own.mkdir()
@@ -140,7 +140,7 @@ def _remote_s(
     with ReadAhead(server, ObjectCache(folder / "cache"), refs, states, own) as ahead:
         for ref in refs:
             asked_s = time.perf_counter()
-            with ahead.local(ref) as path:
+            with ahead.local_file(ref) as path:
                 waited_s += time.perf_counter() - asked_s
                 _run(path, network)
     took_s = time.perf_counter() - began_s

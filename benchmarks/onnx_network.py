@@ -1,4 +1,4 @@
-"""A network of the toolchain as an ONNX file, operator by operator: nothing is folded or fused beforehand."""
+"""A network of the toolchain as an ONNX file, operator by operator, without folding or fusing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray_adapt.networks.specification import INPUT, Layer, Specification, channel_sets, shapes
+from fieldray_adapt.networks.specification import INPUT, Layer, Specification, channel_sets, layer_shapes
 
 _OPSET: Final = 17
 _FORMAT: Final = 9
@@ -23,9 +23,9 @@ def onnx_file(
     outputs: tuple[str, ...],
     images: int,
 ) -> bytes:
-    """The file for so many images at once: (n, channels, rows, columns) float32 in 0..1 to the outputs named.
+    """Return a network as an ONNX file for batches of a fixed size.
 
-    Raises ValueError for a layer that has no operator here.
+    The input is (n, channels, rows, columns) float32 in 0..1. Raises ValueError for a layer without an ONNX operator.
     """
     from onnx import TensorProto, helper
 
@@ -47,16 +47,16 @@ def onnx_file(
 
 
 class _Writer:
-    """Nodes and constants; a layer's last node gives a tensor of the layer's name."""
+    """Nodes and constants of a file. The last node of a layer gives a tensor with the layer's name."""
 
     def __init__(self, specification: Specification, weights: Mapping[str, NDArray[np.float32]]) -> None:
         self._specification, self._weights = specification, weights
-        self._sets, self._shapes = channel_sets(specification), shapes(specification)
+        self._sets, self._shapes = channel_sets(specification), layer_shapes(specification)
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
 
     def add(self, layer: Layer) -> None:
-        """All nodes of a layer: the operation, its normalisation, its activation."""
+        """Add all nodes of a layer: operation, normalisation, activation."""
         steps = [self._operation(layer)]
         if layer.batch_norm:
             parts = [self._constant(layer, part) for part in ("gamma", "beta", "mean", "variance")]
@@ -96,7 +96,9 @@ class _Writer:
         raise ValueError(f"no operator for a layer of the kind {layer.kind}")
 
     def _pads(self, layer: Layer) -> list[int]:
-        """Top, left, bottom, right of TensorFlow's "same"; never below 0, where a window is smaller than its step."""
+        """Return top, left, bottom and right of TensorFlow's "same" padding. They are 0 if a window is smaller than its
+        step.
+        """
         totals = [
             max((-(-side // layer.stride) - 1) * layer.stride + layer.kernel - side, 0)
             for side in self._shapes[layer.inputs[0]][:2]

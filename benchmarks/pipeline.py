@@ -1,4 +1,4 @@
-"""From files to scores, compared with the usual script and the limit: an archive, rounds, starts, and their report."""
+"""The speed from files to scores, compared with the usual script and the limit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ _STARTING_IMAGES: Final = 12
 
 
 def report(options: argparse.Namespace, console: Console) -> Report:
-    """From files to scores, compared with the usual script. Raises PackProblem, UsageProblem, ScreeningFailed."""
+    """Measure the speed from files to scores. Returns the report.
+
+    Raises PackProblem, UsageProblem, ScreeningFailed.
+    """
     library = pack_library()
     options.pack = str(library.find(options.pack or pack_to_measure(library)).folder)
     model = load_pack(library, options.pack, options)
@@ -72,7 +75,7 @@ def _archive(options: argparse.Namespace, model: Model, folder: Path, console: C
 
 
 def _opening(model: Model, options: argparse.Namespace, archive: Archive) -> Message:
-    """What both are opened with: the program takes the pack, the script its network."""
+    """Return the message that opens all contestants: the program takes the pack, the script its network."""
     first = {"ask": "open", "first": [str(path) for path in sorted(archive.first_folder.iterdir())]}
     rules = {"pack": options.pack, "allow_older": options.allow_older, "allow_legacy": options.allow_legacy}
     networks = {"model": model, "lungs": model.lungs}
@@ -81,7 +84,7 @@ def _opening(model: Model, options: argparse.Namespace, archive: Archive) -> Mes
 
 
 def _rules(model: Model, options: argparse.Namespace) -> list[str]:
-    """The options of `fieldray screen` for the pack."""
+    """Return the options of `fieldray screen` that name the pack."""
     rules = ["--pack", options.pack]
     rules += ["--trust", model.fingerprint] if model.trust == "signed" else []
     rules += ["--allow-older"] if options.allow_older else []
@@ -89,7 +92,7 @@ def _rules(model: Model, options: argparse.Namespace) -> list[str]:
 
 
 def _whole_cpu_s(archive: Archive, opening: Message, rules: Sequence[str]) -> dict[str, float]:
-    """CPU seconds of whole processes for the mixed archive, each from its start to its end; empty if not known."""
+    """Return the CPU seconds of whole processes for the mixed archive, from start to end; empty if not known."""
     before_s = cpu_s(os.getpid())
     screen_once(archive.mixed_folder, rules)
     between_s = cpu_s(os.getpid())
@@ -104,7 +107,7 @@ def _whole_cpu_s(archive: Archive, opening: Message, rules: Sequence[str]) -> di
 def _starts(
     archive: Archive, rules: Sequence[str], options: argparse.Namespace, folder: Path, console: Console
 ) -> Iterator[float]:
-    """Seconds from nothing to the first result, a few times."""
+    """Yield the seconds from the start of the program to its first result, a few times."""
     paths = list(itertools.islice(sorted(archive.mixed_folder.iterdir()), _STARTING_IMAGES))
     few = fill(folder / "start", paths, len(paths))
     for number in range(options.repeats):
@@ -133,7 +136,7 @@ MOST_START_S: Final = 1.0
 
 
 def pipeline_report(results: Results, *, images: str) -> Report:
-    """Tables, marks and notes; `images` says what was run on, as a phrase."""
+    """Return the report. `images` describes the images as a phrase."""
     marks = tuple(_marks(results))
     blocks: list[Block] = [_overall(results), _cpu_by_kind(results), _by_kind(results)]
     blocks += [Points("What had to be reached", tuple(mark.sentence for mark in marks))]

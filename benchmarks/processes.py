@@ -1,4 +1,4 @@
-"""The benchmarks' home and child processes, and what a process and all that it started cost in CPU time and memory."""
+"""Home and child processes of the benchmarks, and CPU time and memory of a process with its descendants."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PROGRAM: Final = Path(fieldray.__file__).resolve().parent.parent
 
 @contextlib.contextmanager
 def own_home() -> Iterator[Path]:
-    """A folder with a fresh home in it (`paths.user_data`), removed afterwards: the user's own is not touched."""
+    """Make a folder with a new user data folder (`paths.user_data`) for the block. The user's own is not touched."""
     with (
         tempfile.TemporaryDirectory(prefix="fieldray-bench-") as folder,
         patch.dict(os.environ, FIELDRAY_HOME=str(Path(folder) / "home")),
@@ -34,20 +34,20 @@ def own_home() -> Iterator[Path]:
 
 
 def child_command(service: str) -> list[str]:
-    """The command that starts a child process serving `service` ("module:function" of the benchmarks)."""
+    """Return the command that starts a child process with a service ("module:function" of the benchmarks)."""
     return python_command("benchmarks.child_main", service, folders=(CHECKOUT, _PROGRAM))
 
 
 def toolchain_command(service: str) -> list[str]:
-    """As `child_command`, for a service that uses the toolchain."""
+    """Return the command that starts a child process whose service uses the toolchain."""
     return python_command("benchmarks.child_main", service, "toolchain", folders=(CHECKOUT, _PROGRAM))
 
 
 def cpu_s(pid: int) -> float | None:
-    """CPU seconds of a process and its children, including those that have ended.
+    """Return the CPU seconds of a process and its children, ended ones included.
 
-    A child that was killed and not waited for is missing. None where the system does not keep the times of ended
-    children (everywhere but on Linux).
+    A child that was killed and not waited for is missing. None if the system does not keep the times of ended children
+    (only Linux does).
     """
     if sys.platform != "linux":
         return None
@@ -60,12 +60,12 @@ def cpu_s(pid: int) -> float | None:
 
 
 def load_average() -> str:
-    """How many processes wanted a core, in the mean of the last minute; where the system tells."""
+    """Return the mean number of processes that wanted a core in the last minute, as text; "" if not known."""
     return f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
 
 
 def tree(pid: int) -> list[psutil.Process]:
-    """The process and its descendants that are running; empty if it has ended."""
+    """Return the running processes among a process and its descendants; empty if it has ended."""
     try:
         process = psutil.Process(pid)
         return [process, *process.children(recursive=True)]
@@ -74,16 +74,16 @@ def tree(pid: int) -> list[psutil.Process]:
 
 
 class MemoryWatch(threading.Thread):
-    """Samples the memory of a process and its children until it is stopped. Sampling slows down what is measured.
+    """Samples the memory of a process and its children until stopped, which slows the process down.
 
     Attributes
     ----------
     pss_mb
-        Peak in megabytes; shared pages count once. Where the system does not report this, the same as `rss_mb`.
+        Peak in megabytes, with shared pages counted once; equal to `rss_mb` if the system does not report it.
     rss_mb
-        Peak in megabytes; shared pages count for each process.
+        Peak in megabytes, with shared pages counted for each process.
     processes
-        The largest number of processes seen at once.
+        The largest number of processes at once.
     """
 
     def __init__(self, pid: int) -> None:
@@ -100,7 +100,7 @@ class MemoryWatch(threading.Thread):
         self._sample()
 
     def stop(self) -> None:
-        """Stop sampling; the figures are final."""
+        """Stop sampling. The figures are final."""
         self._over.set()
         self.join()
 
@@ -116,7 +116,7 @@ class MemoryWatch(threading.Thread):
 
 @contextlib.contextmanager
 def watched(pid: int) -> Iterator[MemoryWatch]:
-    """Watch while the block runs."""
+    """Sample the memory of a process during the block."""
     watch = MemoryWatch(pid)
     watch.start()
     try:

@@ -1,8 +1,8 @@
-"""The program itself as a contestant: a real run over a folder, in a process of its own.
+"""The program as a contestant: a real run over a folder, in a process of its own.
 
-Every run has fresh decoding processes, a fresh engine and a fresh database. Before the time begins all of them are
-ready, every decoder has read one image of each kind, and one run has been through these images: the script that the
-program is compared with has processed one image of each kind, too.
+Every run has new workers, a new engine and a new database. Before the time begins, all are ready, every decoder has
+read one image of each kind, and one run has processed these images. The script has also processed one image of each
+kind.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _READY_S: Final = 60.0
 
 
 class ScreenService:
-    """The child's side (messages: see `contestants`). Holds the pack and the images to warm up with."""
+    """The service of the child process (messages: see `contestants`). It has the pack and the images of the warm-up."""
 
     def __init__(self) -> None:
         self._model: Model | None = None
         self._first: list[ImageRef] = []
 
     def handle(self, message: Message) -> Message:
-        """`open` names pack, allow_older, allow_legacy and first; `read` names the folder."""
+        """Answer `open` (pack, allow_older, allow_legacy, first) and `read` (folder)."""
         body = message.body
         if body["ask"] == "open":
             library = PackLibrary(user_data())
@@ -78,7 +78,7 @@ class ScreenService:
 
 
 class Heard:
-    """What the session published: whether a backend is ready, and the outcomes by category."""
+    """The events of the session: whether a backend is ready, and the number of outcomes by category."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -102,7 +102,7 @@ class Heard:
 
 
 def _warm_up(workers: Workers, refs: Sequence[ImageRef], model: Model) -> None:
-    """Let every worker look at one image of each kind, so that its codecs and networks are loaded."""
+    """Have every worker read one image of each kind, so that its decoders and networks are loaded."""
     with ThreadPoolExecutor(workers.size) as threads:
         for ref in refs:
             list(threads.map(lambda again: workers.look(AnalyseRequest(ref=again), model=model), [ref] * workers.size))

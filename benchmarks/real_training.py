@@ -1,8 +1,8 @@
-"""Šlampa's formulas against real training: a recipe's own network on one and two workers of this computer.
+"""Šlampa's formulas compared with real training: a recipe's network on one and two workers of this computer.
 
-Nothing is shaped and nothing stands in: gradients are computed, weights travel by the program's channels over the
-loopback. The formulas know a gradient and transfers. A worker does more, and two of them on two cores slow each other:
-so all that a worker does beside transfers is timed too, by as many at once as work. Both predictions are shown.
+Gradients are computed, and weights travel by the program's channels over the loopback. The formulas know a gradient and
+transfers only. A worker does more work, and two workers on two cores slow each other. So a worker's whole step without
+transfers is timed too, by as many workers at once as train. Predictions from both times are shown.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from fieldray.bench.benchmark_case import Points, Report, Table
-from fieldray_cluster.training.formulas import MODES, SERVERS, Measured, Mode, Server, estimated
-from fieldray_cluster.training.session import addresses_of_workers, epochs, opened, registry_of
+from fieldray_cluster.training.formulas import MODES, SERVERS, Measurements, Mode, ServerKind, estimate_training
+from fieldray_cluster.training.session import choose_processes, open_plan_client, open_registry, train_epochs_on_cluster
 from fieldray_cluster.training.shard import Layout, ShardState
 from fieldray_cluster.training.tasks import DividedTask, Plan
-from fieldray_cluster.training.trainer import Costs, measure_costs, step_s, task_of
+from fieldray_cluster.training.trainer import ClusterTimes, measure_cluster, measure_step_s, open_training_task
 
 Notify = Callable[[str], None]
 GOAL_ERROR: Final = 0.15
@@ -30,10 +30,13 @@ _REPEATS: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Seconds of an epoch: measured (median, least, most), predicted by the gradient's time, and by a worker's step."""
+    """Seconds of an epoch: measured (median, minimum, maximum), and predicted.
+
+    Predictions are made from the time of a gradient, and from the time of a worker's step.
+    """
 
     mode: Mode
-    server: Server
+    server: ServerKind
     workers: int
     measured_s: tuple[float, float, float]
     gradient_s: float
@@ -41,10 +44,10 @@ class Case:
 
 
 def report(recipe: Path, *, count: int, notify: Notify) -> Report:
-    """Train so many epochs in each mode, and set an epoch's time against the formulas."""
+    """Train `count` epochs in each mode, and compare the time of an epoch with the formulas. Returns the report."""
     notify("times of a gradient and of a transfer")
-    costs = measure_costs(recipe, Plan(), repeats=_REPEATS)
-    with task_of(recipe) as task:
+    costs = measure_cluster(recipe, Plan(), repeats=_REPEATS)
+    with open_training_task(recipe) as task:
         steps_s = {workers: statistics.fmean(_steps_s(task, workers)) for workers in _WORKERS}
         found = list(_cases(task, costs, steps_s, count, notify))
     goals = [
@@ -73,20 +76,24 @@ def report(recipe: Path, *, count: int, notify: Notify) -> Report:
 
 
 def _steps_s(task: DividedTask, workers: int) -> list[float]:
-    """The time of a step in each of so many workers at the same time."""
+    """Return the seconds of a step in each of several workers at once."""
     plan = Plan(workers=workers, mode="sync-join")
-    with opened(plan) as client:
-        addresses = addresses_of_workers(registry_of(client), plan)[:workers]
-        tasks = [client.submit(step_s, task, _REPEATS, workers=[place], pure=False) for place in addresses]
+    with open_plan_client(plan) as client:
+        addresses = choose_processes(open_registry(client), plan)[:workers]
+        tasks = [client.submit(measure_step_s, task, _REPEATS, workers=[place], pure=False) for place in addresses]
         return [float(one.result()) for one in tasks]
 
 
-def _cases(task: DividedTask, costs: Costs, steps_s: Mapping[int, float], count: int, notify: Notify) -> Iterator[Case]:
-    measured = Measured(gradient_s=costs.gradient_s, transfer_s=costs.transfer_s, batches=costs.batches, is_whole=True)
+def _cases(
+    task: DividedTask, costs: ClusterTimes, steps_s: Mapping[int, float], count: int, notify: Notify
+) -> Iterator[Case]:
+    measured = Measurements(
+        gradient_s=costs.gradient_s, transfer_s=costs.transfer_s, batches=costs.batches, rounds_up_batches=True
+    )
     for mode, server, workers in itertools.product(MODES, SERVERS, _WORKERS):
         notify(f"{mode} {server} {workers}")
         times_s = _epochs_s(task, Plan(workers=workers, mode=mode, server=server), count)
-        predicted_s = estimated(measured, mode=mode, server=server, workers=workers).span.mean_s
+        predicted_s = estimate_training(measured, mode=mode, server=server, workers=workers).span.mean_s
         gradients = costs.batches if mode == "sync-split" else -(-costs.batches // workers)
         yield Case(
             mode=mode, server=server, workers=workers, gradient_s=predicted_s,
@@ -98,11 +105,11 @@ def _cases(task: DividedTask, costs: Costs, steps_s: Mapping[int, float], count:
 def _epochs_s(task: DividedTask, plan: Plan, count: int) -> Sequence[float]:
     weights = task.open().weights()
     layout = Layout.of(weights)
-    with opened(plan) as client:
+    with open_plan_client(plan) as client:
         state = ShardState.new(layout.vector(weights))
-        course = epochs(client, plan=plan, task=task, layout=layout, state=state)
+        course = train_epochs_on_cluster(client, plan=plan, task=task, layout=layout, state=state)
         with contextlib.closing(course):
-            ends = [epoch.ended for epoch in itertools.islice(course, count)]
+            ends = [epoch.ended_s for epoch in itertools.islice(course, count)]
     return [after - before for before, after in itertools.pairwise(ends)]
 
 

@@ -1,4 +1,4 @@
-"""Reports of benchmarks: marks to reach, and the files that show them (JSON, a page of Markdown)."""
+"""Reports of benchmarks: goals, and the files that show them (JSON, and a Markdown page)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class PageRefused(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """Something to reach: at most or at least `goal`; `measured` is None where it was not measured."""
+    """A goal: a figure of at most or at least `goal`. `measured` is None if it was not measured."""
 
     name: str
     measured: float | None
@@ -37,14 +37,14 @@ class Mark:
 
     @property
     def is_met(self) -> bool | None:
-        """None where it was not measured."""
+        """Whether the goal is met; None if it was not measured."""
         if self.measured is None:
             return None
         return self.measured <= self.goal if self.is_most else self.measured >= self.goal
 
     @property
     def sentence(self) -> str:
-        """One line of a list."""
+        """The goal as one line of a list."""
         verdict = {None: "not measured", True: "met", False: "MISSED"}[self.is_met]
         unit = f" {self.unit}" if self.unit else ""
         found = "" if self.measured is None else f"{self.measured:.4g}{unit}, "
@@ -52,12 +52,12 @@ class Mark:
 
 
 def at_most(name: str, measured: float | None, goal: float, *, unit: str) -> Mark:
-    """A mark that is not to be exceeded."""
+    """Return a goal that a figure must not exceed."""
     return Mark(name=name, measured=measured, goal=goal, is_most=True, unit=unit)
 
 
 def write(report: Report, folder: Path) -> tuple[Path, ...]:
-    """Write `<kind>.json` and `<kind>.md` into a folder. Raises UsageProblem, StorageProblem, OSError."""
+    """Write `<kind>.json` and `<kind>.md` to a folder. Raises UsageProblem, StorageProblem, OSError."""
     path = benchmark_case.write(report, folder)
     return path, _written(path.with_suffix(".md"), report, when_and_where())
 
@@ -67,7 +67,7 @@ def write(report: Report, folder: Path) -> tuple[Path, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Where a page goes, and what its front matter says. `paths` are relative to the checkout's root."""
+    """The path of a page, and its front matter. `paths` are relative to the root of the checkout."""
 
     path: Path
     commit: str
@@ -76,13 +76,12 @@ class Page:
 
 
 def plan_page(subject: str, *, command: str, paths: Sequence[str], folder: Path = PAGES, root: Path = CHECKOUT) -> Page:
-    """Check before the measurement that a page can be written after it.
+    """Check before a measurement that its page can be written afterwards.
 
     Raises
     ------
     PageRefused
-        The code that is measured has changes that are not committed, so that no commit names it; or there is no Git
-        repository.
+        If the measured code has uncommitted changes, so that no commit names it, or without a Git repository.
     """
     if changed := _git(root, "status", "--porcelain", "--", *paths):
         raise PageRefused(f"commit these changes first, a page names the commit it measured:\n{changed}")
@@ -91,7 +90,7 @@ def plan_page(subject: str, *, command: str, paths: Sequence[str], folder: Path 
 
 
 def write_page(report: Report, page: Page) -> Path:
-    """Write the page, in place of that of a run before. Raises OSError."""
+    """Write the page, and replace that of an earlier run. Raises OSError."""
     page.path.parent.mkdir(parents=True, exist_ok=True)
     facts = {
         "title": report.title.removeprefix("Fieldray: ").capitalize(),
@@ -104,7 +103,7 @@ def write_page(report: Report, page: Page) -> Path:
 
 
 def _written(path: Path, report: Report, facts: Mapping[str, Any], paths: Sequence[str] = ()) -> Path:
-    """The file of the report's blocks; with paths the facts are its front matter."""
+    """Return the file of a report's blocks. With `paths`, the facts become its front matter."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         autoescape=False, keep_trailing_newline=True,
@@ -116,7 +115,7 @@ def _written(path: Path, report: Report, facts: Mapping[str, Any], paths: Sequen
 
 
 def commit_of(root: Path = CHECKOUT) -> str:
-    """The commit that is checked out, with a + where files differ from it; empty without Git."""
+    """Return the commit that is checked out, with a + if files differ from it; "" without Git."""
     try:
         changed = _git(root, "status", "--porcelain", "--untracked-files=no")
         return _git(root, "rev-parse", "--short=12", "HEAD") + ("+" if changed else "")
@@ -125,7 +124,7 @@ def commit_of(root: Path = CHECKOUT) -> str:
 
 
 def machine_line() -> str:
-    """The machine in one line, as front matter names it."""
+    """Return a description of the computer in one line."""
     machine = machine_facts()
     name = machine.processor.replace(":", " ") or "an unknown processor"
     return f"{machine.usable_threads} threads of {name}, {round(machine.memory_mb / 1024)} GB, {machine.system}"

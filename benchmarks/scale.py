@@ -1,7 +1,7 @@
-"""A run of a million images in the window: the first page, and scrolling, sorting, filtering, searching; its memory.
+"""A run of a million images in the window: first page, scrolling, sorting, filtering, searching, and memory.
 
-The store is made for it, with results as a batch saves them; there are no image files. The window is the real one, in a
-process of its own, without a screen unless there is one.
+The database is made for the measurement, with results as a batch saves them and without image files. The window is the
+real one, in a process of its own, without a screen if there is none.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _QUERIES: Final[Mapping[str, tuple[ResultFilter, ResultOrder]]] = {
 
 
 def report(model: Model, *, count: int, notify: Notify, steps: int = 250, arrivals: int = 1200) -> Report:
-    """Make a run of `count` images, work on it in the window, and say what was reached.
+    """Make a run of `count` images, use it in the window, and return the report.
 
-    It is scrolled through in `steps`, and `arrivals` results are added. Raises StorageProblem.
+    `steps` is the number of scrolling steps, `arrivals` the number of results that are added. Raises StorageProblem.
     """
     load = [load_average()]
     with own_home():
@@ -105,7 +105,7 @@ def _marks(acts: Sequence[Mapping[str, Any]], peak_mb: float) -> tuple[Mark, ...
 
 
 def _queries(database: Path, run_id: int) -> list[tuple[str, int, float]]:
-    """Each list read once before and once measured: rows and seconds; the first page by itself before them."""
+    """Read each list twice. Returns name, rows and seconds of the second reading; the first page is measured first."""
     lists, found = History(database), []
     for limit, queries in ((256, {"the first page": _QUERIES["as usual"]}), (None, _QUERIES)):
         for name, (wanted, order) in queries.items():
@@ -126,7 +126,7 @@ def _window(wanted: dict[str, Any]) -> Mapping[str, Any]:
 
 
 def _table(acts: Sequence[Mapping[str, Any]]) -> Table:
-    """Acts of the same name in one row, by the longest of each."""
+    """Return a table of the acts. Acts of one name share a row, which shows the longest of each time."""
     names = dict.fromkeys(str(act["name"]) for act in acts)
     rows = []
     for name in names:

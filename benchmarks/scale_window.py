@@ -1,4 +1,4 @@
-"""The real window over a large run, in a process of its own: what each act takes, and how long the window pauses."""
+"""The real window with a large run, in a process of its own: the time of each act, and the pauses of the window."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _ARRIVALS_PER_S: Final = 120.0
 
 
 class Heart:
-    """Notes how late the window is for each beat of a timer, while it is let run; takes a step every frame.
+    """Measures the delay of a regular timer while the window works.
 
     Attributes
     ----------
     pause_ms
-        The longest that it came later than due in the last run.
+        Longest delay in the last run.
     busy_ms
-        The longest that the window's thread computed between two beats, whatever else the computer did.
+        Longest CPU time of the window's thread between two beats.
     """
 
     def __init__(self, step: Callable[[], None] = lambda: None) -> None:
@@ -53,7 +53,7 @@ class Heart:
         self.pause_ms = self.busy_ms = 0.0
 
     def run_until(self, is_over: Callable[[], bool]) -> None:
-        """Let the window work until something is so."""
+        """Let the window work until a condition holds."""
         self._is_over, self.pause_ms, self.busy_ms = is_over, 0.0, 0.0
         self._last_s, self._last_cpu_s = time.perf_counter(), time.thread_time()
         self._beat.start(BEAT_MS)
@@ -73,7 +73,7 @@ class Heart:
 
 @contextlib.contextmanager
 def real_window(pack_id: str) -> Iterator[Application]:
-    """The window with a pack in use, as `favour_the_window` has it; it is closed at the end."""
+    """Yield the window with a pack in use, as `favour_the_window` has it. It is closed at the end of the block."""
     os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
     qt = cast("QApplication", QApplication.instance() or QApplication([]))
     qt.setQuitOnLastWindowClosed(False)
@@ -93,18 +93,18 @@ def real_window(pack_id: str) -> Iterator[Application]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
-    """Something that a person does.
+    """An act of the user.
 
     Attributes
     ----------
     seconds
-        Until what they wanted is in sight.
+        Time until the result is in sight.
     pause_ms
-        The longest time that the window came too late to a beat.
+        Longest delay of a beat.
     busy_ms
-        The longest that the window's thread itself computed without a beat.
+        Longest CPU time of the window's thread without a beat.
     rows
-        That are listed then.
+        Number of rows listed afterwards.
     """
 
     name: str
@@ -115,7 +115,7 @@ class Act:
 
 
 class _Bench:
-    """The window, and what was measured of it."""
+    """The window, and its measurements."""
 
     def __init__(self, application: Application) -> None:
         assert application.window is not None
@@ -134,7 +134,7 @@ class _Bench:
         *,
         step: Callable[[], None] = lambda: None,
     ) -> Act:
-        """Let a person act, and wait until something is so and all rows in sight are read."""
+        """Perform an act, and wait until a condition holds and all rows in sight are read."""
         heart, begun = Heart(step), list[float]()
 
         def begin() -> None:
@@ -152,24 +152,24 @@ class _Bench:
         return found
 
     def listed(self, name: str, act: Callable[[], object]) -> None:
-        """Something that asks for another list, or another order."""
+        """Perform an act that asks for another list or another order."""
         before = self._arrived
         self.measure(name, act, lambda: self._arrived > before and self.rows.is_whole)
 
     def is_in_sight(self) -> bool:
-        """Whether every row that the table shows is read."""
+        """Return whether every row in sight is read."""
         first, last = self.table.rowAt(0), self.table.rowAt(self.table.viewport().height() - 1)
         rows = range(max(first, 0), (last if last >= 0 else self.rows.rowCount() - 1) + 1)
         return None not in [self.rows.row_at(self.rows.index(row, 0)) for row in rows]
 
     def is_open(self, *, at: int | None = None, not_at: int | None = None) -> bool:
-        """Whether the image that is chosen is open, and lies in one place, or in another one."""
+        """Return whether the chosen image is open, and is at one place, or at another than a given one."""
         row, index = self.application.controller.image.row, self.table.currentIndex()
         is_there = index.row() != not_at if at is None else index.row() == at
         return is_there and row is not None and row.row_id == self.rows.id_at(index)
 
     def scroll(self, steps: int) -> None:
-        """From the top to the end, and back to the top, each in so many steps."""
+        """Scroll from top to end and back, each in a number of steps."""
         bar = self.table.verticalScrollBar()
         bar.setValue(0)
         for name, target in (("scroll to the end", bar.maximum()), ("scroll to the top", 0)):
@@ -178,7 +178,7 @@ class _Bench:
             self.measure(name, lambda: None, partial(_is_empty, left), step=partial(_take_first, left, bar.setValue))
 
     def read(self) -> None:
-        """The last image, the first, and the next studies from there."""
+        """Open the last image, the first one, and the next studies."""
         work_list = self.window.work_list
         for name, is_last in (("choose the last image", True), ("choose the first image", False)):
             row = self.rows.rowCount() - 1 if is_last else 0
@@ -188,7 +188,7 @@ class _Bench:
             self.measure("next study", partial(work_list.step_study, 1), partial(self.is_open, not_at=before))
 
     def sort_and_filter(self) -> None:
-        """Every column both ways, each class, device and verdict, and a few words."""
+        """Sort by every column both ways, filter by each class, device and verdict, and search for a few words."""
         sort, model = self.table.horizontalHeader().setSortIndicator, self.rows
         for column, key in enumerate(KEYS):
             self.listed(f"sort by {key}, up", partial(sort, column, Qt.SortOrder.AscendingOrder))
@@ -205,7 +205,7 @@ class _Bench:
         self.listed("search ended", self.search.clear)
 
     def grow(self, run_id: int, count: int, arrivals: int) -> None:
-        """While so many new results come, a person scrolls and searches."""
+        """Scroll and search while new results arrive."""
         publish, search, spent = self.application.controller.bridge.publish, self.search, threading.Event()
 
         def save() -> None:
@@ -258,7 +258,7 @@ def _take_first(left: deque[int], act: Callable[[int], None]) -> None:
 
 
 def measure(pack: str, run: int, count: int, *, steps: int = 250, arrivals: int = 1200) -> dict[str, Any]:
-    """Open the window, then the run, and do all that a person does."""
+    """Open the window and a run, and perform all acts. Returns the figures."""
     process = psutil.Process()
     with real_window(pack) as application:
         assert application.window is not None
@@ -293,13 +293,13 @@ def measure(pack: str, run: int, count: int, *, steps: int = 250, arrivals: int 
 
 
 def _peak_mb() -> float:
-    """The most memory that this process ever had."""
+    """Return the peak memory of this process in megabytes."""
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def handle(message: Message) -> Message:
-    """The arguments of `measure`; its figures."""
+    """Measure with the arguments of the message. Returns a message with the figures."""
     body: Mapping[str, Any] = message.body
     return Message(measure(**body))

@@ -1,4 +1,4 @@
-"""`fieldray screen` run as a person runs it: time to the first result, rate, CPU time and memory."""
+"""`fieldray screen` as a person runs it: time to the first result, rate, CPU time and memory."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ Notify = Callable[[str], None]
 
 
 class ScreeningFailed(Exception):
-    """The program ended with another exit code; the message is what it said."""
+    """The program ended with an unexpected exit code; the message is its output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screening:
-    """One run of the program.
+    """The figures of one run of the program.
 
     Attributes
     ----------
     images
-        The number of results.
+        Number of results.
     first_s, total_s
-        Seconds from starting the program to its first result and to its end.
+        Seconds from the start of the program to its first result, and to its end.
     cpu_s
-        CPU seconds of all its processes; None where the system does not tell.
+        CPU seconds of all its processes; None if not known.
     pss_mb, rss_mb, processes
-        Peak memory in megabytes (see `MemoryWatch`) and most processes at once; 0 where it was not watched.
+        Peak memory in megabytes (see `MemoryWatch`), and the most processes at once; 0 if not sampled.
     """
 
     images: int
@@ -54,21 +54,19 @@ class Screening:
 
 
 def screen_once(folder: Path, options: Sequence[str] = (), *, is_watched: bool = False) -> Screening:
-    """Screen a folder on the CPU with a fresh user data folder, which is removed.
+    """Screen a folder on the CPU with a new user data folder, which is removed afterwards.
 
     Parameters
     ----------
-    folder
-        What is screened.
     options
-        More options of `fieldray screen`.
+        Further options of `fieldray screen`.
     is_watched
-        Whether memory is sampled; it slows the run down.
+        Whether memory is sampled, which slows the run down.
 
     Raises
     ------
     ScreeningFailed
-        The program ended with a code that does not stand for results.
+        If the exit code does not stand for results.
     """
     arguments = ["screen", str(folder), "--json", "-", "--fresh", "--device", "cpu", *options]
     with tempfile.TemporaryFile("w+") as said:
@@ -92,7 +90,7 @@ def screen_once(folder: Path, options: Sequence[str] = (), *, is_watched: bool =
 def _run(
     arguments: Sequence[str], said: IO[str], *, is_watched: bool
 ) -> tuple[int, list[tuple[float, bytes]], MemoryWatch]:
-    """Run the program: its exit code, its lines with the time each came, and the watch, stopped."""
+    """Run the program. Returns exit code, output lines with their times, and the stopped watch."""
     command = python_command("fieldray.__main__", *arguments)
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as home:
         environment = {**os.environ, "FIELDRAY_HOME": home}
@@ -108,7 +106,7 @@ def _run(
 
 
 def fill(folder: Path, sources: Sequence[Path], count: int) -> Path:
-    """Make `folder` with `count` files: a copy of each source, then further names of the same bytes.
+    """Fill a folder with `count` files: a copy of each source, then further names of these copies.
 
     Raises OSError.
     """
@@ -130,20 +128,20 @@ def fill(folder: Path, sources: Sequence[Path], count: int) -> Path:
 def report(
     source: Path | None, options: Sequence[str], *, counts: Sequence[int], starts: int, notify: Notify
 ) -> Report:
-    """Measure starts and long runs.
+    """Measure starts and long runs, and return the report.
 
     Parameters
     ----------
     source
-        Whose files are screened, again and again under further names; synthetic studies without it.
+        Files that are screened under many names; synthetic studies by default.
     options
-        More options of `fieldray screen`.
+        Further options of `fieldray screen`.
     counts
-        The numbers of images of the long runs.
+        Numbers of images of the long runs.
     starts
-        How often the time to the first result is measured.
+        Number of measurements of the time to the first result.
     notify
-        Hears what is being done.
+        Receives messages about the progress.
 
     Raises
     ------

@@ -1,6 +1,6 @@
-"""What the program is compared with: what tutorials show, one file after another, in a process of its own.
+"""The usual script, with which the program is compared: one file after another, as tutorials show, in its own process.
 
-pydicom for DICOM, Pillow for PNG and JPEG, always at full size; the network is the pack's int8 file.
+It uses pydicom for DICOM and Pillow for PNG and JPEG, always at full size, and the pack's int8 file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ warnings.simplefilter("ignore")
 
 
 class ConventionalScript:
-    """Modality and VOI LUT, Pillow resize, one interpreter; its network is the file of the opening message."""
+    """A script with modality and VOI LUT, Pillow's resize, and one interpreter. The opening message has the network's
+    file.
+    """
 
     def __init__(self, model: bytes) -> None:
         runtime = load_runtime()
@@ -39,7 +41,7 @@ class ConventionalScript:
         self.detail = f"pydicom {metadata.version('pydicom')}, {runtime.name} {runtime.version}"
 
     def do(self, path: str) -> None:
-        """From file to scores. May raise anything."""
+        """Process a file, from bytes to scores. May raise any exception."""
         _, rows, columns, channels = self._input["shape"]
         image = Picture.fromarray(in_8_bits(shown(path))).convert("L")
         small = np.asarray(image.resize((int(columns), int(rows)), Picture.Resampling.BILINEAR))
@@ -50,7 +52,7 @@ class ConventionalScript:
 
 
 def shown(path: str) -> NDArray[np.float32]:
-    """Grey values after modality LUT and VOI LUT, 0 is black. The range depends on the file."""
+    """Return the grey values of a file after modality LUT and VOI LUT, 0 for black. Their range depends on the file."""
     if path.endswith((".png", ".jpg")):
         return np.asarray(Picture.open(path)).astype(np.float32)
     dataset = dcmread(path)
@@ -59,7 +61,7 @@ def shown(path: str) -> NDArray[np.float32]:
 
 
 def in_8_bits(values: NDArray[Any]) -> NDArray[np.uint8]:
-    """The whole range of values scaled to 0..255."""
+    """Return the whole range of values scaled to 0..255."""
     if values.dtype == np.uint8:
         return values
     low, high = values.min(), values.max()
@@ -74,7 +76,9 @@ def _as_input(values: NDArray[np.uint8], dtype: Any) -> NDArray[Any]:
 
 
 class ScriptService:
-    """The child's side (messages: see `contestants`); a file that the script cannot process is counted in `failed`."""
+    """The service of the child process (messages: see `contestants`). `failed` counts files that the script cannot
+    process.
+    """
 
     def __init__(self) -> None:
         self._script: ConventionalScript | None = None
@@ -92,7 +96,7 @@ class ScriptService:
         return Message({"seconds": seconds, "cpu_s": spent_s, "files": len(paths), "failed": failed})
 
     def _do(self, paths: Sequence[str]) -> int:
-        """The number of files that failed."""
+        """Process files. Returns the number of files that failed."""
         assert self._script is not None
         failed = 0
         for path in paths:

@@ -1,13 +1,11 @@
-"""Šlampa's formulas against measured times: the program's servers and workers over links of a shaped rate.
+"""Šlampa's formulas compared with measured times of the program's servers and workers over rate-limited links.
 
-Each machine is a process in a network namespace with one full-duplex link (`tc tbf` at both ends) to a bridge. What is
-transferred is real. The gradient is a timed wait: eight workers on two cores cannot show how fast eight computers are.
-Where networks are named, their gradients are computed, of drawn images, and timed just before each training by as many
-machines at once as work in it.
-The formulas know ratios only. Whether a slower link with longer gradients fits them better tells how much of an error
-is the work of each message, which takes its time whatever the rate. TCP's congestion control is the host's: Linux and
-Windows have CUBIC unless somebody changed it.
-Needs root and iproute2.
+Each machine is a process in a network namespace with one full-duplex link (`tc tbf` at both ends) to a bridge.
+Transfers are real. A gradient is a timed wait, because two cores cannot compute like eight computers. If networks are
+named, their gradients are computed on drawn images, and timed just before each training by as many machines at once.
+The formulas depend on ratios only. A slower link with longer gradients shows how much of an error is the time of each
+message, which does not depend on the rate. TCP's congestion control is the host's (CUBIC on Linux and Windows). Needs
+root and iproute2.
 """
 
 from __future__ import annotations
@@ -34,9 +32,9 @@ from benchmarks.processes import CHECKOUT
 from benchmarks.reports import Mark
 from fieldray.bench.benchmark_case import Points, Report, Table
 from fieldray_adapt.networks.architectures import NETWORKS
-from fieldray_adapt.networks.specification import parameters
+from fieldray_adapt.networks.specification import parameter_count
 from fieldray_adapt.training.classifier import Samples
-from fieldray_cluster.training.formulas import SERVERS, Measured, Mode, estimated
+from fieldray_cluster.training.formulas import SERVERS, Measurements, Mode, estimate_training
 from fieldray_cluster.training.tasks import write_arrays
 
 Notify = Callable[[str], None]
@@ -49,9 +47,9 @@ _GRADIENTS: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """A link's rate in Mbit/s, and what one worker's gradient and one transfer of all weights are to take, in s.
+    """The rate of a link in Mbit/s, and the seconds of a worker's gradient and of one transfer of all weights.
 
-    Where it has a `learner`, what machines are told of its network, the gradient takes what it takes.
+    With a `learner`, which describes a network to the machines, gradients are computed.
     """
 
     name: str
@@ -62,11 +60,11 @@ class Link:
 
     @property
     def elements(self) -> int:
-        """So many float32 take `transfer_s` on the bare link."""
+        """The number of float32 values that take `transfer_s` on the bare link."""
         return round(self.transfer_s * self.rate_mbit * 1e6 / 32)
 
     def slower(self, factor: int) -> Link:
-        """The same weights and ratio of times, with all times so many times as long."""
+        """Return a link with equal weights and all times multiplied by a factor."""
         return replace(
             self,
             rate_mbit=self.rate_mbit // factor,
@@ -79,15 +77,22 @@ LINKS: Final = (
     Link(name="as SqueezeNet (tc/tg 0.044)", rate_mbit=200, gradient_s=0.758, transfer_s=0.033),
     Link(name="as GoogLeNet (tc/tg 0.275)", rate_mbit=200, gradient_s=0.763, transfer_s=0.21),
 )
-"""The published gradient and transfer times (Šlampa, table 6.1)."""
+"""The published times of gradient and transfer (Šlampa, table 6.1)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One training: measured seconds, and what was predicted: the mean, and the applicable bound.
+    """One training: measured seconds, and predictions.
 
-    `server` says too where transfers take turns. The mean counts on the gradient alone, as the estimator does; the
-    bound on all that a worker does for it beside transfers, which is `step_s`. `used_s` is a gradient's processor time.
+    Attributes
+    ----------
+    server
+        The kind of server, and whether transfers take turns.
+    step_s
+        Seconds of all work of a worker besides transfers, from which the bound is predicted. The mean is predicted from
+        the gradient alone, as the estimator does.
+    used_s
+        CPU time of a gradient.
     """
 
     link: str
@@ -102,12 +107,12 @@ class Case:
     bound_s: float
 
     def error(self, kind: str) -> float:
-        """Of a prediction, relative to what was measured."""
+        """Return the relative error of a prediction."""
         return float(getattr(self, kind)) / self.measured_s - 1
 
 
 class Machines:
-    """A process on each of these computers, which ends where its input does: with the block of `ends`."""
+    """A process on each computer. The processes end with the block of `ends`."""
 
     def __init__(self, computers: Namespaces, ends: contextlib.ExitStack) -> None:
         self._processes: list[subprocess.Popen[str]] = []
@@ -124,26 +129,28 @@ class Machines:
             self._processes.append(ends.enter_context(process))
 
     def send(self, machine: int, do: str, **order: Any) -> None:
-        """Give a machine an order."""
+        """Send an order to a machine."""
         stream = cast("IO[str]", self._processes[machine].stdin)
         stream.write(json.dumps({"do": do, **order}) + "\n")
         stream.flush()
 
     def answer(self, machine: int) -> Any:
-        """Wait for what it says to an order."""
+        """Wait for a machine's answer."""
         line = cast("IO[str]", self._processes[machine].stdout).readline()
         if not line:
             raise RuntimeError(f"machine {machine} has ended")
         return json.loads(line)
 
     def ask(self, machine: int, do: str, **order: Any) -> Any:
-        """Give an order, and wait for what it says."""
+        """Send an order, and wait for the answer."""
         self.send(machine, do, **order)
         return self.answer(machine)
 
 
 def measured_transfer_s(machines: Machines, elements: int, *, repeats: int = 9) -> float:
-    """Seconds of one transfer of all weights, one way: the median of both directions, less half an empty round trip."""
+    """Return the seconds of one transfer of all weights one way: the median of both directions, less half an empty
+    round trip.
+    """
     token = secrets.token_hex(8)
     address = machines.ask(0, "echo", elements=elements, token=token)
     times = machines.ask(1, "transfer", elements=elements, token=token, address=address, repeats=repeats)
@@ -153,9 +160,9 @@ def measured_transfer_s(machines: Machines, elements: int, *, repeats: int = 9) 
 
 
 def computed_s(machines: Machines, link: Link, *, workers: int) -> tuple[float, float, float]:
-    """Seconds of a gradient, of a whole step, and of a gradient's processor time, by so many machines at once.
+    """Return the seconds of a gradient, of a whole step, and of a gradient's CPU time, with several machines at once.
 
-    Their mean; the first two are the wait where one stands for them.
+    The values are means. Without a network, the first two are the timed wait.
     """
     if not link.learner:
         return link.gradient_s, link.gradient_s, 0.0
@@ -168,7 +175,7 @@ def computed_s(machines: Machines, link: Link, *, workers: int) -> tuple[float, 
 def trained_s(
     machines: Machines, link: Link, *, mode: str, server: str, workers: int, batches: int, takes_turns: bool = False
 ) -> float:
-    """Seconds of a training from the first fetch to the last gradient that was taken in."""
+    """Return the seconds of a training from the first fetch of weights to the last applied gradient."""
     order: dict[str, Any] = {
         "plan": {"workers": workers, "mode": mode, "server": server, "takes_turns": takes_turns},
         "elements": link.elements,
@@ -191,7 +198,7 @@ def trained_s(
 def cases(
     link: Link, *, most_workers: int, batches: int, modes: Sequence[Mode], has_turns: bool, notify: Notify
 ) -> Iterator[tuple[float, Case]]:
-    """Every mode, server and number of workers on one kind of link, with the transfer time that was measured."""
+    """Yield the measured transfer time and a case, for every mode, server and number of workers on one link."""
     with namespaces(most_workers + 1, rate_mbit=link.rate_mbit) as computers, contextlib.ExitStack() as ends:
         machines = Machines(computers, ends)
         for machine in range(most_workers + 1 if link.learner else 0):
@@ -209,8 +216,10 @@ def cases(
                         machines, link, mode=mode, server=server, workers=workers, batches=batches,
                         takes_turns=takes_turns,
                     )  # fmt: skip
-                    measured = Measured(gradient_s=took_s, transfer_s=transfer_s, batches=batches, is_whole=True)
-                    span = estimated(measured, mode=mode, server=server, workers=workers).span
+                    measured = Measurements(
+                        gradient_s=took_s, transfer_s=transfer_s, batches=batches, rounds_up_batches=True
+                    )
+                    span = estimate_training(measured, mode=mode, server=server, workers=workers).span
                     # Synchronous workers all transfer at once, 4.9; asynchronous ones come apart, 4.15; one at a
                     # time, each waits for those before it alone, 4.6.
                     bound_s = span.best_s if mode == "async" or takes_turns else span.worst_s
@@ -228,7 +237,7 @@ def cases(
 def learnt_links(
     networks: Sequence[str], *, rate_mbit: int, width: float, batches: int, folder: Path
 ) -> tuple[Link, ...]:
-    """A link for each network, whose images are in the folder from now on; each image is bright or dark."""
+    """Return a link for each network, and write images for training to `folder`. Each image is bright or dark."""
     generator = np.random.default_rng(0)
     images = generator.integers(0, 200, (_BATCH_SIZE * 2, _SIDE, _SIDE, 1), np.uint8)
     images[::2] += 50
@@ -239,7 +248,7 @@ def learnt_links(
     found = []
     for kind in networks:
         whole = NETWORKS[kind](height=_SIDE, width=_SIDE, labels=1)
-        elements = parameters(whole.scaled(width) if width != 1 else whole)
+        elements = parameter_count(whole.scaled(width) if width != 1 else whole)
         learner = {
             "kind": kind, "side": _SIDE, "width": width, "batches": batches, "batch_size": _BATCH_SIZE,
             "arrays": str(arrays), "sha256": sha256,
@@ -261,7 +270,7 @@ def report(
     has_turns: bool,
     notify: Notify,
 ) -> Report:
-    """Measure on every kind of link, with times so many times as long, and set it against the formulas."""
+    """Measure every link, with times multiplied by `slower`, and compare them with the formulas. Returns the report."""
     found, transfers = list[Case](), dict[str, float]()
     with tempfile.TemporaryDirectory(prefix="fieldray-") as folder:
         links = learnt_links(networks, rate_mbit=rate_mbit, width=width, batches=batches, folder=Path(folder))
@@ -326,7 +335,7 @@ def _errors(found: Sequence[Case], link: str, mode: str, server: str, kind: str)
 
 
 def _pairs(found: Sequence[Case], link: str) -> list[tuple[str, str]]:
-    """Mode and server of the trainings, each once, those with one transfer at a time too."""
+    """Return mode and server of the trainings, each once."""
     return list(dict.fromkeys((one.mode, one.server) for one in found if one.link == link))
 
 

@@ -1,7 +1,7 @@
-"""One machine of `shaped_links`: a process that serves, works or echoes as it is told, a line of JSON after another.
+"""A machine of `shaped_links`: a process that serves, works or echoes by orders, one JSON line each.
 
-It runs the program's own parameter servers and workers. Unless it was told to learn, only the gradient is none: a
-worker waits as long as one would take, and gives zeros.
+It runs the program's own parameter servers and workers. Without an order to learn, a gradient is a timed wait and
+zeros.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fieldray.offline import reach, stay_offline
 
 
 def main() -> int:
-    """Follow orders until the input ends."""
+    """Follow orders until standard input ends."""
     stay_offline(joins_cluster=True)
     from benchmarks.namespaces import NETWORK  # only now: nothing is imported that the guard has not seen
 
@@ -51,12 +51,12 @@ class _Machine:
         }
 
     def learn(self, **network: Any) -> Any:
-        """Have the gradients of a network from now on; how many numbers its weights are."""
+        """Use the gradients of a network from now on. Returns the number of its weights."""
         self._learner = _Learner(**network)
         return self._learner.layout.size
 
     def gradients(self, repeats: int) -> Any:
-        """Medians in seconds: of a gradient, of a whole step without transfers, of a gradient's processor time."""
+        """Return median seconds of a gradient, of a whole step without transfers, and of a gradient's CPU time."""
         from fieldray_cluster.training.tasks import Plan
 
         replica, layout = self._learner.open(), self._learner.layout
@@ -72,21 +72,21 @@ class _Machine:
         return [statistics.median(column) for column in zip(*times, strict=True)]
 
     def serve(self, plan: dict[str, Any], elements: int, batches: int, share: int, token: str) -> Any:
-        from fieldray_cluster.training.server import ServedShard, Service
+        from fieldray_cluster.training.server import ServerSettings, ShardServer
         from fieldray_cluster.training.shard import ShardState
 
         made, task = _plan(plan), self._learner or _StandIn(0.0, batches, elements)
         layout = task.layout
         runs = layout.ranges(made.servers, evenly=True)[share]
-        service = Service(
+        service = ServerSettings(
             layout=layout,
-            runs=runs,
+            ranges=runs,
             rule=task.rule,
             plan=made,
             updates_per_epoch=made.updates(batches),
         )
         state = ShardState.new(layout.vector(task.first_weights())).part(runs)
-        served = ServedShard(service, state, host=self._host, token=token)
+        served = ShardServer(service, state, host=self._host, token=token)
         self._open.append(served)
         return served.address
 
@@ -102,7 +102,7 @@ class _Machine:
         servers: list[tuple[str, int]],
         at: float,
     ) -> Any:
-        from fieldray_cluster.training.worker import WorkerSpec, perform
+        from fieldray_cluster.training.worker import WorkerSpec, compute_gradients
 
         made, task = _plan(plan), self._learner or cast(Any, _StandIn(gradient_s, batches, elements))
         placed = task.layout.ranges(made.servers, evenly=True)
@@ -115,23 +115,23 @@ class _Machine:
             servers=tuple(((host, port), runs) for (host, port), runs in zip(servers, placed, strict=True)),
         )
         time.sleep(max(0.0, at - time.monotonic()))
-        outcome = perform(spec)
+        outcome = compute_gradients(spec)
         return {"began": at, "ended": time.monotonic(), "lost": outcome.was_lost}
 
     def echo(self, elements: int, token: str) -> Any:
-        from fieldray_cluster.training.channel import Listener, echo
+        from fieldray_cluster.training.channel import Listener, serve_echo
 
-        listener = Listener(self._host, token=token, largest=elements, serve=echo)
+        listener = Listener(self._host, token=token, largest=elements, serve=serve_echo)
         self._open.append(listener)
         return listener.address
 
     def transfer(self, elements: int, token: str, address: tuple[str, int], repeats: int) -> Any:
-        from fieldray_cluster.training.channel import connect, round_trips
+        from fieldray_cluster.training.channel import connect, time_round_trips
 
-        channel = connect((address[0], address[1]), token=token, role="", largest=elements)
+        channel = connect((address[0], address[1]), token=token, role="", max_values=elements)
         times = {
-            "nothing": round_trips(channel, values=0, repeats=repeats),
-            "weights": round_trips(channel, values=elements, repeats=repeats),
+            "nothing": time_round_trips(channel, values=0, repeats=repeats),
+            "weights": time_round_trips(channel, values=elements, repeats=repeats),
         }
         channel.close()
         return times
@@ -145,7 +145,7 @@ class _Machine:
 
 @dataclass(frozen=True, slots=True)
 class _StandIn:
-    """A task whose gradients take a time and are zeros."""
+    """A training task whose gradients take a given time and are zeros."""
 
     gradient_s: float
     batches: int
@@ -159,9 +159,9 @@ class _StandIn:
 
     @property
     def rule(self) -> Any:
-        from fieldray_cluster.training.shard import Rule
+        from fieldray_cluster.training.shard import UpdateRule
 
-        return Rule(weight_decay=0.0, average_every=2**30)
+        return UpdateRule(weight_decay=0.0, average_every=2**30)
 
     @property
     def layout(self) -> Any:
@@ -181,7 +181,7 @@ class _StandIn:
     weights = first_weights
 
     def set_weights(self, _weights: Any) -> None:
-        """Nothing is computed with them."""
+        """Ignore the weights."""
 
     def gradient(self, _epoch: int, _step: int, part: Any, _worker: int) -> Any:
         from fieldray_cluster.training.tasks import GradientResult
@@ -191,7 +191,7 @@ class _StandIn:
 
 
 class _Learner:
-    """The task of a network of the toolchain on drawn images, which is built once, when it is asked for a gradient."""
+    """The training task of a network on drawn images. The network is built when a gradient is first needed."""
 
     def __init__(
         self, *, kind: str, side: int, width: float, batches: int, batch_size: int, arrays: str, sha256: str

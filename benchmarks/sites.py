@@ -1,9 +1,8 @@
-"""Whether a site's own films, without labels, set a threshold; and whether the edges of *not sure* hold at hospitals.
+"""Whether a site's own films, without labels, can set a threshold, and whether the uncertain zone holds at hospitals.
 
-Films are screened as the program does it. A rule that fits a site sees scores alone: it moves them in log-odds to where
-those of the pack's own hospital lie. It is fitted on one half of the site's patients and judged on the other, 200
-times. The 150 films that it is fitted on are drawn to have a share with the finding: the site's own, or a small one as
-in screening.
+Films are screened as the program does it. A rule for a site sees scores only. It shifts them in log-odds to the scores
+of the pack's own hospital. It is fitted to one half of the site's patients and measured on the other, 200 times. The
+150 films for the fit are drawn with a share of findings: the site's own, or a small one as in screening.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from fieldray.domain.finding import Category
 from fieldray.domain.metrics import Scores, Truth, logit, sigmoid, threshold_for_sensitivity
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.packs.library import PackLibrary
-from fieldray_adapt.data.dataset import targets_of
+from fieldray_adapt.data.dataset import label_targets
 from fieldray_adapt.data.image_set import read_rows
 from fieldray_adapt.data.layouts import Row, split_rows
 from fieldray_adapt.evaluation.screening import screen_rows
-from fieldray_adapt.recipes.classifier import Recipe, with_whole_paths
+from fieldray_adapt.recipes.classifier import ClassifierRecipe, with_absolute_paths
 from fieldray_adapt.recipes.shared import Source
-from fieldray_adapt.recipes.tables import Document
+from fieldray_adapt.recipes.tables import RecipeDocument
 
 Notify = Callable[[str], None]
 Logits = NDArray[np.float64]
@@ -53,29 +52,29 @@ _CATEGORIES: Final[tuple[Category, ...]] = ("read_first", "abnormal", "unsure", 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Films:
-    """The images of one hospital as they were screened at the first operating point."""
+    """The images of one hospital, screened at the first operating point."""
 
     name: str
     cases: Sequence[Case]
 
     @property
     def truth(self) -> Truth:
-        """(n,) whether the finding is there."""
+        """Whether the finding is there, (n,)."""
         return np.array([case.truth for case in self.cases])
 
     @property
     def ranks(self) -> Scores:
-        """(n,) scores; infinite where read first, below all where there is no score."""
+        """The scores (n,): infinite for *read first*, below all others without a score."""
         return np.array([rank(case) for case in self.cases])
 
     @property
     def patients(self) -> NDArray[np.str_]:
-        """(n,) whose image it is."""
+        """The patient of each image, (n,)."""
         return np.array([case.patient for case in self.cases])
 
     @property
     def logits(self) -> Logits:
-        """(n,) log-odds of the scores, nan where the score decides nothing."""
+        """The log-odds of the scores (n,); nan if the score decides nothing."""
         found = self.ranks
         return np.where(np.isfinite(found), logit(np.where(np.isfinite(found), found, 0.5)), np.nan)
 
@@ -85,7 +84,7 @@ class Films:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Reference:
-    """Log-odds of the own hospital's images: of all, of those without the finding; and the share with it."""
+    """Log-odds of the own hospital's images (all, and those without the finding), and the share with the finding."""
 
     every: Logits
     normal: Logits
@@ -100,24 +99,24 @@ def _as_it_is(_own: Reference, _site: Logits) -> tuple[float, float]:
 
 
 def _median(own: Reference, site: Logits) -> tuple[float, float]:
-    """The site's median to that of all images of the own hospital."""
+    """Shift the site's median to the median of all images of the own hospital."""
     return 1.0, float(np.median(own.every) - np.median(site))
 
 
 def _quarter(own: Reference, site: Logits) -> tuple[float, float]:
-    """The site's lowest quarter to that of the own hospital's images without the finding."""
+    """Shift the site's lowest quarter to that of the own hospital's images without the finding."""
     return 1.0, float(np.quantile(own.normal, 0.25) - np.quantile(site, 0.25))
 
 
 def _two_quantiles(own: Reference, site: Logits) -> tuple[float, float]:
-    """The site's 10 % and 50 % to those of the own hospital's images without the finding."""
+    """Map the site's 10 % and 50 % quantiles to those of the own hospital's images without the finding."""
     (low, middle), (own_low, own_middle) = np.quantile(site, (0.1, 0.5)), np.quantile(own.normal, (0.1, 0.5))
     scale = float((own_middle - own_low) / max(middle - low, 1e-6))
     return scale, float(own_middle - scale * middle)
 
 
 def _prior_shift(own: Reference, site: Logits) -> tuple[float, float]:
-    """The share with the finding by expectation and maximisation (Saerens, Neural Computation 14 (2002) 21)."""
+    """Estimate the share with the finding by expectation maximisation (Saerens, Neural Computation 14 (2002) 21)."""
     share = own.share
     for _ in range(_STEPS):
         moved = site + _log_odds(share) - _log_odds(own.share)
@@ -139,7 +138,7 @@ RULES: Final[Mapping[str, Rule]] = {
 
 
 def fitted(rule: Rule, own: Films, site: Films, *, threshold: float, prevalence: float | None) -> NDArray[np.float64]:
-    """Shares (rounds, 2) falsely referred, and detected, of the half that the rule was not fitted on."""
+    """Return the shares (rounds, 2) falsely referred and detected, in the half to which the rule was not fitted."""
     known = ~np.isnan(own.logits)
     logits, truth = own.logits[known], own.truth[known]
     reference = Reference(every=logits, normal=logits[~truth], share=float(truth.mean()))
@@ -158,7 +157,7 @@ def fitted(rule: Rule, own: Films, site: Films, *, threshold: float, prevalence:
 
 
 def _drawn(site: Films, chosen: NDArray[np.bool_], prevalence: float | None, generator: np.random.Generator) -> Logits:
-    """Log-odds of films drawn from those chosen, with replacement, to have this share with the finding."""
+    """Draw log-odds of films with replacement, with a given share of the finding."""
     usable = chosen & ~np.isnan(site.logits)
     share = float(site.truth[usable].mean()) if prevalence is None else prevalence
     wanted = {True: round(share * _FILMS), False: _FILMS - round(share * _FILMS)}
@@ -173,8 +172,8 @@ def _drawn(site: Films, chosen: NDArray[np.bool_], prevalence: float | None, gen
 # ---- edges of not sure
 
 
-def edges(films: Films, point: OperatingPoint, recipe: Recipe) -> tuple[float, float]:
-    """Where *not sure* would begin and end, were they chosen on these films as the recipe chooses them."""
+def edges(films: Films, point: OperatingPoint, recipe: ClassifierRecipe) -> tuple[float, float]:
+    """Return the limits of the uncertain zone, chosen on these films as the recipe chooses them."""
     asked = next(own for own in recipe.evaluation.points if own.name == point.name)
     scores, truth, _ = arrays([case for case in films.cases if case.score is not None])
     low = threshold_for_sensitivity(scores, truth, wanted=asked.band_catches)
@@ -182,14 +181,16 @@ def edges(films: Films, point: OperatingPoint, recipe: Recipe) -> tuple[float, f
     return min(low, point.threshold), max(high, point.threshold)
 
 
-def edges_that_hold_at_each(hospitals: Sequence[Films], point: OperatingPoint, recipe: Recipe) -> tuple[float, float]:
-    """The lowest beginning and the highest end that one of the hospitals asks for."""
+def edges_that_hold_at_each(
+    hospitals: Sequence[Films], point: OperatingPoint, recipe: ClassifierRecipe
+) -> tuple[float, float]:
+    """Return the lowest lower limit and the highest upper limit that a hospital needs."""
     found = [edges(films, point, recipe) for films in hospitals]
     return min(low for low, _ in found), max(high for _, high in found)
 
 
 def seen(films: Films, point: OperatingPoint) -> dict[bool, Counter[Category]]:
-    """By truth, how many images a person sees in each class."""
+    """Return the number of images in each class that the user sees, by truth."""
     found = {True: Counter[Category](), False: Counter[Category]()}
     for case in films.cases:
         found[case.truth][category_at(point, case.score, otherwise=case.category)] += 1
@@ -201,10 +202,10 @@ def seen(films: Films, point: OperatingPoint) -> dict[bool, Counter[Category]]:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Hospitals:
-    """A pack, and the films it is measured on: the validation images of its recipe, by hospital, and of other sites."""
+    """A pack and its films: the validation images of its recipe by hospital, and those of other sites."""
 
     model: Model
-    recipe: Recipe
+    recipe: ClassifierRecipe
     own: Films
     parts: Sequence[Films]
     sites: Sequence[Films]
@@ -216,9 +217,9 @@ class Hospitals:
 
 
 def hospitals(data: Path, pack_id: str, *, home: Path, notify: Notify) -> Hospitals:
-    """Screen the films of a pack that ships. Raises FieldrayError."""
+    """Screen the films of a shipped pack. Raises FieldrayError."""
     path = CHECKOUT / "models" / "recipes" / f"{pack_id}.toml"
-    recipe = with_whole_paths(Document.read(path).parsed(Recipe), path)
+    recipe = with_absolute_paths(RecipeDocument.read(path).parsed(ClassifierRecipe), path)
     (folder,) = (CHECKOUT / "models").glob(f"{pack_id}-*")
     model = PackLibrary(home).load(folder)
     rows = read_rows(recipe.data, folder=home)
@@ -226,11 +227,11 @@ def hospitals(data: Path, pack_id: str, *, home: Path, notify: Notify) -> Hospit
     validation = [row for row, part in zip(rows, parts, strict=True) if part == "validation"]
 
     def films(name: str, rows: Sequence[Row]) -> Films:
-        label = recipe.kept_labels[0]
+        label = recipe.pack_labels[0]
         screening = screen_rows(
             model, rows, threads=recipe.training.threads, progress=lambda *_: notify(f"{pack_id}: {name}")
         )
-        cases = screening.cases(label.code, targets_of(rows, [label])[:, 0])
+        cases = screening.cases(label.code, label_targets(rows, [label])[:, 0])
         return Films(name=name, cases=next(iter(cases.values())))
 
     named = {name: [row for row in validation if row.source == name] for name in {row.source for row in validation}}
@@ -244,7 +245,7 @@ def hospitals(data: Path, pack_id: str, *, home: Path, notify: Notify) -> Hospit
 
 
 def report(data: Path, notify: Notify) -> Report:
-    """Measure every pack that ships. Raises FieldrayError."""
+    """Measure every shipped pack, and return the report. Raises FieldrayError."""
     alarms, bands = list[list[str]](), list[list[str]]()
     with tempfile.TemporaryDirectory() as home:
         for pack_id in _SITES:
@@ -266,7 +267,7 @@ def report(data: Path, notify: Notify) -> Report:
 
 
 def _alarm_rows(pack_id: str, found: Hospitals) -> Iterator[list[str]]:
-    """A row for each site, share with the finding among its films, and rule."""
+    """Yield a row for each site, share of findings among its films, and rule."""
     threshold, own = found.point.threshold, found.own
     wanted = float((own.ranks[~own.truth] >= threshold).mean())
     yield [pack_id, "its own, validation", "", "", f"{wanted:.3f}", "", "", "", f"{_detected(own, threshold):.3f}"]
@@ -291,7 +292,7 @@ def _detected(films: Films, threshold: float) -> float:
 
 
 def _band_rows(pack_id: str, found: Hospitals) -> Iterator[list[str]]:
-    """A row for each hospital, pair of edges, and truth."""
+    """Yield a row for each hospital, pair of limits, and truth."""
     point = found.point
     chosen_on = [*found.parts, *(site for site in found.sites if site.name in _CHOOSE_ON)]
     low, high = edges_that_hold_at_each(chosen_on, point, found.recipe)

@@ -1,7 +1,6 @@
-"""What a store costs: bytes per image, checking what has not changed, upkeep.
+"""The cost of the results database: bytes per image, checking of unchanged images, and maintenance.
 
-Images are screened once by the program, each a file of its own, and screened again. A large store is made of drawn
-results (`drawn_run`).
+Copies of images are screened once, then again. A large database is made of drawn results (`drawn_run`).
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _KIB: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A step: how long it took, and what came of it in words."""
+    """A step: its duration, and its result in words."""
 
     name: str
     seconds: float
@@ -66,16 +65,16 @@ class _Upkeep:
 
 
 def report(model: Model, source: Path | None, *, files: int, rows: int, notify: Notify) -> Report:
-    """Measure it all.
+    """Measure all steps, and return the report.
 
     Parameters
     ----------
     model
-        The pack's.
+        The pack.
     source
-        Whose images' copies are screened, each with bytes of its own; images drawn by the program without it.
+        Images to copy, each copy with bytes of its own; drawn images by default.
     files, rows
-        So many copies are screened and screened again; so many results are in the large store.
+        Number of copies to screen, and number of results in the large database.
 
     Raises
     ------
@@ -202,7 +201,7 @@ def _upkeep(folder: Path, model: Model, rows: int, notify: Notify) -> _Upkeep:
 
 
 def _give_verdicts(path: Path) -> None:
-    """On one result in a thousand."""
+    """Give a verdict on one result in a thousand."""
     with ResultStore(path) as store:
         for row_id in _sampled(path):
             store.set_verdict(row_id, Verdict(choice="agree", note=f"{row_id}"), judged=store.answer(row_id).outcome)
@@ -215,7 +214,7 @@ def _sampled(path: Path) -> Sequence[int]:
 
 
 def _sample(path: Path) -> dict[str, dict[str, Any]]:
-    """What is kept of some results, and their verdicts, by image."""
+    """Return some results with their verdicts, by image."""
     with ResultQuery(path) as query:
         rows = map(query.answer, _sampled(path))
         return {row.outcome.ref.key: {**outcome_columns(row.outcome), "verdict": row.verdict} for row in rows}

@@ -1,4 +1,4 @@
-"""A network of the toolchain in PyTorch, operator by operator: nothing is folded or fused beforehand."""
+"""A network of the toolchain in PyTorch, operator by operator, without folding or fusing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KINDS: Final = frozenset(
 
 
 class TorchNetwork(torch.nn.Module):  # type: ignore[misc]
-    """Images (n, channels, rows, columns) float32 in 0..1 to the outputs named, in their order."""
+    """A network from images (n, channels, rows, columns) float32 in 0..1 to the named outputs, in order."""
 
     def __init__(
         self, specification: Specification, weights: Mapping[str, NDArray[np.float32]], *, outputs: tuple[str, ...]
@@ -40,7 +40,7 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]
             self.register_parameter(_name(key), torch.nn.Parameter(tensor, requires_grad=False))
 
     def forward(self, image: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The outputs."""
+        """Return the outputs."""
         values: dict[str, torch.Tensor] = {INPUT: image}
         for layer in self._layers:
             value = self._operate(layer, values[layer.inputs[0]], values)
@@ -79,7 +79,7 @@ class TorchNetwork(torch.nn.Module):  # type: ignore[misc]
 
 
 def _pads(layer: Layer, value: torch.Tensor) -> Pads:
-    """TensorFlow's "same", (left, right, top, bottom): what is odd goes to the right and the bottom."""
+    """Return TensorFlow's "same" padding (left, right, top, bottom). An odd pixel goes to the right or bottom."""
     found = []
     for side in (value.shape[3], value.shape[2]):
         total = max((math.ceil(side / layer.stride) - 1) * layer.stride + layer.kernel - side, 0)
@@ -107,7 +107,7 @@ def _name(key: str) -> str:
 
 
 def _tensor(array: NDArray[np.float32], *, is_depthwise: bool) -> torch.Tensor:
-    """Keras's layout to PyTorch's."""
+    """Convert a weight from Keras's layout to PyTorch's."""
     if array.ndim == 4:
         array = array.transpose((2, 3, 0, 1) if is_depthwise else (3, 2, 0, 1))
     return torch.from_numpy(np.array(array, np.float32, order="C"))

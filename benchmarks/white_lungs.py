@@ -1,9 +1,9 @@
-"""Fit the weights of `fieldray.domain.lungs` on lungs painted white: `python -m benchmarks.white_lungs DATA`.
+"""Fitting of the weights of `fieldray.domain.lungs` to lungs painted white: `python -m benchmarks.white_lungs DATA`.
 
-DATA has an index.csv (path, set, part, label, patient_id, fold, split) and a lungs.csv (set, patient_id) beside the
-images. Normal images of five sources are painted in the place of the lungs that the network finds in them, so that no
-other mask is needed: a whole lung, its upper or lower part, or an effusion. Of Shenzhen and Montgomery one half by
-patient is taken, of NIH folds 0 and 1, of Kermany the training part.
+DATA has index.csv (path, set, part, label, patient_id, fold, split) and lungs.csv (set, patient_id) next to the images.
+Normal images of five sources are painted white in lungs that the network finds, so that no other mask is needed: a
+whole lung, its upper or lower part, or an effusion. Used are one half of the patients of Shenzhen and Montgomery, folds
+0 and 1 of NIH, and the training part of Kermany.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fieldray.imaging.preprocess import to_tensor, with_window
 from fieldray.imaging.reading import decode
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
 from fieldray.packs.library import PackLibrary
-from fieldray_adapt.data.augmentation import WHITE_PARTS, lung_hulls, painted_white, white_part
+from fieldray_adapt.data.augmentation import WHITE_AREA_KINDS, lung_hulls, paint_white, white_area
 
 _SIDE: Final = 256
 _MOST_OF_A_SET: Final = 500
@@ -44,7 +44,7 @@ Row = dict[str, str]
 
 
 class Finder:
-    """The shipped lung fields in this process."""
+    """The shipped lung-field network, run in this process."""
 
     def __init__(self, home: Path) -> None:
         model = PackLibrary(home).shipped_lungs()
@@ -54,7 +54,7 @@ class Finder:
         self._network = Network(model.files["litert"], spec, runtime=load_runtime(), threads=1)
 
     def find(self, image: Image) -> tuple[NDArray[np.float32], NDArray[np.uint8]] | None:
-        """Share of lung by cell and what the network saw; None where it does not know an upright chest."""
+        """Return the share of lung in each cell, and the network's input; None if no upright chest is found."""
         grey = to_tensor(with_window(image), self._input).values[0]
         answer = self._network.run(grey)
         passed = {n for n, s in zip(LUNG_CHECKS, answer.scores, strict=True) if s >= self._rules.thresholds[n]}
@@ -63,7 +63,7 @@ class Finder:
 
 
 def training_rows(data: Path) -> dict[str, list[Row]]:
-    """Normal images by source, none of which is used to measure."""
+    """Return normal images by source, none of which is used for measurements."""
     with (data / "index.csv").open(encoding="utf-8") as lines:
         normal = [row for row in csv.DictReader(lines) if row["label"] == "normal"]
     with (data / "lungs.csv").open(encoding="utf-8") as lines:
@@ -85,7 +85,7 @@ def training_rows(data: Path) -> dict[str, list[Row]]:
 
 
 def facts_of(mask: NDArray[np.float32], grey: NDArray[np.uint8], place: Mask) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The facts of an image's thirds, and the share of each that was painted: (2, 3, facts), (2, 3)."""
+    """Return the facts of the lungs' thirds (2, 3, facts), and the painted share of each third (2, 3)."""
     shares = np.rint(255 * mask.clip(0, 1)).astype(np.uint8)
     is_lung = lung_parts(shares, 128)[1] > 0
     middle = middle_between(np.flatnonzero(is_lung.any(axis=0)), np.arange(is_lung.shape[1]))
@@ -96,7 +96,7 @@ def facts_of(mask: NDArray[np.float32], grey: NDArray[np.uint8], place: Mask) ->
 
 
 def samples(data: Path, finder: Finder) -> list[tuple[str, str, str, NDArray[Any], NDArray[Any]]]:
-    """Source, patient, kind ("" for normal), facts (2, 3, facts) and the share painted (2, 3) of each image."""
+    """Return source, patient, kind ("" for normal), facts (2, 3, facts) and painted share (2, 3) of each image."""
     made = []
     for name, rows in training_rows(data).items():
         for number, row in enumerate(rows):
@@ -105,20 +105,22 @@ def samples(data: Path, finder: Finder) -> list[tuple[str, str, str, NDArray[Any
             if plain is None:
                 continue
             hulls = lung_hulls(np.asarray(Picture.fromarray(plain[0]).resize((_SIDE, _SIDE))) >= 0.5)
-            for order, kind in enumerate(("", *WHITE_PARTS)):
+            for order, kind in enumerate(("", *WHITE_AREA_KINDS)):
                 generator = np.random.default_rng([37, len(name), number, order])
                 here = int(generator.integers(2))
                 if kind and len(hulls) < 2:
                     continue
-                place = white_part(hulls[here], kind, generator, is_left=here == 0) if kind else np.zeros_like(hulls[0])
-                seen = finder.find(Image(pixels=painted_white(plain[1], place, generator))) if kind else plain
+                place = white_area(hulls[here], kind, generator, is_left=here == 0) if kind else np.zeros_like(hulls[0])
+                seen = finder.find(Image(pixels=paint_white(plain[1], place, generator))) if kind else plain
                 if seen is not None:
                     made.append((name, f"{name} {row['patient_id']}", kind, *facts_of(*seen, place)))
     return made
 
 
 def fit(made: list[Any]) -> list[str]:
-    """Weights that leave `_FALSE_ALARMS` of normal images above 0, and what they find out of fold, a line each."""
+    """Fit weights that leave `_FALSE_ALARMS` of normal images above 0. Returns lines with the weights and out-of-fold
+    results.
+    """
     source, patient, kind = (np.array([sample[place] for sample in made]) for place in range(3))
     facts, covered = (np.array([sample[place] for sample in made]) for place in (3, 4))
     hot = np.zeros((*covered.shape, THIRDS + 1))
@@ -148,7 +150,7 @@ def fit(made: list[Any]) -> list[str]:
     limit = next(at for at in steps if np.mean([(of > at).mean() for of in sources]) <= _FALSE_ALARMS)
     found, above = learnt(np.ones(len(made), bool)).coef_[0].round(2).tolist(), score > limit
     counted = [(name, (source == name) & (kind == "")) for name in np.unique(source)]
-    counted += [(name, kind == name) for name in WHITE_PARTS]
+    counted += [(name, kind == name) for name in WHITE_AREA_KINDS]
     return [
         *(f"{name}: {np.count_nonzero(above & of)} of {np.count_nonzero(of)}" for name, of in counted),
         f"WEIGHTS {found[:-4]}",
@@ -158,7 +160,7 @@ def fit(made: list[Any]) -> list[str]:
 
 
 def main() -> None:
-    """What the command prints: the weights, and what they find."""
+    """Print the weights and their results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path)
     data = parser.parse_args().data

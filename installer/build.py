@@ -32,7 +32,7 @@ TARGETS: Final = ("frozen", "deb", "portable", "setup")
 
 
 def main() -> int:
-    """Build the targets named; 0 when all were built."""
+    """Build the named targets. Returns 0 if all were built."""
     parser = argparse.ArgumentParser(description="Build the installers that this machine can build.")
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"out of {', '.join(TARGETS)} (default: all)")
     chosen = parser.parse_args().targets or TARGETS
@@ -49,13 +49,13 @@ def main() -> int:
 
 
 def reproducible(environment: Mapping[str, str]) -> dict[str, str]:
-    """What has to be set for a build to be repeatable."""
+    """Return the environment variables that make a build repeatable."""
     epoch = environment.get("SOURCE_DATE_EPOCH") or _last_commit_time()
     return {"SOURCE_DATE_EPOCH": epoch, "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
 
 
 def build_frozen() -> None:
-    """Freeze the program, take away what it does not need, lay licences and the list of parts beside it."""
+    """Freeze the program, remove what it does not need, and add licences and the list of parts."""
     python = _environment()
     _run(python, ROOT / "installer" / "icons.py", BUILD / "icons")
     _run(
@@ -71,7 +71,7 @@ def build_frozen() -> None:
 
 
 def build_deb() -> None:
-    """The package for Debian and Ubuntu."""
+    """Build the package for Debian and Ubuntu."""
     if _can("deb", sys.platform == "linux" and shutil.which("dpkg-deb") is not None, "needs dpkg-deb"):
         import make_deb
 
@@ -79,7 +79,7 @@ def build_deb() -> None:
 
 
 def build_portable() -> None:
-    """The archive that needs no installing."""
+    """Build the archive that needs no installation."""
     if _can("portable", sys.platform == "linux", "is for Linux"):
         import make_portable
 
@@ -87,7 +87,7 @@ def build_portable() -> None:
 
 
 def build_setup() -> None:
-    """Setup for Windows, from a folder frozen on Windows."""
+    """Build Setup for Windows from a folder that was frozen on Windows."""
     if _can("setup", (FROZEN / "fieldray-window.exe").exists(), "needs the program frozen on Windows"):
         _run(sys.executable, ROOT / "installer" / "windows" / "build_setup.py", FROZEN, OUTPUT)
 
@@ -96,7 +96,7 @@ _BUILDERS: Final = {"frozen": build_frozen, "deb": build_deb, "portable": build_
 
 
 def _environment() -> Path:
-    """The build environment's Python: locked dependencies, nothing an earlier build left, and Fieldray as it is now."""
+    """Return the Python of the build environment, with locked dependencies and the current source of Fieldray."""
     python = ENVIRONMENT / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
     _run(sys.executable, "-I", "-m", "venv", "--clear", ENVIRONMENT)
     pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]

@@ -27,7 +27,7 @@ _LIMIT_S: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """How a command ended: both streams as lines without their ends."""
+    """The end of a command: exit code, and both streams as lines."""
 
     command: str
     code: int
@@ -37,7 +37,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Somebody who works on the computer; `home` is inside the root."""
+    """A user of the computer. `home` is inside the root."""
 
     number: int
     home: str
@@ -53,7 +53,7 @@ class CleanRoot:
         self, *command: str, user: User | None = None, environment: Mapping[str, str] | None = None,
         limit_s: float = _LIMIT_S,
     ) -> Done:  # fmt: skip
-        """Run to the end, as root or as a user. Raises TimeoutExpired."""
+        """Run a command to its end, as root or as a user. Raises TimeoutExpired."""
         done = subprocess.run(
             self._chrooted(command, user), env=self._environment(user, environment), capture_output=True, text=True,
             timeout=limit_s, stdin=subprocess.DEVNULL, check=False,
@@ -62,18 +62,18 @@ class CleanRoot:
         return Done(" ".join(command), done.returncode, *lines)
 
     def start(self, *command: str, user: User, environment: Mapping[str, str]) -> subprocess.Popen[str]:
-        """Start, without waiting for the end."""
+        """Start a command without waiting for its end."""
         return subprocess.Popen(
             self._chrooted(command, user), env=self._environment(user, environment), text=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
     def inside(self, path: str) -> Path:
-        """The path from outside of a place inside."""
+        """Return the path outside of a path inside the root."""
         return self.path / path.lstrip("/")
 
     def add_user(self, name: str, *, number: int, home: str) -> User:
-        """Somebody new, with a home folder. Raises CalledProcessError."""
+        """Add a user with a home folder. Raises CalledProcessError."""
         subprocess.run(
             ["chroot", self.path, "useradd", "--create-home", "--home-dir", home, "--uid", str(number), name],
             check=True, env=dict(CLEAN), capture_output=True,
@@ -89,7 +89,7 @@ class CleanRoot:
 
 
 def prepared_base(cache: Path, package: Path) -> Path:
-    """The base with the packages that `package` depends on, downloaded but not installed. Needs the network."""
+    """Return the base with the dependencies of `package`, downloaded but not installed. Needs the network."""
     name, mirror = release(), mirror_of(release())
     base = cache / name
     if not (base / "prepared").exists():
@@ -118,7 +118,7 @@ def _download(base: Path, package: Path) -> None:
 
 
 def release() -> str:
-    """The code name of the system that runs here."""
+    """Return the code name of the running system."""
     text = Path("/etc/os-release").read_text(encoding="utf-8")
     found = re.search(r"^VERSION_CODENAME=(\w+)$", text, re.MULTILINE)
     if not found:
@@ -127,7 +127,7 @@ def release() -> str:
 
 
 def mirror_of(name: str) -> str:
-    """Where apt has the packages of a release from. Raises OSError when it has none."""
+    """Return the address from which apt gets the packages of a release. Raises OSError if it has none."""
     command = ["apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI)", "Created-By: Packages"]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     for line in lines:
@@ -138,14 +138,14 @@ def mirror_of(name: str) -> str:
 
 
 def plain_address(address: str) -> str:
-    """The first of the addresses where apt is told to take them from a file (apt-transport-mirror)."""
+    """Return the first address of a mirror list (apt-transport-mirror)."""
     listed = address.removeprefix("mirror+file:").rstrip("/")
     return address if listed == address.rstrip("/") else Path(listed).read_text(encoding="utf-8").split()[0]
 
 
 @contextlib.contextmanager
 def trial(base: Path, scratch: Path, *, size_mb: int) -> Iterator[CleanRoot]:
-    """A fresh copy of the base while inside, with `size_mb` of room. Only within a mount namespace of one's own."""
+    """Yield a fresh copy of the base with `size_mb` of space. Works only in a mount namespace of its own."""
     scratch.mkdir(parents=True, exist_ok=True)
     _run("mount", "-t", "tmpfs", "-o", f"size={size_mb}m,mode=755", "tmpfs", str(scratch))
     for folder in ("upper", "work", "root"):
@@ -166,7 +166,7 @@ def trial(base: Path, scratch: Path, *, size_mb: int) -> Iterator[CleanRoot]:
 
 
 def alone(arguments: Sequence[str]) -> int:
-    """Run a command without a network and with mounts and processes of its own; its exit code."""
+    """Run a command without network, with its own mounts and processes. Returns its exit code."""
     return subprocess.run(
         ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", *arguments],
         env={**os.environ, "FIELDRAY_ALONE": "1"}, check=False,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def contents(build: Path) -> dict[str, str]:
-    """What is to be equal, by place: kind, mode, time and SHA-256; a lone file counts with its content only."""
+    """Return what must be equal, by path: kind, mode, time and SHA-256. A single file counts with its content only."""
     if build.is_file():
         return {"": hashlib.sha256(build.read_bytes()).hexdigest()}
     found = {}
@@ -32,7 +32,7 @@ def contents(build: Path) -> dict[str, str]:
 
 
 def differences(first: Mapping[str, str], second: Mapping[str, str]) -> list[str]:
-    """A line for each place that is in one only, or not the same in both."""
+    """Return a line for each path that is in one build only, or differs."""
     lines = [f"only in the first: {name}" for name in first.keys() - second.keys()]
     lines += [f"only in the second: {name}" for name in second.keys() - first.keys()]
     both = first.keys() & second.keys()
@@ -45,7 +45,7 @@ def differences(first: Mapping[str, str], second: Mapping[str, str]) -> list[str
 
 
 def main(arguments: list[str]) -> int:
-    """Compare; the exit code."""
+    """Compare two builds. Returns the exit code."""
     first, second = (contents(Path(argument)) for argument in arguments)
     lines = differences(first, second)
     sys.stdout.write("".join(f"{line}\n" for line in lines) or f"the same: {len(first)} files, folders and links\n")

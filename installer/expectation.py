@@ -1,4 +1,4 @@
-"""What a command is allowed to say: every line has to be known, and what must be said has to be there."""
+"""The expected output of a command: every line must be known, and required lines must be there."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ APT: Final = (
 
 
 class Unexpected(AssertionError):
-    """Something was said, or done, that was not expected."""
+    """An unexpected output or result."""
 
 
 def expect(done: Done, *, code: int = 0, output: Sequence[str] = (), errors: Sequence[str] = ()) -> None:
-    """Compare with patterns for whole lines; one that begins with `\\?` need not occur. Raises Unexpected."""
+    r"""Compare output with patterns for whole lines. A pattern that begins with `\?` is optional. Raises Unexpected."""
     problems = [] if done.code == code else [f"ended with {done.code}, not {code}"]
     problems += _compare("output", done.output, output) + _compare("errors", done.errors, errors)
     if problems:

@@ -12,7 +12,7 @@ _DRAWING: Final = Path(__file__).resolve().parent.parent / "assets" / "icons" / 
 
 
 def main(folder: Path) -> int:
-    """Write `fieldray-<side>.png` for each side in pixels, and `fieldray.ico` with all of them, into `folder`."""
+    """Write `fieldray-<side>.png` for each side in pixels, and `fieldray.ico` with all sides, to a folder."""
     os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
     from PIL import Image
     from PySide6.QtCore import Qt

@@ -21,7 +21,7 @@ PLACE: Final = "_internal/fieldray/_data/licences/licences.json"
 
 
 def table(found: Iterable[parts.Part]) -> dict[str, Any]:
-    """What is written; each text once, however many parts have it."""
+    """Return the content of the file. Each text is there once, however many parts have it."""
     texts: dict[str, str] = {}
     rows = []
     for part in found:
@@ -38,7 +38,7 @@ def table(found: Iterable[parts.Part]) -> dict[str, Any]:
 
 
 def collect(frozen: Path) -> Path:
-    """Write the file; its path. Raises ValueError for a library of unknown origin or a part without licence."""
+    """Write the file. Returns its path. Raises ValueError for a library of unknown origin or a part without licence."""
     path = frozen / PLACE
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(table(parts.parts(frozen)), ensure_ascii=False, indent=1, sort_keys=True)

@@ -33,7 +33,7 @@ _HEAD: Final = """\
 
 
 def main() -> int:
-    """Write the lock files; 0 when all were written."""
+    """Write the lock files. Returns 0 if all were written."""
     parser = argparse.ArgumentParser(description="Lock the versions and hashes of all dependencies.")
     parser.add_argument("packages", nargs="*", metavar="PACKAGE", help="move these to their newest version")
     parser.add_argument("--upgrade", action="store_true", help="move everything to its newest version")
@@ -48,7 +48,9 @@ def main() -> int:
 
 
 def write_lock(program: str, name: str, extras: Sequence[str], how: Sequence[str]) -> None:
-    """Resolve, and write every file's hash. Raises subprocess.CalledProcessError with what the resolver said."""
+    """Resolve dependencies, and write every file's hash. Raises subprocess.CalledProcessError with the resolver's
+    output.
+    """
     lock = ROOT / name
     chosen = [f"--extra={extra}" for extra in extras]
     subprocess.run(
@@ -63,7 +65,9 @@ def write_lock(program: str, name: str, extras: Sequence[str], how: Sequence[str
 
 
 def _environment() -> dict[str, str]:
-    """Without this machine's own sources of packages: a wheel built here has a hash that no other machine can find."""
+    """Return an environment without this computer's package sources. A wheel built here has a hash that nobody else can
+    find.
+    """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
     if "PIP_CERT" in os.environ:
         environment.setdefault("SSL_CERT_FILE", os.environ["PIP_CERT"])

@@ -23,7 +23,7 @@ _EXTRAS: Final = {
 
 
 def build(frozen: Path, output: Path, *, icons: Path) -> Path:
-    """Write `fieldray-<version>-linux-x86_64.tar.xz` into `output`; its path. Raises OSError."""
+    """Write `fieldray-<version>-linux-x86_64.tar.xz` to `output`. Returns its path. Raises OSError."""
     name = f"fieldray-{contents.version()}-linux-x86_64"
     target = output / f"{name}.tar.xz"
     with tempfile.TemporaryDirectory(dir=output) as scratch:
@@ -39,7 +39,7 @@ def build(frozen: Path, output: Path, *, icons: Path) -> Path:
 
 
 def lay_out(root: Path, frozen: Path, *, icons: Path) -> None:
-    """Everything in the archive, under `root`."""
+    """Write everything in the archive to `root`."""
     shutil.copytree(frozen, root, symlinks=True)
     (root / "share").mkdir()
     for source, place in _EXTRAS.items():
@@ -48,7 +48,7 @@ def lay_out(root: Path, frozen: Path, *, icons: Path) -> None:
 
 
 def _owned_by_nobody(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Root's numbers, and the time of the build also for links, whose own cannot be set everywhere."""
+    """Return an entry with root's numbers, and with the time of the build, also for links."""
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = "root"
     entry.mtime = int(os.environ["SOURCE_DATE_EPOCH"])

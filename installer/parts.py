@@ -40,7 +40,7 @@ Kind = Literal["distribution", "native", "interpreter"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One thing that others made: who it is, under which licence, with which texts, in which files of the folder."""
+    """A part that others made: name, version, licence, texts, and files in the folder."""
 
     name: str
     version: str
@@ -52,7 +52,7 @@ class Part:
 
 
 def parts(frozen: Path) -> list[Part]:
-    """All of them, by name. Raises ValueError for a native library of unknown origin."""
+    """Return all parts, by name. Raises ValueError for a native library of unknown origin."""
     native = [path for path in paths(frozen) if _NATIVE.search(path.rpartition("/")[2])]
     found = {part.name: part for part in _distributions(frozen, native)}
     found["Python"] = _interpreter()
@@ -63,7 +63,7 @@ def parts(frozen: Path) -> list[Part]:
 
 
 def paths(frozen: Path) -> list[str]:
-    """Every file by its place in the folder, with /; links are not files of their own."""
+    """Return every file by its path in the folder, with /. Links are no files of their own."""
     files = (path for path in frozen.rglob("*") if path.is_file() and not path.is_symlink())
     return sorted(path.relative_to(frozen).as_posix() for path in files)
 
@@ -81,7 +81,7 @@ def _distributions(frozen: Path, native: Iterable[str]) -> Iterator[Part]:
 
 
 def modules(frozen: Path) -> set[str]:
-    """The Python modules packed into the programs, or beside them."""
+    """Return the Python modules inside the programs, or next to them."""
     from PyInstaller.archive.readers import CArchiveReader  # in the build environment only
 
     found: set[str] = set()
@@ -132,7 +132,7 @@ def _rows() -> list[dict[str, Any]]:
 
 
 def _row(path: str) -> dict[str, Any] | None:
-    """The row of a library by its place; None where only the record of a distribution can say whose it is."""
+    """Return the row of a library by its path; None if only the record of a distribution tells its origin."""
     return next((row for row in _rows() if _fits(row, path.lower())), None)
 
 
@@ -191,7 +191,7 @@ def _listed_version(distribution: str, name: str) -> str:
 
 
 def _stated_version(module: str, function: str) -> str:
-    """The number in what it says of itself, such as "libpng 1.6.55"."""
+    """Return the version number in a module's own description, such as "libpng 1.6.55"."""
     found = re.search(r"\d+(\.\d+)+", getattr(importlib.import_module(module), function)())
     return found[0] if found else ""
 

@@ -28,10 +28,9 @@ _PROJECT: Final = Path(__file__).resolve().parent.parent / "pyproject.toml"
 def document(
     files: Mapping[str, str], found: Sequence[parts.Part], *, version: str, made_at: datetime.datetime
 ) -> dict[str, Any]:
-    """The list as JSON-able values.
+    """Return the list of parts as JSON values.
 
-    files       SHA-256 in hexadecimal by place in the folder
-    made_at     with its time zone
+    `files` has the SHA-256 by path in the folder; `made_at` has a time zone.
     """
     program = {
         "type": "application",
@@ -92,12 +91,12 @@ def _file(path: str, digest: str, part: parts.Part | None) -> dict[str, Any]:
 
 
 def hashes(frozen: Path) -> dict[str, str]:
-    """SHA-256 by place of every file that is not a link."""
+    """Return the SHA-256 of every file that is not a link, by path."""
     return {path: hashlib.sha256((frozen / path).read_bytes()).hexdigest() for path in parts.paths(frozen)}
 
 
 def write(frozen: Path) -> Path:
-    """Write the list beside the folder; its path. Raises ValueError for a library of unknown origin."""
+    """Write the list next to the folder. Returns its path. Raises ValueError for a library of unknown origin."""
     seconds = int(os.environ.get("SOURCE_DATE_EPOCH", "0"))
     made_at = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
     version = str(tomllib.loads(_PROJECT.read_text(encoding="utf-8"))["project"]["version"])
@@ -108,7 +107,7 @@ def write(frozen: Path) -> Path:
 
 
 def differences(files: Mapping[str, str], listed: Mapping[str, Any]) -> list[str]:
-    """A line for each file that is missing, changed or not in the list."""
+    """Return a line for each file that is missing, changed or not in the list."""
     wanted = {
         component["name"]: component["hashes"][0]["content"]
         for component in listed["components"]
@@ -121,7 +120,7 @@ def differences(files: Mapping[str, str], listed: Mapping[str, Any]) -> list[str
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the list, or compare a folder with one; 1 if it is another."""
+    """Write the list, or compare a folder with one. Returns 1 if they differ."""
     parser = argparse.ArgumentParser(
         description="Write the list of a frozen folder's parts, or compare a folder with it."
     )

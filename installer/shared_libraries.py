@@ -1,4 +1,4 @@
-"""Which libraries of the system the frozen folder needs (read from its ELF files), and which packages bring them."""
+"""The system libraries that the frozen folder needs (by its ELF files), and the packages that have them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _GCC: Final = {"3.4.26": "9", "3.4.28": "9.3", "3.4.29": "11", "3.4.30": "12", "
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """`libraries` by name that the folder does not hold itself; `versions`: the newest GLIBC and GLIBCXX asked for."""
+    """Libraries that the folder does not contain, and the newest versions of GLIBC and GLIBCXX that its files need."""
 
     libraries: frozenset[str]
     versions: Mapping[str, str]
@@ -63,30 +63,30 @@ def needs_of(folder: Path) -> Needs:
 
 
 def elf_files(folder: Path) -> list[Path]:
-    """The programs and libraries in it, without links."""
+    """Return the programs and libraries in a folder, without links."""
     return [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.is_symlink() and _is_elf(path)]
 
 
 def needed_by(file: Path) -> frozenset[str]:
-    """The names of the libraries that one file asks for."""
+    """Return the names of the libraries that a file needs."""
     return frozenset(_NEEDED.findall(_listing([file])))
 
 
 def search_paths(file: Path) -> list[str]:
-    """The folders in which a file has the loader look for its libraries before the system's (ld.so(8), RUNPATH)."""
+    """Return the folders in which the loader looks for a file's libraries before the system's (ld.so(8), RUNPATH)."""
     return [folder for line in _SEARCHED.findall(_listing([file])) for folder in line.split(":") if folder]
 
 
 def outside_paths(file: Path, program: Path) -> list[str]:
-    """Those of `search_paths` that are no folder inside the program's own."""
+    """Return the paths of `search_paths` outside the program's own folder."""
     return [folder for folder in search_paths(file) if not _is_inside(folder, file, program)]
 
 
 def forget_outside_paths(file: Path, program: Path) -> bool:
-    """Take `outside_paths` out of a file; whether there were any.
+    """Remove `outside_paths` from a file. Returns whether there were any.
 
-    They are folders of the machine it was built on, or lie beside the installed program: whoever can make a folder of
-    that name would have his libraries loaded. Raises CalledProcessError; FileNotFoundError where patchelf is missing.
+    They are folders of the build computer, or next to the installed program. Whoever could make such a folder could
+    have libraries loaded. Raises CalledProcessError, FileNotFoundError without patchelf.
     """
     found = search_paths(file)
     kept = [folder for folder in found if _is_inside(folder, file, program)]
@@ -107,7 +107,7 @@ def _is_inside(folder: str, file: Path, program: Path) -> bool:
 
 
 def needs_from(listing: str, *, held: Iterable[str]) -> Needs:
-    """The same from what `objdump -p` wrote about the files."""
+    """Parse the output of `objdump -p` about the files."""
     versions: dict[str, str] = {}
     for family, version in _VERSION.findall(listing):
         versions[family] = max(versions.get(family, "0"), version, key=_number)
@@ -115,7 +115,7 @@ def needs_from(listing: str, *, held: Iterable[str]) -> Needs:
 
 
 def dependencies(needs: Needs) -> list[str]:
-    """The package's Depends. Raises ValueError for a library that no package in `PACKAGES` brings."""
+    """Return the package's Depends. Raises ValueError for a library that no package in `PACKAGES` has."""
     unknown = sorted(needs.libraries - PACKAGES.keys())
     if unknown:
         raise ValueError(f"no package is known for {', '.join(unknown)}")

@@ -1,4 +1,4 @@
-"""How large the installed program is, by part."""
+"""The size of the installed program, by part."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PROGRAMS: Final = "programs with their Python modules"
 
 
 def by_part(frozen: Path) -> dict[str, int]:
-    """Bytes of each part, in the table's order."""
+    """Return the bytes of each part, in the table's order."""
     total = {name: 0 for name, _ in _PARTS} | {_PROGRAMS: 0}
     for path in frozen.rglob("*"):
         if path.is_file() and not path.is_symlink():
@@ -32,7 +32,7 @@ def by_part(frozen: Path) -> dict[str, int]:
 
 
 def table(frozen: Path) -> str:
-    """The sizes as lines of text, in megabytes of 1,000,000 bytes."""
+    """Return the sizes as lines of text, in megabytes of 1,000,000 bytes."""
     parts = by_part(frozen)
     rows = [*parts.items(), ("all", sum(parts.values()))]
     return "".join(f"{name:<36}{size / 1e6:8.1f} MB\n" for name, size in rows)

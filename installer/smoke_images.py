@@ -1,6 +1,6 @@
-"""One image in other forms, written here from the bytes of a plain one: what the installed decoders must read.
+"""One image in other forms, written here from the bytes of a plain one, for a test of the installed decoders.
 
-Nothing but Python's own library is used, so that no decoder is tried with what its own encoder made.
+Only Python's own library is used, so that no decoder is tested with the output of its own encoder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CATEGORIES: Final = 17  # of differences (ITU-T T.81, H.1.2.2); here each has f
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """An image of 12 bits: `head` is all before its pixels, `values` its grey levels row by row, 16 bits each."""
+    """A 12-bit image: `head` is everything before its pixels, `values` its grey levels row by row, 16 bits each."""
 
     head: bytes
     rows: int
@@ -33,11 +33,10 @@ class Plain:
 
 
 def other_forms(image: bytes) -> dict[str, bytes]:
-    """By file name: the image as RLE, as lossless JPEG, and its grey levels as PNG.
+    """Return the image as RLE, as lossless JPEG, and its grey levels as PNG, by file name.
 
-    image      an uncompressed little-endian DICOM file of 12 bits whose last element is its pixels
-
-    Raises ValueError for another one.
+    `image` is an uncompressed little-endian DICOM file of 12 bits whose last element is the pixels. Raises ValueError
+    for another one.
     """
     plain = plain_image(image)
     return {
@@ -48,7 +47,7 @@ def other_forms(image: bytes) -> dict[str, bytes]:
 
 
 def plain_image(image: bytes) -> Plain:
-    """Take it apart. Raises ValueError for an image of another kind."""
+    """Split the image into head and grey levels. Raises ValueError for an image of another kind."""
     head, _, pixels = image.partition(_PIXELS)
     rows, columns, bits = (_short(head, element) for element in (0x10, 0x11, 0x101))
     values = array.array("H", pixels[4:])
@@ -60,13 +59,13 @@ def plain_image(image: bytes) -> Plain:
 
 
 def _short(head: bytes, element: int) -> int:
-    """A number of group 0028."""
+    """Return a number of group 0028."""
     offset = head.index(struct.pack("<HH", 0x28, element) + b"US\2\0")
     return int.from_bytes(head[offset + 8 : offset + 10], "little")
 
 
 def _encapsulated(plain: Plain, syntax: bytes, frame: bytes) -> bytes:
-    """The image with one compressed frame for its pixels (PS3.5, A.4)."""
+    """Return the image with one compressed frame as its pixels (PS3.5, A.4)."""
     meta_length = int.from_bytes(plain.head[_META_LENGTH_AT : _META_LENGTH_AT + 4], "little")
     head = bytearray(plain.head)
     head[_META_LENGTH_AT : _META_LENGTH_AT + 4] = (meta_length + len(syntax) - len(_PLAIN)).to_bytes(4, "little")
@@ -79,7 +78,7 @@ def _encapsulated(plain: Plain, syntax: bytes, frame: bytes) -> bytes:
 
 
 def _run_lengths(plain: Plain) -> bytes:
-    """A frame of two byte planes, the higher one first (PS3.5, annex G)."""
+    """Return an RLE frame of two byte planes, the higher one first (PS3.5, annex G)."""
     high, low = (_packed(bytes(value >> shift & 255 for value in plain.values)) for shift in (8, 0))
     return struct.pack("<16I", 2, 64, 64 + len(high), *[0] * 13) + high + low
 
@@ -91,13 +90,16 @@ def _packed(plane: bytes) -> bytes:
 
 
 def _run(piece: bytes) -> bytes:
-    """The same byte many times, or bytes as they are."""
+    """Return an RLE run of equal bytes, or of literal bytes."""
     is_one = len(piece) > 1 and len(set(piece)) == 1
     return bytes([257 - len(piece), piece[0]]) if is_one else bytes([len(piece) - 1]) + piece
 
 
 def _lossless_jpeg(plain: Plain) -> bytes:
-    """Process 14, each value from the one to its left, in each row's first place from the one above (T.81, annex H)."""
+    """Return a JPEG of process 14 (T.81, annex H).
+
+    Values are predicted from the left, and in the first column from above.
+    """
     values, columns = plain.values, plain.columns
     starts = [1 << _BITS - 1, *values[: len(values) - columns : columns]]
     codes = {difference: _code(difference) for difference in range(1 - (1 << _BITS), 1 << _BITS)}
@@ -121,7 +123,7 @@ def _code(difference: int) -> str:
 
 
 def _png(plain: Plain) -> bytes:
-    """Grey, 16 bits, no filter (PNG specification, 5 and 7)."""
+    """Return a grey PNG with 16 bits and no filter (PNG specification, 5 and 7)."""
     wide = array.array("H", (value << 16 - _BITS for value in plain.values))
     if sys.byteorder == "little":
         wide.byteswap()

@@ -40,7 +40,7 @@ _DPKG_REFUSAL: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The root, the files to try in it, where pictures go, and what one step leaves for the next."""
+    """The root, the files to test, the folder of pictures, and values that one step leaves for the next."""
 
     root: CleanRoot
     package: Path
@@ -52,7 +52,7 @@ class Trial:
     screened: list[str] = field(default_factory=list)
 
     def brought(self, file: Path) -> str:
-        """The place inside at which a file from outside can be read."""
+        """Return the path inside at which a file from outside can be read."""
         place = self.root.inside(f"/run/{file.name}")
         if not place.exists():
             place.touch()
@@ -60,7 +60,7 @@ class Trial:
         return f"/run/{file.name}"
 
     def picture(self, name: str) -> screen_picture.Picture:
-        """What the screen shows, also kept as a file."""
+        """Return a picture of the display, which is also saved."""
         taken = screen_picture.take(DISPLAY)
         if self.pictures:
             taken.save(self.pictures / f"{name}.png")
@@ -312,7 +312,7 @@ STEPS: Final[tuple[Step, ...]] = (
 
 @contextlib.contextmanager
 def _drive(trial: Trial, packs: Path | None) -> Iterator[None]:
-    """A drive plugged in while inside, with the packs of a folder or with none."""
+    """Plug in a drive for the block, with the packs of a folder or with none."""
     made, place = trial.root.inside("/mnt"), trial.root.inside(DRIVE)
     subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(made)], check=True)
     if packs:
@@ -327,7 +327,7 @@ def _drive(trial: Trial, packs: Path | None) -> Iterator[None]:
 
 
 def _settled(trial: Trial, name: str) -> screen_picture.Picture | None:
-    """What the screen shows once it is no longer empty and stays the same for half a second."""
+    """Return a picture of the display once it is not empty and unchanged for half a second."""
     before = trial.picture(name)
     time.sleep(0.5)
     after = trial.picture(name)
@@ -336,7 +336,7 @@ def _settled(trial: Trial, name: str) -> screen_picture.Picture | None:
 
 
 def stored(trial: Trial, user: User) -> int:
-    """How many results the user's database holds, of the run with the most."""
+    """Return the number of results in the user's database, of the run with the most."""
     database = trial.root.inside(f"{user.home}/.local/share/fieldray/results.sqlite")
     if not database.exists():
         return 0
@@ -355,7 +355,7 @@ def _apt(trial: Trial, action: str, subject: str) -> Done:
 
 
 def _summary() -> tuple[str, ...]:
-    """What is said after a run."""
+    """Return the patterns of the output after a run."""
     return (
         r"\d+ images? in \d+:\d+ \([\d.]+/s\)(, \d+ from an earlier run)?",
         r"read first \d+  Signs of pneumonia \d+  uncertain \d+  None found by this pack \d+  no threshold \d+  "
@@ -369,7 +369,7 @@ def _summary() -> tuple[str, ...]:
 
 
 def _work_list() -> tuple[str, ...]:
-    """What a run says to a person."""
+    """Return the patterns of a run's output for a person."""
     classes = "READ FIRST|SIGNS OF PNEUMONIA|uncertain|None found by this pack|not suitable"
     row = rf"({classes}) +(0\.\d+|-) +(0\.\d+|-)  .*\.dcm"
     return (
@@ -383,7 +383,7 @@ def _work_list() -> tuple[str, ...]:
 
 
 def _files(root: CleanRoot) -> set[str]:
-    """Everything in the root but what the kernel shows there."""
+    """Return all files in the root but those of the kernel."""
     command = ["find", ".", "-path", "./proc", "-prune", "-o", "-path", "./sys", "-prune", "-o", "-print"]
     listed = subprocess.run(command, cwd=root.path, capture_output=True, text=True, check=True).stdout
     return {line.removeprefix("./") for line in listed.splitlines()}
@@ -406,7 +406,7 @@ def _require_nothing_installed(trial: Trial) -> None:
 
 
 def _require_no_log(trial: Trial, user: User) -> None:
-    """Warnings of the program are unexpected lines too."""
+    """Require that the program logged no warnings, because they are unexpected lines too."""
     log = trial.root.inside(f"{user.home}/.local/share/fieldray/fieldray.log")
     if log.exists():
         raise Unexpected(f"the program's log says:\n{log.read_text(encoding='utf-8')}")

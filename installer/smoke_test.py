@@ -41,7 +41,7 @@ _PROGRAMS = {
 
 
 def main() -> int:
-    """Run all steps; 0 when nothing unexpected happened."""
+    """Run all steps. Returns 0 if nothing unexpected happened."""
     parser = argparse.ArgumentParser(description="Try the Linux installers in a root of their own.")
     parser.add_argument("dist", type=Path, help="folder with the .deb and the portable archive")
     parser.add_argument("--pictures", type=Path, help="write pictures of the window into this folder")
@@ -64,12 +64,12 @@ def main() -> int:
 
 
 def missing_packages(programs: Mapping[str, str]) -> list[str]:
-    """The packages (values) whose programs (keys) are not on the PATH, sorted."""
+    """Return the packages (values) whose programs (keys) are not on the PATH, sorted."""
     return sorted({package for program, package in programs.items() if not shutil.which(program)})
 
 
 def next_version(package: Path, scratch: Path) -> Path:
-    """The same package under a higher version, to upgrade to."""
+    """Return a copy of the package with a higher version, for an upgrade."""
     root, target = scratch / "root", scratch / "newer.deb"
     subprocess.run(["dpkg-deb", "--raw-extract", package, root], check=True)
     control = root / "DEBIAN" / "control"
@@ -98,7 +98,7 @@ def _inside(options: argparse.Namespace, package: Path) -> int:
 
 
 def _step(step: smoke_steps.Step, trial: smoke_steps.Trial) -> bool:
-    """Take a step and say how long it took; False when something unexpected happened."""
+    """Run a step and print its duration. Returns False if something unexpected happened."""
     began_s, problem = time.monotonic(), None
     try:
         step(trial)

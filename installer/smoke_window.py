@@ -21,7 +21,7 @@ WAIT_S: Final = 60.0
 
 @contextlib.contextmanager
 def screen(root: CleanRoot) -> Iterator[None]:
-    """An X screen without a window manager, which programs inside the root reach by its socket."""
+    """Start an X display without a window manager, which programs inside the root reach by its socket."""
     Path("/tmp/.X11-unix").mkdir(mode=0o1777, exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", "/tmp/.X11-unix"], check=True)
     server = subprocess.Popen(
@@ -41,7 +41,7 @@ def screen(root: CleanRoot) -> Iterator[None]:
 
 @contextlib.contextmanager
 def opened(root: CleanRoot, user: User, *paths: str, more: Mapping[str, str] | None = None) -> Iterator[str]:
-    """The window, open while inside (its number on the screen); it must end in order and say nothing."""
+    """Open the window for the block. Yields its number on the display. It must end without output."""
     environment = {"DISPLAY": DISPLAY, "XDG_RUNTIME_DIR": f"/run/user/{user.number}", **(more or {})}
     known = set(titled("Fieldray"))
     process = root.start("/usr/bin/env", f"--chdir={user.home}", PROGRAM, *paths, user=user, environment=environment)
@@ -58,14 +58,14 @@ def opened(root: CleanRoot, user: User, *paths: str, more: Mapping[str, str] | N
 
 
 def titled(title: str) -> list[str]:
-    """The windows with this title that can be seen."""
+    """Return the visible windows with a title."""
     command = ["xdotool", "search", "--onlyvisible", "--name", f"^{title}$"]
     done = subprocess.run(command, env={"DISPLAY": DISPLAY}, capture_output=True, text=True, check=False)
     return done.stdout.split()
 
 
 def press(window: str, *keys: str, text: str = "") -> None:
-    """Give a window the focus, type a text into it, press keys."""
+    """Give a window the focus, type a text, and press keys."""
     typed = ["type", "--delay", "30", text] if text else []
     for action in (["windowfocus", "--sync", window], typed, ["key", *keys]):
         if action:
@@ -73,7 +73,7 @@ def press(window: str, *keys: str, text: str = "") -> None:
 
 
 def until(is_so: Callable[[], T], what: str) -> T:
-    """Wait for something that is not false. Raises Unexpected when it does not come."""
+    """Wait until a function returns a true value, and return it. Raises Unexpected if it does not."""
     deadline_s = time.monotonic() + WAIT_S
     while not (value := is_so()):
         if time.monotonic() > deadline_s:

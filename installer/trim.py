@@ -1,4 +1,4 @@
-"""What is taken away from the frozen folder, and how its files are made alike on every build."""
+"""Removal of unneeded files from the frozen folder, and equal modes and times of its files in every build."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def trim(frozen: Path) -> None:
 
 
 def share_modules(frozen: Path) -> None:
-    """One copy of the Python modules, which are the same for all programs: the others link to the first one's.
+    """Keep one copy of the Python modules, which are equal for all programs, and link to it from the others.
 
-    Raises RuntimeError where they are not the same.
+    Raises RuntimeError if they differ.
     """
     first, *others = (frozen / f"{name}.pkg" for name in PROGRAMS)
     for other in others:
@@ -65,7 +65,10 @@ def share_modules(frozen: Path) -> None:
 
 
 def unneeded(needed: Mapping[str, frozenset[str]], roots: frozenset[str]) -> set[str]:
-    """The places that no root leads to: `needed` has the names of libraries that the file at each place asks for."""
+    """Return the paths that no root needs.
+
+    `needed` has the names of the libraries that the file at each path needs.
+    """
     by_name: dict[str, list[str]] = {}
     for place in needed:
         by_name.setdefault(Path(place).name, []).append(place)
@@ -80,7 +83,7 @@ def unneeded(needed: Mapping[str, frozenset[str]], roots: frozenset[str]) -> set
 
 
 def settle(folder: Path, *, epoch_s: int) -> None:
-    """Give every file and folder the mode that fits it and one time, so that two builds are the same."""
+    """Give every file and folder its usual mode and one time, so that two builds are equal."""
     for path in (folder, *folder.rglob("*")):
         if path.is_symlink():
             continue

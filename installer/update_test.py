@@ -42,14 +42,14 @@ _VERDICTS: Final = """
 
 
 class Update:
-    """A user's work under one version and the next. The methods raise Unexpected where something is lost."""
+    """A user's work under one version and the next. The methods raise Unexpected if something is lost."""
 
     def __init__(self, trial: Trial) -> None:
         self._trial, self._user = trial, trial.root.add_user("iryna", number=2000, home="/home/iryna")
         self._home = trial.root.inside("/home/iryna/.local/share/fieldray")
 
     def work(self) -> dict[str, Any]:
-        """Screen, choose, trust, and be killed in the middle of a run; what can be seen of it then."""
+        """Screen, choose, trust, and kill a run. Returns what the commands show then."""
         self._said("packs", "default", PACK)
         self._said("packs", "trust", _KEY)
         self._said("demo", "drawn", "--pack", PACK, "--no-window", "--folder", "/home/iryna/images")
@@ -67,7 +67,7 @@ class Update:
         return self.seen()
 
     def seen(self, program: str = PROGRAM) -> dict[str, Any]:
-        """Runs, the results of the first one, keys and packs, as the commands list them."""
+        """Return runs, results of the first run, keys and packs, as the commands list them."""
         runs = json.loads("\n".join(self._said("history", "list", "--json", "-", program=program)))["runs"]
         first = min(run["run"] for run in runs)
         return {
@@ -77,7 +77,7 @@ class Update:
         }
 
     def require_kept(self, before: dict[str, Any], program: str = PROGRAM) -> None:
-        """Nothing of `before` is gone or changed; a later version may add facts to a run."""
+        """Require that nothing of `before` is lost or changed. A later version may add facts to a run."""
         now = self.seen(program)
         for run in before["runs"]:
             same = next((other for other in now["runs"] if other["run"] == run["run"]), {})
@@ -91,7 +91,7 @@ class Update:
             raise Unexpected("there was nothing to lose")
 
     def require_resumed(self) -> None:
-        """The new program resumes the run that was killed: its results are taken over."""
+        """Require that the new program resumes the killed run and takes over its results."""
         done = self._trial.root.run(PROGRAM, "screen", _MORE, "--pack", PACK, "--json", "-", user=self._user)
         taken = [line for line in done.errors if " from an earlier run" in line]
         counts = [int(word) for line in taken for word in line.split() if word.isdigit()]
@@ -99,7 +99,9 @@ class Update:
             raise Unexpected("\n".join([f"not resumed: {len(done.output)} lines", *done.errors]))
 
     def require_back(self, before: dict[str, Any]) -> str:
-        """Under the earlier version: all is there, or a sentence says why not and the files stay; which of them."""
+        """Require that the earlier version shows all results, or says why not and leaves the files. Returns which of
+        both.
+        """
         files = self._digests()
         listed = self._run("history", "list", "--json", "-")
         if listed.code == 0:
@@ -124,7 +126,7 @@ class Update:
 
 
 def main() -> int:
-    """Try it; 0 when nothing was lost."""
+    """Test the update. Returns 0 if nothing was lost."""
     parser = argparse.ArgumentParser(description="Try an update over a home full of results, and back.")
     parser.add_argument("old", type=Path)
     parser.add_argument("new", type=Path)
@@ -171,7 +173,7 @@ def _update(trial: Trial) -> None:
 
 
 def _install(trial: Trial, package: Path) -> None:
-    """With what it depends on, whether it is newer or older than what is there."""
+    """Install a package, newer or older, with its dependencies."""
     options = ("-o", "APT::Sandbox::User=root", "--yes", "--allow-downgrades", "--reinstall", "--no-install-recommends")
     done = trial.root.run("apt-get", "install", *options, trial.brought(package))
     if done.code:

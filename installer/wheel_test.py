@@ -34,7 +34,7 @@ print(*[path for path in wanted if not path.is_file()], sep="\\n")
 
 
 def main() -> int:
-    """Try it; 0 when all is there and works."""
+    """Test the wheel. Returns 0 if everything is there and works."""
     parser = argparse.ArgumentParser(description="Try the wheel in an environment of its own.")
     parser.add_argument("--extra", default="", help="an extra of the wheel, such as adapt")
     extra = parser.parse_args().extra
@@ -60,7 +60,7 @@ def main() -> int:
 
 
 def _missing(folder: Path, python: Path) -> list[str]:
-    """What of the packs, the guide, the licences and the demo's answers is not there."""
+    """Return which of the packs, the guide, the licences and the demo's answers are missing."""
     found = _run(folder, python, "-I", "-c", _LOOK).split()
     answers = folder / "results.jsonl"
     _run(folder, python.with_name("fieldray"), "demo", "--no-window", "--json", answers)
@@ -69,7 +69,7 @@ def _missing(folder: Path, python: Path) -> list[str]:
 
 
 def _run(folder: Path, *command: str | Path) -> str:
-    """Run in this folder, with a home in it; what was said. Raises CalledProcessError."""
+    """Run a command in this folder with a home in it. Returns its output. Raises CalledProcessError."""
     environment = {**os.environ, "FIELDRAY_HOME": str(folder / "home")}
     done = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return done.stdout

@@ -1,4 +1,4 @@
-"""Archives and clusters for the tests of what works with them."""
+"""Archives and clusters for tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fieldray_cluster.node import NodeGroup, NodeProcess, NodeSettings
 
 
 def archive_request(*paths: object, **changes: object) -> ArchiveRequest:
-    """What an archive of these paths is asked, of a pack that is nowhere."""
+    """Return a request for an archive with these paths. Its pack does not exist."""
     values = {
         "paths": tuple(map(str, paths)),
         "pack": "none-1.0.0",
@@ -27,7 +27,7 @@ def archive_request(*paths: object, **changes: object) -> ArchiveRequest:
 
 
 def worker(name: str, scheduler: str, scratch: Path) -> NodeSettings:
-    """A worker of a scheduler whose connections are not encrypted."""
+    """Return the settings of a worker whose scheduler has unencrypted connections."""
     return NodeSettings(role="worker", unencrypted=True, scheduler=scheduler, name=name, scratch=str(scratch))
 
 
@@ -35,7 +35,9 @@ def worker(name: str, scheduler: str, scratch: Path) -> NodeSettings:
 def cluster_of_nodes(
     folder: Path, *names: str, patience_s: float = 2.0
 ) -> Iterator[tuple[NodeGroup, NodeProcess, ConnectionSettings]]:
-    """A cluster that is not the driver's own, with these workers; its scheduler, and how it is reached."""
+    """Start a cluster with these workers for the block. Yields its processes, its scheduler, and the connection
+    settings.
+    """
     with NodeGroup() as nodes:
         scheduler = nodes.add(NodeSettings(role="scheduler", unencrypted=True))
         address = scheduler.address()

@@ -1,4 +1,4 @@
-"""Reports of audits over made-up cases, for the tests of what shows them and what writes them."""
+"""Audit reports of made-up cases, for tests."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ def audit_report(
     prices: Prices | None = PRICES,
     rule: Rule = PATIENTS,
 ) -> AuditReport:
-    """60 cases, those of odd rows positive: they score 0.85, the others 0.45, but for `scores`, by row.
+    """Return a report of 60 cases, of which the odd rows are positive and score 0.85, the others 0.45.
 
-    `text` is in every name. The last patient has an image of either kind, the others have one image.
+    `scores` replaces scores by row. `text` is in every name. The last patient has a positive and a negative image, all
+    others have one image.
     """
     cases = []
     for row in range(1, 61):
@@ -59,7 +60,7 @@ def audit_report(
 
 
 def _paired_with_another(side: Side) -> Paired:
-    """This pack beside one of the same name."""
+    """Return a comparison of this pack with another one of equal name."""
     figures = [
         PairedFigure(
             of=of, first=POINT.sensitivity, second=POINT.specificity, difference=-0.2, low=-0.25, high=0.01,

@@ -1,4 +1,4 @@
-"""What every test gets: a home of its own, no screen, and a check that it leaves nothing running."""
+"""Fixtures of all tests: a home for each test, no display, and a check for processes and threads left behind."""
 
 from __future__ import annotations
 
@@ -33,37 +33,37 @@ _HAS_TOOLCHAIN = importlib.util.find_spec("tensorflow") is not None
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Leave the toolchain's own tests out where TensorFlow is not installed, as for a Python without its wheels."""
+    """Leave out the toolchain's tests without TensorFlow, as with a Python for which it has no wheels."""
     return True if not _HAS_TOOLCHAIN and collection_path.name == "adapt" else None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say so."""
+    """Report that the toolchain's tests were left out."""
     if not _HAS_TOOLCHAIN:
         terminalreporter.write_line("Without TensorFlow, tests/adapt and all tests marked adapt were left out.")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than cores: a third of the time a test waits for a process of the program."""
+    """Return the number of cores plus one, because tests wait for processes a third of the time."""
     return usable_cores() + 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what is marked to need TensorFlow elsewhere."""
+    """Skip tests that need TensorFlow, if it is missing."""
     for item in items:
         if not _HAS_TOOLCHAIN and item.get_closest_marker("adapt"):
             item.add_marker(pytest.mark.skip(reason="needs TensorFlow"))
 
 
 def pytest_collection_finish() -> None:
-    """What is there before the first test stays, and the garbage collector need not look at it again and again."""
+    """Exempt all objects that exist before the first test from garbage collection."""
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """This test's user data folder: nothing is read from or written to the real one."""
+    """Return this test's user data folder. The real one is neither read nor written."""
     folder = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("FIELDRAY_HOME", str(folder))
     return folder
@@ -71,19 +71,19 @@ def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture(scope="session")
 def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A signed pack with the tiny network."""
+    """Return a signed pack with the tiny network."""
     return write_tiny_pack(tmp_path_factory.mktemp("packs"))
 
 
 @pytest.fixture
 def pack_options(pack: Path) -> list[str]:
-    """How a command is told to use that pack."""
+    """Return the command-line options that select the pack."""
     return ["--pack", str(pack), "--trust", fingerprint(pack)]
 
 
 @pytest.fixture
 def fieldray(home: Path) -> Fieldray:
-    """Run `fieldray` to its end."""
+    """Return a function that runs `fieldray` to its end."""
     return runner(home)
 
 

@@ -1,7 +1,7 @@
-"""Drawn stand-ins for the shared data, in its layout, so that the recipes that come along run unchanged.
+"""Drawn data with the layout of the shared data, so that the shipped recipes run unchanged.
 
-FOLDER/shared/data/index.csv, mnist.npz, images/*.png      what the recipes read
-FOLDER/project/models/recipes/*.toml                      the recipes; their runs lie in FOLDER/project/runs
+FOLDER/shared/data/index.csv, mnist.npz, images/*.png      the files that the recipes read
+FOLDER/project/models/recipes/*.toml                      the recipes; their runs are in FOLDER/project/runs
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SIDE = 96
 
 
 def project(folder: Path, recipe: str) -> Path:
-    """The recipe of that name, copied to where its relative paths lead to drawn data."""
+    """Copy a recipe to a folder in which its relative paths lead to drawn data. Returns its path."""
     recipes = folder / "project" / "models" / "recipes"
     recipes.mkdir(parents=True)
     shutil.copytree(CHILDREN_BEFORE, recipes.parent / "lineage" / CHILDREN_BEFORE.name)
@@ -31,7 +31,7 @@ def project(folder: Path, recipe: str) -> Path:
 
 
 def draw_digits(folder: Path, *, training: int, test: int) -> None:
-    """mnist.npz: 28 x 28 noise, brighter by class."""
+    """Write mnist.npz: 28 x 28 noise, brighter by class."""
     generator, parts = np.random.default_rng(0), {}
     for name, count in (("train", training), ("test", test)):
         classes = (np.arange(count) % 10).astype(np.uint8)
@@ -42,7 +42,7 @@ def draw_digits(folder: Path, *, training: int, test: int) -> None:
 
 
 def draw_images(folder: Path, *, children: int, adults: int, ood_images: int) -> None:
-    """index.csv with images of the sets that the recipes name: every second image is abnormal."""
+    """Write index.csv with images of the sets that the recipes name. Every second image is abnormal."""
     (folder / "shared" / "data" / "images").mkdir(parents=True)
     lines = [_HEAD]
     for number in range(children):
@@ -67,7 +67,10 @@ def draw_images(folder: Path, *, children: int, adults: int, ood_images: int) ->
 
 
 def draw_lungs(folder: Path, *, learnt: int, evaluated: int, regions: int = 0, side: int = _SIDE) -> None:
-    """lungs.csv with drawn chests and their lungs as masks, one image a patient; `regions` of them of another set."""
+    """Write lungs.csv with drawn chests and masks of their lungs, one image for each patient.
+
+    `regions` of them are of another set.
+    """
     root = folder / "shared" / "data"
     (root / "lungs").mkdir(parents=True, exist_ok=True)
     lines = ["film,mask,set,patient_id,label,use,licence"]
@@ -83,7 +86,7 @@ def draw_lungs(folder: Path, *, learnt: int, evaluated: int, regions: int = 0, s
 
 
 def _image(folder: Path, name: str, where: str, finding: str, *, number: int, rest: str) -> str:
-    """Draw one image and return its line; an odd number is abnormal. `where`: set and part."""
+    """Draw one image. Returns its line of the table. An odd number is abnormal; `where` is set and part."""
     pixels = (chest_phantom(_SIDE, _SIDE, number, abnormal=number % 2 == 1) / 257).astype(np.uint8)
     Image.fromarray(pixels).save(folder / "shared" / "data" / "images" / f"{name}.png")
     label = "abnormal" if number % 2 else "normal"

@@ -25,7 +25,7 @@ _EIGHT_BITS = (schema.TensorType.UINT8, schema.TensorType.INT8)
 
 
 def fake_compiler(folder: Path, made: bytes | None, *, says: str = "", status: int = 0) -> Path:
-    """A program that takes edgetpu_compiler's arguments, prints something and writes what it `made`, or nothing."""
+    """Write a program that takes edgetpu_compiler's arguments, prints a text, and writes the file `made` if given."""
     program, source = folder / "edgetpu_compiler", folder / "made.tflite"
     source.write_bytes(made or b"")
     program.write_text(
@@ -42,15 +42,15 @@ def fake_compiler(folder: Path, made: bytes | None, *, says: str = "", status: i
 
 
 def edgetpu_model(dtype: TinyType = "uint8") -> Model:
-    """The tiny network, with a file for the test double of the Edge TPU."""
+    """Return the tiny network with a file for the test double of the Edge TPU."""
     model = tiny_model(dtype)
     return replace(model, files={**model.files, "edgetpu": fake_compile(model.files["litert"])})
 
 
 def fake_compile(file: bytes, *executables: tuple[int, int], oldest_runtime: int = 13, is_whole: bool = True) -> bytes:
-    """The compiled file; one that is not whole has its operators still, before the one of the Edge TPU.
+    """Return the compiled file. If not `is_whole`, it keeps its operators before that of the Edge TPU.
 
-    Raises ValueError if inputs or outputs are not 8-bit, as the real compiler refuses them.
+    Raises ValueError if inputs or outputs are not 8-bit, which the real compiler refuses.
     """
     model = schema.ModelT.InitFromPackedBuf(file, 0)
     graph = model.subgraphs[0]
@@ -76,9 +76,9 @@ def fake_compile(file: bytes, *executables: tuple[int, int], oldest_runtime: int
 
 
 def package(*executables: tuple[int, int], oldest_runtime: int = 14, inside: bytes = b"") -> bytes:
-    """The DWN1 flatbuffer with executables of (type, bytes of parameters), as the compiler nests them.
+    """Return the DWN1 flatbuffer with executables of (type, bytes of parameters), nested as by the compiler.
 
-    Field numbers as in libedgetpu's executable.fbs, tables Package, MultiExecutable and Executable.
+    Field numbers are those of libedgetpu's executable.fbs, tables Package, MultiExecutable and Executable.
     """
     tables = [_table({6: bytes(size), 13: kind}) for kind, size in executables]
     fields = {0: oldest_runtime, 1: _table({0: tables}), 4: b"test double", 5: inside}
@@ -86,7 +86,7 @@ def package(*executables: tuple[int, int], oldest_runtime: int = 14, inside: byt
 
 
 def _table(fields: Mapping[int, int | bytes | list[bytes]], identifier: bytes | None = None) -> bytes:
-    """A flatbuffer of one table with numbers, byte vectors and vectors of strings."""
+    """Return a flatbuffer of one table with numbers, byte vectors and vectors of strings."""
     builder = flatbuffers.Builder(256)
     offsets = {}
     for field, value in fields.items():

@@ -1,4 +1,4 @@
-"""Readers and engines for tests of the pipeline: they come through the same doors as the real ones."""
+"""Fake workers and engines for tests of the pipeline, with the interfaces of the real ones."""
 
 from __future__ import annotations
 
@@ -35,12 +35,15 @@ RunElsewhere = Callable[[int, NDArray[np.uint8]], RanElsewhere]
 
 
 def hash_of(ref: ImageRef) -> str:
-    """As if the file's bytes were its name."""
+    """Return the SHA-256 of a file's name in place of its content."""
     return hashlib.sha256(ref.path.name.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 class FakeReaders:
-    """Reads what a file's name says: `bright`, `dark`, `blank` (refused), `cut` (failed), `unloaded`, `bug`, `slow`."""
+    """Fake workers whose result depends on the file's name.
+
+    The names are `bright`, `dark`, `blank` (refused), `cut` (failed), `unloaded`, `bug` and `slow`.
+    """
 
     def __init__(self) -> None:
         self.closed = threading.Event()
@@ -92,7 +95,7 @@ class FakeReaders:
         run_elsewhere: RunElsewhere,
         is_cancelled: Callable[[], bool] = lambda: False,
     ) -> tuple[AnalysisResult, ...]:
-        """What `look` says, and each input run elsewhere; none is so close that it is looked at in finer detail."""
+        """Return the results of `look`, with each input run elsewhere. No image is read in finer detail."""
         self.looked.append(len(questions))
 
         def seen(number: int, question: AnalyseRequest, model: Model | None) -> AnalysisResult:
@@ -122,7 +125,7 @@ class FakeReaders:
         return hash_of(ref), b""
 
     def stamp_with(self, stamps: Stamps) -> None:
-        """No file is read, so none is stamped."""
+        """Do nothing, because no file is read."""
 
     def give_up(self) -> None:
         given_up, self._given_up = self._given_up, threading.Event()
@@ -136,17 +139,19 @@ class FakeReaders:
 
 
 def never(is_cancelled: Callable[[], bool]) -> None:
-    """The network gives no answer."""
+    """Wait until cancelled: the network gives no answer."""
     while not is_cancelled():
         time.sleep(0.01)
     raise Cancelled
 
 
 class FakeEngine:
-    """Scores an image by its brightness, or gives `scores` in turn. `answer` comes before: it may raise, or wait.
+    """An engine that scores an image by its brightness, or gives `scores` in turn.
+
+    `answer` is called before, and may raise or wait.
 
     problem   why no image can be run
-    problems  the same, by model
+    problems  the reasons by model
     """
 
     def __init__(
@@ -204,9 +209,9 @@ class FakeEngine:
 
 
 class FakeFinder:
-    """Finds the same lungs in every image: a mask (rows, columns), and scores of the checks that are not a chest's.
+    """A lung network that finds equal lungs in every image: a mask (rows, columns), and scores of the checks.
 
-    `problem` is raised for every image, and `unloadable` when it is loaded.
+    `problem` is raised for every image, `unloadable` when the network is loaded.
     """
 
     def __init__(self, mask: NDArray[Any], *, problem: Reason | None = None, **scores: float) -> None:
@@ -223,7 +228,7 @@ class FakeFinder:
 
 
 class PaintedFile:
-    """64 x 64 pixels that are bright or dark but for a few, as the file's name says; its header is the reference's."""
+    """A file of 64 x 64 pixels, bright or dark by its name, with the header of its reference."""
 
     def __init__(self, ref: ImageRef, *, stamps: Stamps | None = None) -> None:
         self._ref = ref
@@ -240,7 +245,7 @@ class PaintedFile:
 
 
 class LungReaders(FakeReaders):
-    """The real worker in this process, with painted files and a finder that is none."""
+    """The real worker in this process, with painted files and a fake lung network."""
 
     def __init__(self, finder: FakeFinder | None, *, open_file: Callable[..., Any] = PaintedFile) -> None:
         super().__init__()
@@ -273,7 +278,7 @@ class LungReaders(FakeReaders):
 
 
 class Terminal(io.StringIO):
-    """A stream that somebody looks at."""
+    """A stream that says it is a terminal."""
 
     def isatty(self) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""Hears of every opening of a file, by whatever code: Linux's inotify."""
+"""Detection of file openings by any code, by Linux's inotify."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NONBLOCKING: Final = os.O_NONBLOCK if hasattr(os, "O_NONBLOCK") else 0
 
 
 class FileOpens:
-    """Watches one file. Close it after use."""
+    """Watches one file. Must be closed after use."""
 
     def __init__(self, path: Path) -> None:
         library = ctypes.CDLL(None, use_errno=True)
@@ -21,12 +21,12 @@ class FileOpens:
             raise OSError(ctypes.get_errno(), "inotify")
 
     def any(self) -> bool:
-        """Whether it was opened since the last question."""
+        """Return whether the file was opened since the last call."""
         try:
             return bool(os.read(self._handle, 4096))
         except BlockingIOError:
             return False
 
     def close(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         os.close(self._handle)

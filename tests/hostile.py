@@ -1,4 +1,4 @@
-"""Texts that pass for something else where they are shown as they are: markup, further lines, another order."""
+"""Texts that would mislead if shown unchanged: markup, further lines, another reading order."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ ALL: Final = (FORGED_LINE, STEERS, REORDERS, BREAKS, UNSEEN, INVALID)
 
 
 def markup(marker: Path) -> str:
-    """Rich text that would draw the picture `marker`, and is rich by its first tag."""
+    """Return rich text that would show the picture `marker`. Its first tag makes it rich text."""
     return f'<img src="{marker.as_posix()}"><b>normal</b> &S'
 
 
 def forbidden_in(text: str) -> set[str]:
-    """The characters of `text` that must not be shown as they are."""
+    """Return the characters of a text that must not be shown unchanged."""
     return set(text) & FORBIDDEN

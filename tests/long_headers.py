@@ -1,4 +1,4 @@
-"""DICOM headers whose values are short in the file and vast as objects, by name."""
+"""DICOM headers with values that are short in the file and huge as objects."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ PIXELS: Final = struct.pack("<HHI", 0x7FE0, 0x0010, 2) + b"\0\0"
 
 
 def element(tag: int, value: bytes) -> bytes:
-    """A data element of implicit value representation."""
+    """Return a data element with implicit value representation."""
     return struct.pack("<HHI", tag >> 16, tag & 0xFFFF, len(value)) + value
 
 
 def dicom_file(
     *elements: bytes, media_class: bytes = b"1.2.840.10008.5.1.4.1.1.1\0", syntax: bytes = _IMPLICIT
 ) -> bytes:
-    """A DICOM file of implicit value representation with these elements."""
+    """Return a DICOM file with implicit value representation and these elements."""
     meta = b"".join(
         struct.pack("<HH2sH", 2, number, b"UI", len(value)) + value
         for number, value in ((2, media_class), (0x10, syntax))
@@ -29,12 +29,12 @@ def dicom_file(
 
 
 def index_file(records: bytes) -> bytes:
-    """A DICOMDIR with these bytes as its records."""
+    """Return a DICOMDIR with these bytes as its records."""
     return dicom_file(element(0x00041220, records), media_class=_INDEX)
 
 
 def record(*elements: bytes) -> bytes:
-    """An item of a sequence."""
+    """Return an item of a sequence."""
     return element(0xFFFEE000, b"".join(elements))
 
 

@@ -1,4 +1,4 @@
-"""Drawn lung fields, for the tests of what follows from them."""
+"""Drawn lung fields for tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WHOLE = PixelMap(20.0, 0.0, 10.0, 0.0)
 
 
 def drawn(*parts: tuple[slice, slice]) -> NDArray[np.float32]:
-    """(40, 40): shares of 1 in these cells, else 0."""
+    """Return a mask (40, 40) with shares of 1 in these cells, else 0."""
     shares = np.zeros((SIDE, SIDE), np.float32)
     for part in parts:
         shares[part] = 1
@@ -27,18 +27,18 @@ def drawn(*parts: tuple[slice, slice]) -> NDArray[np.float32]:
 
 
 def two_lungs() -> NDArray[np.float32]:
-    """20 x 10 cells on the left, 20 x 8 on the right."""
+    """Return a mask with a lung of 20 x 10 cells on the left, and one of 20 x 8 on the right."""
     return drawn(np.s_[10:30, 5:15], np.s_[10:30, 25:33])
 
 
 def lungs(shares: NDArray[np.float32] | None = None, **changes: Any) -> LungFields:
-    """What `find_lungs` makes of drawn shares; `changes` are scores of checks, or its other arguments."""
+    """Return the lung fields that `find_lungs` finds in a mask. `changes` are scores of checks or other arguments."""
     given = {name: changes.pop(name) for name in ("rules", "says_chest", "grey") if name in changes}
     return find_lungs(answered(shares, **changes), **{"rules": RULES, **given})
 
 
 def answered(shares: NDArray[np.float32] | None = None, **changes: Any) -> LungAnswer:
-    """The network's answer for such an image; `changes` are scores of checks, or its other facts."""
+    """Return the lung network's answer for a mask. `changes` are scores of checks, or other facts."""
     given: dict[str, Any] = {"pixel_map": WHOLE, "rows": ROWS, "columns": COLUMNS}
     given |= {name: changes.pop(name) for name in (*given, "region") if name in changes}
     return LungAnswer(shares=two_lungs() if shares is None else shares, scores={**CHEST, **changes}, **given)

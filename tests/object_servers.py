@@ -1,4 +1,4 @@
-"""Servers on this computer that can be ended, started again and made to fail: of S3, or of a folder by HTTP or SFTP."""
+"""Servers on this computer that can be stopped, restarted and made to fail: S3, or a folder by HTTP or SFTP."""
 
 from __future__ import annotations
 
@@ -24,12 +24,18 @@ _REFUSED: Final = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Mess
 
 
 class Server:
-    """What all have in common.
+    """The common part of all servers.
 
-    home      of the user who may read what it holds
-    faults    by name: REFUSED, CUT (every answer ends in its middle), SLOW (its bytes come one by one, of S3 alone),
-              ELSEWHERE (a link to another host) or UNDATED (nothing tells when it changed; both of HTTP alone)
-    asked     the names of all that was asked for
+    Attributes
+    ----------
+    home
+        The home of the user who may read the objects.
+    faults
+        Faults by name: REFUSED, CUT (every answer ends in its middle), SLOW (single bytes; S3 only), ELSEWHERE (a link
+        to
+        another host; HTTP only) or UNDATED (no time of change; HTTP only).
+    asked
+        The names of all requested objects.
     """
 
     protocol = ""
@@ -40,7 +46,7 @@ class Server:
 
     @property
     def address(self) -> str:
-        """Of what it holds."""
+        """The address of the objects."""
         return f"{self.protocol}://127.0.0.1:{self.port}"
 
     def put(self, name: str, data: bytes) -> None:
@@ -48,28 +54,30 @@ class Server:
         raise NotImplementedError
 
     def delete(self, name: str) -> None:
-        """Take a file away."""
+        """Delete a file."""
         raise NotImplementedError
 
     def start(self) -> None:
-        """Be there, at the same port as before."""
+        """Start at the port of the first start."""
         raise NotImplementedError
 
     def stop(self) -> None:
-        """Be gone; what it holds stays."""
+        """Stop. The objects stay."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
     def _serve(self, server: socketserver.BaseServer) -> None:
-        """From now on, in a thread of its own."""
+        """Serve in a thread of its own."""
         self._server, self.port = server, server.server_address[1]
         self._thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         self._thread.start()
 
 
 class Bucket(Server):
-    """The bucket `box` at `127.0.0.1:PORT`, for who signs with the key of `reader`; this user has configured both."""
+    """The bucket `box` at `127.0.0.1:PORT`, for requests signed with the key of
+    `reader`, whose configuration has both.
+    """
 
     protocol, address = "s3", "s3://box"
 
@@ -87,7 +95,7 @@ class Bucket(Server):
         self._configure()
 
     def start(self) -> None:
-        """Be there, at the same port as before."""
+        """Start at the port of the first start."""
         from moto.moto_server.werkzeug_app import MotoRequestHandler
         from werkzeug.serving import make_server
 
@@ -105,7 +113,7 @@ class Bucket(Server):
         self._serve(make_server("127.0.0.1", self.port, self, threaded=True, request_handler=Handler))
 
     def kill(self) -> None:
-        """Be gone in the middle of all that is being answered."""
+        """Stop in the middle of all answers."""
         for connection in tuple(self._connections):
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
@@ -126,12 +134,12 @@ class Bucket(Server):
 
     @property
     def environment(self) -> dict[str, str]:
-        """Where it is and with which keys, as variables of the environment."""
+        """Return the environment variables with address and keys."""
         own = {"AWS_REGION": "us-east-1", "AWS_MAX_ATTEMPTS": "1", "AWS_ENDPOINT_URL": self.url}
         return own | {name.upper(): value for name, value in KEYS.items()}
 
     def _configure(self) -> None:
-        """Write the same down in the files of a user."""
+        """Write address and keys to a user's configuration files."""
         (self.home / ".aws").mkdir(parents=True)
         own = {"region": "us-east-1", "max_attempts": "1", "endpoint_url": self.url}
         for name, values in (("config", own), ("credentials", KEYS)):
@@ -139,7 +147,7 @@ class Bucket(Server):
             (self.home / ".aws" / name).write_text("[default]\n" + "".join(lines))
 
     def __call__(self, environment: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        """Answer as moto does, or as the fault of the key wants it."""
+        """Answer as moto does, or with the fault of the key."""
         key = unquote(environment["PATH_INFO"]).removeprefix("/box").removeprefix("/")
         self.asked.append(key)
         fault, is_head = self.faults.get(key), environment["REQUEST_METHOD"] == "HEAD"
@@ -163,7 +171,7 @@ def _slowly(data: bytes) -> Iterable[bytes]:
 
 
 class FolderServer(Server):
-    """Of the folder `served` beside the user's home."""
+    """A server of the folder `served` next to the user's home."""
 
     def __init__(self, home: Path) -> None:
         self.folder, self._second = home.parent / "served", 0
@@ -181,12 +189,12 @@ class FolderServer(Server):
 
 
 class WebServer(FolderServer):
-    """Python's own server of files: it knows no ranges, and when a file was changed to the second."""
+    """Python's own file server, which has no ranges, and times of change in whole seconds."""
 
     protocol = "http"
 
     def start(self) -> None:
-        """Be there, at the same port as before."""
+        """Start at the port of the first start."""
         made = functools.partial(_Handler, directory=str(self.folder), served=self)
         self._serve(http.server.ThreadingHTTPServer(("127.0.0.1", self.port), made))
 
@@ -227,7 +235,7 @@ _KEY: Final = "a key of this computer"
 
 
 class SshServer(FolderServer):
-    """A server of SFTP with paramiko's own protocol, whose key the user's `known_hosts` has."""
+    """A server of SFTP with paramiko's own protocol. Its key is in the user's `known_hosts`."""
 
     protocol = "sftp"
 
@@ -242,7 +250,7 @@ class SshServer(FolderServer):
         (home / ".config" / "fsspec" / "conf.json").write_text(own)
 
     def start(self) -> None:
-        """Be there, at the same port as before."""
+        """Start at the port of the first start."""
         self._listening = socket.create_server(("127.0.0.1", self.port))
         self.port = self._listening.getsockname()[1]
         self._transports: list[paramiko.Transport] = []
@@ -263,7 +271,7 @@ class SshServer(FolderServer):
                     return
 
     def stop(self) -> None:
-        """Be gone."""
+        """Stop."""
         self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
         self._thread.join()

@@ -1,4 +1,4 @@
-"""Outcomes made by code, for the tests of the store, the reports and the pipeline."""
+"""Outcomes for tests of the results database, the reports and the pipeline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fieldray.reports.exporter import StoredRun
 
 
 def operating_point(**changes: object) -> OperatingPoint:
-    """A point on the label `opacity`."""
+    """Return an operating point of the label `opacity`."""
     values = {
         "name": "screening",
         "label": "opacity",
@@ -36,7 +36,7 @@ POINT = operating_point()
 
 
 def pack_spec(**changes: object) -> PackSpec:
-    """A pack with the operating point above."""
+    """Return a pack with the operating point of `operating_point`."""
     values = {
         "pack_name": "tiny-1.0.0",
         "trust": "signed",
@@ -50,26 +50,26 @@ def pack_spec(**changes: object) -> PackSpec:
 
 
 def run_spec(**changes: object) -> RunSpec:
-    """A run over one folder of the pack above; `changes` are of the run or of the pack."""
+    """Return a run of the pack of `pack_spec` over one folder. `changes` are of the run or of the pack."""
     values = {"paths": ("/images",), "program_version": "0.2.0", "overrides": Overrides()}
     own = {name: changes.pop(name) for name in [one.name for one in fields(RunSpec)] if name in changes}
     return RunSpec(**{"packs": (pack_spec(**changes),), **values, **own})
 
 
 def stored_run(results: Iterable[StoredAnswer] = (), **changes: object) -> StoredRun:
-    """A finished run with these results, as an exporter receives it."""
+    """Return a finished run with these results, as an exporter receives it."""
     run = Run(run_id=1, spec=run_spec(**changes), state="finished", reason=None, started_s=1.0, ended_s=2.0)
     return StoredRun(run=run, results=results)
 
 
 def image_ref(name: str = "a.dcm", **changes: object) -> ImageRef:
-    """A DICOM image with a header."""
+    """Return a DICOM image with a header."""
     header = ImageHeader(sop_instance_uid=f"1.2.{name}", study_instance_uid="1.2.3", patient_age_years=41.5)
     return ImageRef(**{"path": Path("/images") / name, "kind": "dicom", "header": header, **changes})
 
 
 def read_facts(content_sha256: str = "c" * 64) -> ReadFacts:
-    """All facts of an image that was read."""
+    """Return all facts of an image that was read."""
     return ReadFacts(
         content_sha256=content_sha256,
         rows=300,
@@ -82,7 +82,7 @@ def read_facts(content_sha256: str = "c" * 64) -> ReadFacts:
 
 
 def screened(ref: ImageRef | None = None, *, score: float = 0.8, decision: Decision | None = None) -> Screened:
-    """An image with one finding, decided by its score if nothing else is said, and a class map."""
+    """Return an image with one finding and a class map. By default its score decides."""
     finding = Finding(label="opacity", score=score, point=POINT, decision=decision or decide(score, POINT))
     return Screened(
         ref=ref or image_ref(),
@@ -98,10 +98,10 @@ def screened(ref: ImageRef | None = None, *, score: float = 0.8, decision: Decis
 
 
 def refused(ref: ImageRef | None = None) -> Refused:
-    """A side view."""
+    """Return a lateral view, which is refused."""
     return Refused(ref=ref or image_ref("side.dcm"), reason=reason("view", view="LL"))
 
 
 def failed(ref: ImageRef | None = None) -> Failed:
-    """A file cut short."""
+    """Return a truncated file, which failed."""
     return Failed(ref=ref or image_ref("cut.dcm"), stage="decode", reason=reason("truncated"))

@@ -48,22 +48,22 @@ Entry = tuple[str, str, MakePack]  # verdict, what is in it, what writes it belo
 
 
 def changed(change: Callable[[dict[str, Any]], object]) -> MakePack:
-    """The tiny pack with its description changed and signed again."""
+    """Return a function that makes the tiny pack with a changed description, signed again."""
     return lambda folder: edited(folder, change)
 
 
 def without(name: str) -> MakePack:
-    """The tiny pack without a key of its description."""
+    """Return a function that makes the tiny pack without a key of its description."""
     return changed(lambda document: document.pop(name))
 
 
 def lungs(change: Callable[[dict[str, Any]], object]) -> MakePack:
-    """A lung-field pack with its description changed and signed again."""
+    """Return a function that makes a lung-field pack with a changed description, signed again."""
     return lambda folder: resigned(make_lung_fields(folder), change)
 
 
 def written_otherwise(folder: Path) -> Path:
-    """The same description with its keys in another order and line breaks between them: JSON all the same."""
+    """Make a pack whose description has its keys in another order and line breaks between them, as JSON allows."""
     pack = write_tiny_pack(folder)
     document = json.loads((pack / "manifest.json").read_bytes())
     sign(pack, json.dumps(dict(reversed(document.items())), indent=4, ensure_ascii=False).encode())
@@ -71,7 +71,7 @@ def written_otherwise(folder: Path) -> Path:
 
 
 def with_role(folder: Path) -> Path:
-    """A file whose role no reader knows yet."""
+    """Make a pack with a file whose role no reader knows yet."""
     pack = write_tiny_pack(folder)
     contents = {"of-tomorrow": b"a network for something new"}
     listed = msgspec.to_builtins(list_files(contents))
@@ -80,7 +80,7 @@ def with_role(folder: Path) -> Path:
 
 
 def weakly_signed(folder: Path) -> Path:
-    """A key of order 1 and the signature that fits every text with it."""
+    """Make a pack with a key of order 1, and the signature that fits every text with it."""
     pack, one = write_tiny_pack(folder), (1).to_bytes(32, "little")
     parts = {"key": one, "signature": one + bytes(32)}
     text = json.dumps({name: base64.b64encode(data).decode() for name, data in parts.items()}, sort_keys=True)
@@ -89,7 +89,7 @@ def weakly_signed(folder: Path) -> Path:
 
 
 def flipped(name: str) -> MakePack:
-    """One bit of a file is another."""
+    """Return a function that makes a pack with one wrong bit in a file."""
 
     def flip(pack: Path) -> None:
         data = bytearray((pack / name).read_bytes())
@@ -226,7 +226,7 @@ BAD: Final[Mapping[str, tuple[str, MakePack]]] = {
 
 
 def entries() -> dict[str, Entry]:
-    """Every pack of the suite by its name."""
+    """Return every pack of the suite by its name."""
     hostile = {
         f"hostile-{name}": ("broken", tried, make)
         for name, (tried, make) in BROKEN.items()
@@ -240,7 +240,7 @@ def entries() -> dict[str, Entry]:
 
 
 def reason_of(pack: Path) -> str | None:
-    """The code of what this program's reader finds wrong with a pack; None for a good one."""
+    """Return the code of the fault that this program's reader finds in a pack; None for a good one."""
     try:
         read_pack(pack)
     except PackProblem as problem:
@@ -249,9 +249,9 @@ def reason_of(pack: Path) -> str | None:
 
 
 def write(folder: Path, packs: Mapping[str, Entry] | None = None) -> Path:
-    """Write all packs, or these, and what is expected of them; the path of the latter.
+    """Write all packs, or these, and the expected results. Returns the path of expected.json.
 
-    Raises AssertionError where this program's own reader says otherwise.
+    Raises AssertionError if this program's own reader finds something else.
     """
     found = {}
     for name, (verdict, tried, make) in (packs or entries()).items():

@@ -1,4 +1,4 @@
-"""Small packs made by code; their model files are any bytes, since nothing in the packs' own tests runs them."""
+"""Small packs for tests. Their network files are arbitrary bytes, because these tests run no network."""
 
 from __future__ import annotations
 
@@ -31,12 +31,14 @@ MODEL_BYTES = b"TFL3" + bytes(range(256)) * 8
 
 
 def key(number: int = 1) -> Ed25519PrivateKey:
-    """A signing key of the tests, the same for the same number (1..255)."""
+    """Return a signing key for tests, equal for equal numbers (1..255)."""
     return Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32)
 
 
 def manifest(**changes: object) -> Manifest:
-    """A small valid description with one label, two operating points, a calibration and a gate."""
+    """Return a small valid manifest with one label, two operating points, a calibration and an out-of-distribution
+    check.
+    """
     texts = {"en": "A pack of the tests.", "uk": "Пакет для перевірок."}
     share = Estimate(0.9, 0.85, 0.94)
     points = tuple(
@@ -74,7 +76,7 @@ def manifest(**changes: object) -> Manifest:
 
 
 def golden() -> GoldenVectors:
-    """Three golden inputs that fit `manifest()`."""
+    """Return three golden inputs that fit `manifest()`."""
     inputs = np.arange(3 * 16 * 16, dtype=np.int64).reshape(3, 16, 16, 1) % 256
     return GoldenVectors(
         inputs=inputs.astype(np.uint8), scores=np.array([[0.1], [0.5], [0.9]], np.float32), tolerance=0.02
@@ -82,7 +84,7 @@ def golden() -> GoldenVectors:
 
 
 def make_pack(folder: Path, *, key_number: int = 1, edgetpu: bool = False, **changes: object) -> Path:
-    """Write `folder`/<id>-<version>/, signed by `key(key_number)`; `changes` go to `manifest()`."""
+    """Write the pack `folder`/<id>-<version>/, signed by `key(key_number)`. `changes` go to `manifest()`."""
     files = {"litert": MODEL_BYTES} | ({"edgetpu": MODEL_BYTES[::-1]} if edgetpu else {})
     return write_pack(
         folder,
@@ -97,9 +99,9 @@ def make_pack(folder: Path, *, key_number: int = 1, edgetpu: bool = False, **cha
 def make_lung_fields(
     folder: Path, *, key_number: int = 1, contents: Mapping[str, bytes] | None = None, **changes: object
 ) -> Path:
-    """Write a companion, `folder`/test-lungs-1.0.0/, signed by `key(key_number)`; `changes` go to its description.
+    """Write the lung-field pack `folder`/test-lungs-1.0.0/, signed by `key(key_number)`.
 
-    `contents` are its files by role; without them its network is any bytes.
+    `changes` go to its description. `contents` are its files by role; without them its network is arbitrary bytes.
     """
     contents = contents or {"litert": MODEL_BYTES, "card": b"# Test lungs\n"}
     texts = {"en": "Lungs of the tests."}
@@ -124,7 +126,7 @@ def make_lung_fields(
 
 
 def site_point(model_sha256: str = "a" * 64, **changes: object) -> SitePoint:
-    """An operating point that a site chose for itself."""
+    """Return a local operating point."""
     made = SitePoint(
         name="ours", label="opacity", model_sha256=model_sha256, pack="test-chest-1.2.3", threshold=0.7, unsure_low=0.6,
         unsure_high=0.8, sensitivity=(0.9, 0.8, 0.95), specificity=(0.7, 0.6, 0.8), images=120, patients=100,

@@ -1,4 +1,4 @@
-"""Pairs of drawn chest images in their frames, for the tests of what compares them."""
+"""Pairs of drawn, framed chest images for tests of the comparison."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ WHOLE = PixelMap(1.0, 0.0, 1.0, 0.0)
 
 @lru_cache(maxsize=8)
 def chest(seed: int = 1) -> FramedImage:
-    """A drawn chest in its frame, with its lungs."""
+    """Return a drawn chest in its frame, with its lungs."""
     drawn = chest_phantom(FRAME_SIDE, FRAME_SIDE, seed, abnormal=False) >> 4
     return framed(drawn, lung_mask(FRAME_SIDE, FRAME_SIDE, seed) > 0)
 
 
 def framed(grey: NDArray, lungs: NDArray) -> FramedImage:
-    """Grey levels and a mask as an image of the frame."""
+    """Return grey levels and a mask as a framed image."""
     pixels = np.rint(np.clip(grey, 0, 255)).astype(np.uint8)
     return FramedImage(pixels=pixels, lungs=np.array(lungs, bool), pixel_map=WHOLE)
 
 
 def smooth_warp(seed: int, *, largest_px: float = 20.0, sigma_px: float = 80.0) -> NDArray[np.float32]:
-    """A smooth random displacement (FRAME_SIDE, FRAME_SIDE, 2)."""
+    """Return a smooth random displacement (FRAME_SIDE, FRAME_SIDE, 2)."""
     random = np.random.default_rng(seed)
     shape = (FRAME_SIDE, FRAME_SIDE)
     field = np.stack([blurred(random.normal(size=shape).astype(np.float32), sigma_px) for _ in range(2)], axis=-1)
@@ -50,7 +50,7 @@ def smooth_warp(seed: int, *, largest_px: float = 20.0, sigma_px: float = 80.0) 
 
 
 def moved(image: FramedImage, displacement: NDArray[np.float32]) -> FramedImage:
-    """What lies at a place in it lies at place + displacement in `image`."""
+    """Return an image warped by a displacement. A point at position p is at p + displacement in `image`."""
     return framed(warped(image.pixels, displacement), warped(image.lungs.astype(np.float32), displacement) > 0.5)
 
 
@@ -60,7 +60,9 @@ MIDDLE = PixelMap(600 / FRAME_SIDE, 0.0, 600 / FRAME_SIDE, -44.0)  # 600 x 512 p
 def pair_comparison(
     *, shift: tuple[float, float] = (0.0, 0.0), regions: int = 2, why: Reason | None = None
 ) -> PairComparison:
-    """A pair whose prior lies `shift` pixels of the frame further down and right, with so many regions; or why not."""
+    """Return a comparison whose prior is `shift` pixels further down and right,
+    with these regions, or with a reason.
+    """
     pixels, lungs = np.full((FRAME_SIDE, FRAME_SIDE), 90, np.uint8), np.zeros((FRAME_SIDE, FRAME_SIDE), bool)
     lungs[100:400, 150:360] = True
     image = FramedImage(pixels=pixels, lungs=lungs, pixel_map=MIDDLE)
@@ -85,7 +87,7 @@ def pair_comparison(
 
 
 def compared_with(outcome: Outcome, **changes: object) -> PairRecord:
-    """What reports say of an image and a prior one with two regions of difference."""
+    """Return the record of an image and its prior for reports, with two regions of difference."""
     prior = replace(
         outcome.ref.header,
         patient_name="",

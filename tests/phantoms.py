@@ -1,7 +1,7 @@
-"""Synthetic images as files of every kind, and files that are wrong in every way we know.
+"""Synthetic images as files of every kind, and files with every known fault.
 
-Encoders are at hand for all transfer syntaxes but High-Throughput JPEG 2000, which needs a package of its own
-(`benchmarks.image_files`), and JPEG XL; those are tested on real files where the data folder is there.
+Encoders are available for all transfer syntaxes but JPEG XL and High-Throughput JPEG 2000, which needs a package
+(`benchmarks.image_files`). These two are tested on real files if the data folder is there.
 """
 
 from __future__ import annotations
@@ -67,21 +67,21 @@ _A_REPORT = "1.2.840.10008.5.1.4.1.1.88.11"
 
 
 def scaled(pixels: Pixels, bits: int) -> NDArray[Any]:
-    """A 12-bit image in `bits` bits: uint8 or uint16."""
+    """Return a 12-bit image with `bits` bits, as uint8 or uint16."""
     wide = pixels.astype(np.uint32)
     shifted = wide >> (12 - bits) if bits < 12 else wide << (bits - 12)
     return shifted.astype(np.uint8 if bits <= 8 else np.uint16)
 
 
 def saved(picture: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
-    """A picture as the bytes of a file that Pillow writes."""
+    """Return a picture as the bytes of a file that Pillow writes."""
     stream = io.BytesIO()
     picture.save(stream, kind, **options)
     return stream.getvalue()
 
 
 def zipped(members: Iterable[tuple[str, bytes]], method: int = zipfile.ZIP_DEFLATED) -> bytes:
-    """A zip of these members, doubled names included."""
+    """Return a zip file of these members. Names may occur twice."""
     stream = io.BytesIO()
     with warnings.catch_warnings(), zipfile.ZipFile(stream, "w") as archive:
         warnings.simplefilter("ignore")
@@ -101,10 +101,10 @@ def write_dicom(
     number: int = 1,
     changes: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write a 12-bit image (0 is air) as DICOM; `changes` sets elements by keyword, or deletes them by None.
+    """Write a 12-bit image (0 is air) as DICOM. `changes` sets elements by keyword, or deletes them with None.
 
-    MONOCHROME1 is stored inverted and a signed image shifted down (with the intercept that undoes it), so every file
-    shows the same picture. RGB and YBR_FULL hold grey, PALETTE COLOR a grey ramp; all three in 8 bits.
+    Every file shows the picture: MONOCHROME1 is stored inverted, and a signed image with an intercept. RGB and YBR_FULL
+    hold grey, PALETTE COLOR a grey ramp, all three in 8 bits.
     """
     dataset = image_dataset(pixels, number=number)
     if photometric in ("RGB", "YBR_FULL", "PALETTE COLOR"):
@@ -123,7 +123,7 @@ def write_dicom(
 
 
 def write_index(path: Path, references: Sequence[Sequence[str]]) -> Path:
-    """Write a DICOMDIR that refers to these files, each given by the components of its name."""
+    """Write a DICOMDIR that refers to these files, each given by the parts of its name."""
     index = Dataset()
     index.file_meta = FileMetaDataset()
     index.file_meta.MediaStorageSOPClassUID = UID("1.2.840.10008.1.3.10")
@@ -182,9 +182,9 @@ def _save(dataset: Dataset, path: Path, transfer_syntax: UID) -> None:
 
 
 def write_collection(folder: Path, *, rows: int = 160, columns: int = 128) -> list[Path]:
-    """One image in every transfer syntax, bit depth and photometric interpretation, and as PNG and JPEG.
+    """Write one image in every transfer syntax, bit depth and photometric interpretation, and as PNG and JPEG.
 
-    All show the same picture (`chest_phantom(rows, columns, 7, abnormal=False)`), each with its own study.
+    All show one picture (`chest_phantom(rows, columns, 7, abnormal=False)`), each in a study of its own.
     """
     folder.mkdir(parents=True, exist_ok=True)
     image = chest_phantom(rows, columns, 7, abnormal=False)
@@ -211,7 +211,7 @@ def write_collection(folder: Path, *, rows: int = 160, columns: int = 128) -> li
 
 
 def _write_bare(folder: Path, image: Pixels) -> list[Path]:
-    """Data sets without preamble, with and without file meta information."""
+    """Write data sets without preamble, with and without file meta information."""
     whole = write_dicom(folder / "whole.dcm", image, number=98).read_bytes()
     (folder / "whole.dcm").unlink()
     without_preamble = folder / "no-preamble"
@@ -253,9 +253,9 @@ def _write_rasters(folder: Path, image: Pixels) -> list[Path]:
 
 
 def write_bad_inputs(folder: Path) -> dict[str, tuple[str, str]]:
-    """Files that are wrong, one way each: by file name the status and the reason they must end with.
+    """Write files with one fault each. Returns the expected status and reason by file name.
 
-    Written as root or not alike; a file without read permission cannot be made for root and is not among them.
+    A file without read permission is not among them, because root can read every file.
     """
     folder.mkdir(parents=True, exist_ok=True)
     image = chest_phantom(160, 128, 7, abnormal=False)
@@ -346,7 +346,7 @@ def _bad_zips(bad: Any, good: bytes) -> None:
 
 
 def _flagged_encrypted(data: bytes) -> bytes:
-    """The zip with its members marked as encrypted, in the local header and in the listing."""
+    """Return a zip file with its members marked as encrypted, in the local header and in the listing."""
     marked = bytearray(data)
     marked[6] |= 1
     marked[data.index(b"PK\x01\x02") + 8] |= 1

@@ -1,4 +1,4 @@
-"""What tests start the program or a Python of their own with, and what they read from it."""
+"""Starting of the program, or of a Python process, for tests, and reading of their output."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ Fieldray = Callable[..., Record]
 
 
 def command(*arguments: object) -> list[str]:
-    """The command line of `fieldray` with these arguments; its warnings are errors."""
+    """Return the command line of `fieldray` with these arguments. Its warnings are errors."""
     return [sys.executable, "-W", "error", "-m", "fieldray", *map(str, arguments)]
 
 
 def start(*arguments: object) -> subprocess.Popen[str]:
-    """`fieldray` while it runs, what it says in pipes."""
+    """Start `fieldray` with its output in pipes."""
     return subprocess.Popen(command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def python(
     code: str, *arguments: object, environment: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run this code in a Python of its own, to its end; in this process's environment, or in this one alone."""
+    """Run code in a new Python process to its end, in this process's environment or in the given one only."""
     command = [sys.executable, "-c", code, *map(str, arguments)]
     return subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=100, check=False)
 
 
 def runner(home: Path, *, start: Sequence[str] = ()) -> Fieldray:
-    """What runs `fieldray` to its end, with this home and with arguments; `environment` is added to this process's.
+    """Return a function that runs `fieldray` to its end with a home. `environment` is added to this process's.
 
-    start  begins another command line than that of `command`
+    `start` begins another command line than that of `command`.
     """
 
     def run(*arguments: object, environment: Mapping[str, str] | None = None) -> Record:
@@ -58,19 +58,19 @@ def runner(home: Path, *, start: Sequence[str] = ()) -> Fieldray:
 
 
 def free_port() -> int:
-    """A port of this computer that nobody listens at."""
+    """Return a free port of this computer."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
 
 
 def wait_for_end(processes: list[psutil.Process]) -> None:
-    """The children of a killed program end by themselves."""
+    """Wait until the children of a killed program have ended by themselves."""
     _, alive = psutil.wait_procs(processes, timeout=30)
     assert not alive
 
 
 def write_images(folder: Path, count: int, *, side: int = 256) -> list[Path]:
-    """`count` PNG images, each with bytes of its own."""
+    """Write `count` PNG images, each with bytes of its own."""
     from fieldray.imaging.synthetic import chest_phantom  # with pydicom, which asks for a socket as it is imported
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What the property tests draw their examples from. The profile (tests/conftest.py) draws the same ones every time."""
+"""Strategies of the property tests. The profile (tests/conftest.py) draws equal examples every time."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ WINDOWS = st.builds(
 
 @st.composite
 def points(draw: st.DrawFn) -> OperatingPoint:
-    """An operating point with a band that may have no width."""
+    """Draw an operating point. Its uncertain zone may be empty."""
     low, threshold, high = sorted(draw(st.lists(SHARES, min_size=3, max_size=3)))
     return operating_point(unsure_low=low, threshold=threshold, unsure_high=high)
 
 
 @st.composite
 def images(draw: st.DrawFn, *, longest: int = 48, **facts: Any) -> Image:
-    """A grey image of any small shape, 8 or 16 bits."""
+    """Draw a grey image of any small shape, with 8 or 16 bits."""
     kind = draw(st.sampled_from([np.uint8, np.uint16]))
     shape = draw(st.tuples(st.integers(1, longest), st.integers(1, longest)))
     return Image(pixels=draw(hnp.arrays(kind, shape)), **facts)
 
 
 def specs(**chosen: st.SearchStrategy[Any]) -> st.SearchStrategy[InputSpec]:
-    """What a network may ask for, small."""
+    """Return a strategy for small network inputs."""
     return st.builds(
         InputSpec,
         height=st.integers(8, 40),

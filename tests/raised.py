@@ -1,4 +1,4 @@
-"""How a test says why something is refused."""
+"""The assertion that something is refused for a reason."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fieldray.errors import FieldrayError
 
 @contextmanager
 def raises(kind: type[FieldrayError], code: str, *, says: str = "") -> Iterator[None]:
-    """What is done within ends in an error of this kind, whose reason has this code and says this."""
+    """Require that the block raises an error of this kind, whose reason has this code and this text."""
     with pytest.raises(kind) as caught:
         yield
     assert caught.value.reason.code == code

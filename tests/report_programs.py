@@ -1,4 +1,4 @@
-"""Programs that nobody here wrote, by which reports are checked: dcmtk, dicom3tools, Orthanc, poppler and qpdf.
+"""Independent programs that check reports: dcmtk, dicom3tools, Orthanc, poppler and qpdf.
 
 All are in Debian: apt-get install dcmtk dicom3tools orthanc poppler-utils qpdf. Orthanc is started for one check, on
 this computer alone, with a folder of its own.
@@ -29,17 +29,17 @@ _START_S: Final = 60.0
 
 
 def missing(*programs: str) -> list[str]:
-    """Which of these programs are not installed; Debian puts a server where a user's path may not lead."""
+    """Return the programs that are not installed. Debian puts a server outside of a user's PATH."""
     return [name for name in programs if found(name) is None]
 
 
 def found(program: str) -> str | None:
-    """Where a program is."""
+    """Return the path of a program."""
     return shutil.which(program) or shutil.which(program, path="/usr/sbin:/sbin")
 
 
 def said(*command: str | Path) -> str:
-    """What a program prints; its exit code must be 0."""
+    """Return the output of a program, whose exit code must be 0."""
     done = subprocess.run([found(str(command[0])) or "", *map(str, command[1:])], capture_output=True, check=False)
     text = (done.stdout + done.stderr).decode("utf-8", "replace")
     if done.returncode:
@@ -48,7 +48,7 @@ def said(*command: str | Path) -> str:
 
 
 def iod_errors(path: Path) -> list[str]:
-    """What dciodvfy calls an error in a DICOM object."""
+    """Return the errors that dciodvfy reports for a DICOM object."""
     done = subprocess.run([found("dciodvfy") or "", "-new", str(path)], capture_output=True, check=False)
     lines = (done.stdout + done.stderr).decode("utf-8", "replace").splitlines()
     return [line for line in lines if line.startswith("Error")]
@@ -62,24 +62,24 @@ class Archive:
     dicom: int
 
     def send(self, paths: Sequence[Path]) -> None:
-        """Send objects by storescu, as any modality would."""
+        """Send objects by storescu, as a modality does."""
         for proposal, chosen in _by_proposal(paths).items():
             options = ["-R", "-aet", "SENDER", "-aec", _AE, *([proposal] if proposal else [])]
             said("storescu", *options, "127.0.0.1", str(self.dicom), *chosen)
 
     def find(self, sop_instance_uid: str) -> str | None:
-        """The archive's own name of an object."""
+        """Return the archive's own name of an object."""
         answer = self._ask("/tools/find", {"Level": "Instance", "Query": {"SOPInstanceUID": sop_instance_uid}})
         names: list[str] = json.loads(answer)
         return names[0] if len(names) == 1 else None
 
     def study_of(self, name: str) -> dict[str, Any]:
-        """The study under which the archive keeps an object: its UID and its patient."""
+        """Return the study in which the archive keeps an object: its UID and its patient."""
         study = json.loads(self._ask(f"/instances/{name}/study"))
         return {**study["MainDicomTags"], **study["PatientMainDicomTags"]}
 
     def download(self, name: str) -> Dataset:
-        """An object as the archive gives it back."""
+        """Return an object as the archive sends it."""
         return pydicom.dcmread(io.BytesIO(self._ask(f"/instances/{name}/file")))
 
     def _ask(self, path: str, question: object = None) -> bytes:
@@ -90,7 +90,7 @@ class Archive:
 
 
 def _by_proposal(paths: Sequence[Path]) -> dict[str, list[Path]]:
-    """Files by the option with which storescu proposes their transfer syntax."""
+    """Return files by the option with which storescu proposes their transfer syntax."""
     sorted_: dict[str, list[Path]] = {}
     for path in paths:
         syntax = pydicom.dcmread(path, stop_before_pixels=True).file_meta.TransferSyntaxUID
@@ -100,7 +100,7 @@ def _by_proposal(paths: Sequence[Path]) -> dict[str, list[Path]]:
 
 @contextlib.contextmanager
 def orthanc(folder: Path) -> Iterator[Archive]:
-    """Orthanc on free ports of this computer, with its data in a folder."""
+    """Start Orthanc on free ports of this computer for the block, with its data in a folder."""
     archive = Archive(free_port(), free_port())
     configuration = {
         "Name": _AE,
@@ -136,12 +136,12 @@ def _answers(archive: Archive, server: subprocess.Popen[bytes]) -> bool:
 
 
 def needs(*programs: str) -> pytest.MarkDecorator:
-    """Skip a test where one of these programs is not installed."""
+    """Return a mark that skips a test without these programs."""
     absent = missing(*programs)
     return pytest.mark.skipif(bool(absent), reason=f"not installed: {', '.join(absent)}")
 
 
 def pdf_text(path: Path) -> str:
-    """The text of a document, as poppler reads it, on one line."""
+    """Return the text of a document on one line, as poppler reads it."""
     said("qpdf", "--check", path)
     return " ".join(said("pdftotext", "-enc", "UTF-8", path, "-").split())

@@ -1,4 +1,4 @@
-"""Runs for the tests of reports: real files, read by the real decoders, with results that are made up."""
+"""Runs for tests of reports: real files, read by the real decoders, with made-up results."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ NAMES = {
 
 
 def lungs_in(rows: int, columns: int) -> LungFields:
-    """Two ellipses, as a network of 64 x 64 would find them."""
+    """Return two ellipses as lungs, as a network of 64 x 64 would find them."""
     down, across = np.mgrid[0:_LUNG_SIDE, 0:_LUNG_SIDE] / _LUNG_SIDE
     shares = np.zeros((_LUNG_SIDE, _LUNG_SIDE), np.uint8)
     for middle in (0.3, 0.7):
@@ -77,7 +77,7 @@ def lungs_in(rows: int, columns: int) -> LungFields:
 
 
 def screened_file(ref: ImageRef, *, score: float = 0.8) -> Screened | None:
-    """A file as if a pack had scored it; None for one without an image."""
+    """Return a file as if a pack had scored it; None for a file without an image."""
     if ref.problem is not None:
         return None
     try:
@@ -108,18 +108,18 @@ def screened_file(ref: ImageRef, *, score: float = 0.8) -> Screened | None:
 
 
 def screened_files(paths: Sequence[Path]) -> list[Screened]:
-    """All images in these files and folders."""
+    """Return all images in these files and folders, with scores."""
     return [found for ref in discover(paths) if (found := screened_file(ref)) is not None]
 
 
 def with_header(outcome: Screened, **changes: object) -> Screened:
-    """The same with other values in its header."""
+    """Return an outcome with other values in its header."""
     header = replace(outcome.ref.header, **changes)  # type: ignore[arg-type]
     return replace(outcome, ref=replace(outcome.ref, header=header))
 
 
 def write_frames(path: Path, count: int, *, sop_class_uid: str = "1.2.840.10008.5.1.4.1.1.7.3") -> None:
-    """A DICOM file of several frames: by default of a class that is for them."""
+    """Write a DICOM file of several frames, by default of a multi-frame class."""
     write_dicom(path, chest_phantom(160, 128, seed=1, abnormal=True))
     dataset = dcmread(path)
     dataset.NumberOfFrames = count
@@ -129,7 +129,7 @@ def write_frames(path: Path, count: int, *, sop_class_uid: str = "1.2.840.10008.
 
 
 def results_of(outcomes: Iterable[Screened], *, verdict: Verdict | None = None) -> list[StoredAnswer]:
-    """As a store gives them."""
+    """Return outcomes as the results database gives them."""
     return [
         StoredAnswer(answer_id=number, row_id=number, run_id=1, outcome=outcome, is_resumed=False, verdict=verdict)
         for number, outcome in enumerate(outcomes, 1)
@@ -137,7 +137,7 @@ def results_of(outcomes: Iterable[Screened], *, verdict: Verdict | None = None) 
 
 
 def read_here(results: Iterable[StoredAnswer], side: int) -> Iterator[tuple[StoredAnswer, ShownImage | Reason]]:
-    """Images read in this process, as decoders give them."""
+    """Yield images read in this process, as decoders give them."""
     for result in results:
         outcome = result.outcome
         try:
@@ -150,7 +150,7 @@ def read_here(results: Iterable[StoredAnswer], side: int) -> Iterator[tuple[Stor
 
 
 def run_with(results: Iterable[StoredAnswer], *, options: ReportOptions | None = None, **changes: object) -> StoredRun:
-    """A run that an exporter can write, with images."""
+    """Return a run that an exporter can write, with images."""
     made = replace(stored_run(results), pseudonym_key=KEY, read_images=read_here, options=options or ReportOptions())
     of_pack = {name: changes.pop(name) for name in ("counts", "doubts", "manifest") if name in changes}
     return replace(made, packs=(StoredPack(**of_pack),), **changes)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The packs that ship with the program, and the one that recipes go on from, whatever their version."""
+"""The shipped packs, and the pack from which recipes start, in any version."""
 
 from __future__ import annotations
 

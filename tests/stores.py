@@ -1,4 +1,4 @@
-"""Stores of the tests: a run of outcomes at one stroke, and what is asked of and done to a file past the program."""
+"""Results databases for tests: runs of outcomes in one call, and direct access to the file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DISAGREE: Final = Verdict(choice="disagree")
 def image(
     name: str = "a.dcm", content: str = "c", *, score: float = 0.8, preview: bytes = b"", **header: object
 ) -> Screened:
-    """An image with this score, whose bytes are a digit."""
+    """Return an image with a score, whose bytes are a digit."""
     given = {"header": ImageHeader(**header)} if header else {}  # type: ignore[arg-type]
     facts = replace(read_facts(content * 64), preview=preview)
     return replace(screened(image_ref(name, **given), score=score), facts=facts)
@@ -33,7 +33,7 @@ def image(
 def save_run(
     store: ResultStore, *outcomes: Outcome, spec: RunSpec = SPEC, fresh: bool = False, is_over: bool = False
 ) -> int:
-    """One pass of a run of one pack over these, from its beginning; its id. A fresh one continues none from before."""
+    """Save one pass of a run with one pack over outcomes. Returns its id. A fresh run continues no earlier one."""
     run_id = store.open_run(spec, fresh=fresh)
     store.save_all(run_id, [[outcome] for outcome in outcomes], spec=spec)
     if is_over:
@@ -42,19 +42,19 @@ def save_run(
 
 
 def keep(path: Path, outcomes: Iterable[Outcome], *, spec: RunSpec = SPEC) -> int:
-    """Save these in a file, as a run of its own that is over; its id."""
+    """Save outcomes in a file as a finished run. Returns its id."""
     with ResultStore(path) as store:
         return save_run(store, *outcomes, spec=spec, fresh=True, is_over=True)
 
 
 def rows_of(path: Path, query: str) -> list[tuple[Any, ...]]:
-    """The rows of an answer."""
+    """Return the rows of a query."""
     with closing(sqlite3.connect(path)) as connection:
         return connection.execute(query).fetchall()
 
 
 def change(path: Path, orders: str, *values: object) -> None:
-    """Carry orders out; where there are values, one order with these."""
+    """Execute SQL statements; with values, one statement with these."""
     with closing(sqlite3.connect(path)) as connection, connection:
         if values:
             connection.execute(orders, values)
@@ -63,15 +63,15 @@ def change(path: Path, orders: str, *values: object) -> None:
 
 
 class AskedStatements(list[str]):
-    """What a store asks SQLite: every statement on the connections made by `connect`, in order."""
+    """Records all SQL statements on the connections of `connect`, in order."""
 
     def connect(self, path: Path) -> sqlite3.Connection:
-        """A connection as the program opens it."""
+        """Return a connection as the program opens it."""
         connection = open_database(path)
         connection.set_trace_callback(self.append)
         return connection
 
     def plans(self, path: Path) -> list[list[str]]:
-        """For each statement, the steps in which it goes through the tables."""
+        """Return the query plan of each statement."""
         with closing(sqlite3.connect(path)) as connection:
             return [[row[3] for row in connection.execute("EXPLAIN QUERY PLAN " + asked)] for asked in self]

@@ -1,6 +1,6 @@
-"""Run as a child process: services that crash, hang, balloon, babble, or read files and misbehave on request.
+"""Services of a child process that crash, hang, use much memory, print, or misbehave for some files.
 
-`command` is what a `Child` or a `Workers` is given to start them instead of the program's own.
+`command` starts them in place of the program's own services in a `Child` or `Workers`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ _MODULE = "fieldray.strange_services"
 
 
 def command(service: str) -> list[str]:
-    """The command that serves `service`, which may be a function of this file."""
+    """Return the command that serves `service`, which may be a function of this file."""
     return [sys.executable, "-P", str(Path(__file__)), service]
 
 
 def strange(function: str) -> str:
-    """The service name of a function of this file."""
+    """Return the service name of a function of this file."""
     return f"{_MODULE}:{function}"
 
 
 def reader_command(_service: str) -> list[str]:
-    """The command of a reader that misbehaves for files of certain names."""
+    """Return the command of a worker that misbehaves for files with certain names."""
     return command(strange("read"))
 
 

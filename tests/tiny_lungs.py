@@ -30,7 +30,7 @@ _WEIGHTS: Final = [_OWN.get(name, (-4.0, 0.0, 0.0)) for name in LUNG_CHECKS]
 
 
 def tiny_checks(inputs: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """(n, 6) the scores of inputs (n, SIDE, SIDE, 1), by the formula above and without quantisation."""
+    """Return the scores (n, 6) of inputs (n, SIDE, SIDE, 1) by the formula of this module, without quantisation."""
     blocks = inputs.reshape(len(inputs), SIDE // 4, 4, SIDE // 4, 4).mean(axis=(2, 4)) / 255
     bright, dark = ((2 * blocks - 1).clip(0).mean((1, 2)), (1 - 2 * blocks).clip(0).mean((1, 2)))
     logits = np.stack([bias + of_bright * bright + of_dark * dark for bias, of_bright, of_dark in _WEIGHTS], axis=1)
@@ -38,7 +38,7 @@ def tiny_checks(inputs: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 def tiny_lungs_model(**changes: object) -> Model:
-    """A whole lung-field pack in memory, as it is loaded; `changes` are the manifest's."""
+    """Return a lung-field pack in memory. `changes` go to the manifest."""
     model = _loaded()
     return replace(model, manifest=replace(model.manifest, **changes))
 
@@ -51,7 +51,7 @@ def _loaded() -> Model:
 
 
 def write_tiny_lungs(folder: Path, *, masks: int = 1, **changes: object) -> Path:
-    """Write `folder`/test-lungs-1.0.0/, a lung-field pack that runs; `changes` go to its description."""
+    """Write `folder`/test-lungs-1.0.0/, a lung-field pack that runs. `changes` go to its description."""
     golden = GoldenVectors(inputs=tiny_inputs(), scores=tiny_checks(tiny_inputs()), tolerance=0.02)
     contents = {"litert": lungs_bytes(_WEIGHTS, masks=masks), "card": b"# Tiny lungs\n", **golden_files(golden)}
     said = {

@@ -49,28 +49,28 @@ Quantisation = tuple[float, int]
 
 
 def tiny_gains(labels: int = 1) -> NDArray[np.float64]:
-    """(labels,) the gain of each label."""
+    """Return the gain (labels,) of each label."""
     return np.where(np.arange(labels) % 2 == 0, GAIN, -GAIN)
 
 
 def tiny_scores(inputs: NDArray[np.uint8], *, labels: int = 1) -> NDArray[np.float32]:
-    """(n, labels) the scores of inputs (n, h, w, 1), by the formula above and without quantisation."""
+    """Return the scores (n, labels) of inputs (n, h, w, 1) by the formula of this module, without quantisation."""
     brightness = inputs.reshape(len(inputs), -1).mean(axis=1) / 255
     logits = (2 * brightness - 1)[:, None] * tiny_gains(labels)[None, :]
     return (1 / (1 + np.exp(-logits))).astype(np.float32)
 
 
 def tiny_inputs() -> NDArray[np.uint8]:
-    """(5, SIDE, SIDE, 1) three even greys, a ramp down and a ramp across."""
+    """Return inputs (5, SIDE, SIDE, 1): three even greys, a ramp down and a ramp across."""
     ramp = np.linspace(0, 255, SIDE).astype(np.uint8)
     even = [np.full((SIDE, SIDE), level, np.uint8) for level in (20, 128, 235)]
     return np.stack([*even, np.tile(ramp[:, None], SIDE), np.tile(ramp // 2, (SIDE, 1))])[..., None]
 
 
 def tiny_model_bytes(dtype: TinyType = "uint8", *, side: int = SIDE, labels: int = 1, fills_mb: int = 0) -> bytes:
-    """The file. uint8 has int8 inside, as converters make it; int8 and float32 have one type throughout.
+    """Return the file. uint8 has int8 inside, as converters make it; int8 and float32 have one type throughout.
 
-    fills_mb   megabytes that an operator more fills when the file is opened or run, whatever the image
+    `fills_mb` are megabytes that a further operator fills when the file is opened or run.
     """
     network = _Network(dtype)
     maps_side = side // BLOCK
@@ -95,15 +95,20 @@ def tiny_model_bytes(dtype: TinyType = "uint8", *, side: int = SIDE, labels: int
 
 
 def legacy_scores(levels: NDArray[Any]) -> NDArray[np.float64]:
-    """(2,) abnormal and normal of an image's grey levels 0..255, by `legacy_model_bytes` without quantisation."""
+    """Return the scores (2,) abnormal and normal of grey levels 0..255, as
+    `legacy_model_bytes` without quantisation.
+    """
     logit = GAIN * (2 * levels.mean() / 255 - 1)
     powers = np.exp([logit, -logit])
     return np.asarray(powers / powers.sum())
 
 
 def legacy_model_bytes(dtype: TinyType) -> bytes:
-    """A network of the dissertation's order and scale: 128 x 128 grey levels of 0..255, not divided by anything, go in,
-    two shares of 1 come out, abnormal first. A bright image is abnormal. uint8 has int8 inside.
+    """Return a network with the order and scale of the dissertation's.
+
+    The input is 128 x 128 grey levels of 0..255 without scaling, the output two shares of 1, abnormal first. A bright
+    image
+    is abnormal. uint8 has int8 inside.
     """
     network, cells, shape = _Network(dtype), LEGACY_SIDE // BLOCK, (1, LEGACY_SIDE, LEGACY_SIDE, 1)
     image = network.tensor("image", shape, dtype, _outer(_LEVELS, dtype))
@@ -127,11 +132,11 @@ def legacy_model_bytes(dtype: TinyType) -> bytes:
 
 
 def lungs_bytes(weights: Sequence[tuple[float, float, float]], *, masks: int = 1) -> bytes:
-    """The file of a tiny lung-field network: output 0 the mask, 1 - b; output 1 a score for each of `weights`.
+    """Return the file of a tiny lung-field network: output 0 the mask, 1 - b; output 1 a score for each of `weights`.
 
-    A second mask is 1.2 - b, where less dark is enough.
-
-    Each gives the bias of a logit, and what a mean of 1 of relu(2b - 1) and of relu(1 - 2b) adds to it.
+    A second mask is 1.2 - b, where less dark is enough. Each weight gives the bias of a logit, and the amounts that a
+    mean
+    of 1 of relu(2b - 1) and of relu(1 - 2b) adds to it.
     """
     network, side, cells, count = _Network("uint8"), SIDE, SIDE // BLOCK, len(weights)
     image = network.tensor("image", (1, side, side, 1), "uint8", _outer(_UNIT, "uint8"))
@@ -154,19 +159,19 @@ def lungs_bytes(weights: Sequence[tuple[float, float, float]], *, masks: int = 1
 
 
 def changed_model(change: Callable[[Any], object], data: bytes | None = None) -> bytes:
-    """A file with something changed in it, the network if no other is given."""
+    """Return a changed network file, by default of the tiny network."""
     model = schema.ModelT.InitFromPackedBuf(tiny_model_bytes() if data is None else data, 0)
     change(model)
     return packed_model(model)
 
 
 def tensor_called(graph: Any, name: str) -> int:
-    """The index of a tensor."""
+    """Return the index of a tensor by its name."""
     return next(index for index, tensor in enumerate(graph.tensors) if tensor.name == name.encode())
 
 
 def remember(model: Any) -> None:
-    """Make a float32 network one with a state: twice what was added to the logits before is added to the next ones.
+    """Give a float32 network a state: twice the last addition to the logits is added to the next ones.
 
     A bright image gets 0.967, and so does a dark one after it.
     """
@@ -189,14 +194,14 @@ def remember(model: Any) -> None:
 
 
 def packed_model(model: Any) -> bytes:
-    """The file of a model that is an object."""
+    """Return the file of a model object."""
     builder = flatbuffers.Builder(4096)
     builder.Finish(model.Pack(builder), b"TFL3")
     return bytes(builder.Output())
 
 
 def with_custom_operator(name: bytes) -> bytes:
-    """The network as int8, but its first operator is one that no runtime knows by itself."""
+    """Return the network as int8 with a first operator that no runtime knows."""
     model = schema.ModelT.InitFromPackedBuf(tiny_model_bytes("int8"), 0)
     custom = model.operatorCodes[model.subgraphs[0].operators[0].opcodeIndex]
     custom.builtinCode = custom.deprecatedBuiltinCode = schema.BuiltinOperator.CUSTOM
@@ -207,7 +212,7 @@ def with_custom_operator(name: bytes) -> bytes:
 
 
 def tiny_manifest(*, side: int = SIDE, labels: int = 1, **changes: Any) -> Manifest:
-    """A manifest that fits `tiny_model_bytes`: label `opacity` (then `label1`, ...), operating point `screening`."""
+    """Return a manifest for `tiny_model_bytes`: label `opacity` (then `label1`, ...), operating point `screening`."""
     codes = ["opacity", *(f"label{index}" for index in range(1, labels))]
     point = OperatingPoint(
         name="screening",
@@ -236,13 +241,13 @@ def tiny_manifest(*, side: int = SIDE, labels: int = 1, **changes: Any) -> Manif
 
 
 def tiny_golden(*, labels: int = 1, tolerance: float = 0.02) -> GoldenVectors:
-    """Golden vectors of `tiny_inputs` for a model of the default side."""
+    """Return golden vectors of `tiny_inputs` for a model of the default side."""
     inputs = tiny_inputs()
     return GoldenVectors(inputs=inputs, scores=tiny_scores(inputs, labels=labels), tolerance=tolerance)
 
 
 def tiny_model(dtype: TinyType = "uint8", *, labels: int = 1, manifest: Manifest | None = None) -> Model:
-    """A whole model in memory, as a loaded pack would be."""
+    """Return a model in memory, as a loaded pack would be."""
     data = tiny_model_bytes(dtype, labels=labels)
     return Model(
         manifest=manifest or tiny_manifest(labels=labels),
@@ -268,7 +273,7 @@ def _map_weights(labels: int) -> dict[str, Any]:
 
 
 def _outer(inside: Quantisation, dtype: str) -> Quantisation:
-    """The same real values as uint8: the zero point moves by 128."""
+    """Return the quantisation of equal real values as uint8: the zero point moves by 128."""
     return (inside[0], inside[1] + 128) if dtype == "uint8" else inside
 
 
@@ -318,7 +323,7 @@ class _Network:
         weight_scale: float,
         source_scale: float = _UNIT[0],
     ) -> int:
-        """Stride = kernel size; the int8 output range does the clipping that RELU does in float."""
+        """Add a convolution with stride = kernel size. The int8 output range clips as RELU does in float."""
         weight_shape, weight_type, bias_type = weights.shape, self.inside, self.inside
         if self.inside == "int8":
             bias_type = "int32"
@@ -367,7 +372,7 @@ class _Network:
         return result
 
     def fill(self, megabytes: int) -> None:
-        """A tensor of float32 of that size, of which the file holds the shape and one value."""
+        """Add a float32 tensor of that size, of which the file has the shape and one value."""
         shape = self.tensor("fill/shape", (1,), "int32", (0.0, 0), np.array([megabytes * 2**18]))
         self._tensors[shape].quantization = None
         value = self.tensor("fill/value", (), "float32", (0.0, 0), np.zeros(()))

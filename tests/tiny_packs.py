@@ -1,4 +1,4 @@
-"""The tiny network of `tiny_models` as a signed pack, for tests that go all the way; and changed, signed again."""
+"""The tiny network of `tiny_models` as a signed pack for end-to-end tests, also changed and signed again."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def write_tiny_pack(
     edgetpu_file: bytes | None = None,
     **changes: object,
 ) -> Path:
-    """Write `folder`/tiny-1.0.0/, signed by a key of the tests; `changes` go to the manifest.
+    """Write `folder`/tiny-1.0.0/, signed by a key for tests. `changes` go to the manifest.
 
-    `cpu_file` stands in for the tiny network.
+    `cpu_file` replaces the tiny network.
     """
     files = {"litert": tiny_model_bytes() if cpu_file is None else cpu_file}
     texts = {"en": "Bright images are abnormal.", "uk": "Світлі знімки - з відхиленням."}
@@ -44,17 +44,17 @@ def write_tiny_pack(
 
 
 def fingerprint(pack: Path) -> str:
-    """Of the key that signed a pack."""
+    """Return the fingerprint of the key that signed a pack."""
     return read_verified_manifest(pack).fingerprint
 
 
 def edited(folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
-    """The tiny pack with its description changed and signed again."""
+    """Write the tiny pack with a changed description, signed again."""
     return resigned(write_tiny_pack(folder), change)
 
 
 def resigned(pack: Path, change: Callable[[dict[str, Any]], object], *, key_number: int = 1) -> Path:
-    """A pack whose description is changed and signed again."""
+    """Change the description of a pack, and sign it again."""
     document = json.loads((pack / "manifest.json").read_bytes())
     change(document)
     sign(pack, json.dumps(document).encode(), key_number=key_number)
@@ -62,12 +62,12 @@ def resigned(pack: Path, change: Callable[[dict[str, Any]], object], *, key_numb
 
 
 def with_file(folder: Path, name: str, data: bytes) -> Path:
-    """The tiny pack with another content of one file, listed as it is and signed."""
+    """Write the tiny pack with another content of one file, listed and signed."""
     return put_file(write_tiny_pack(folder), name, data)
 
 
 def put_file(pack: Path, name: str, data: bytes, *, key_number: int = 1) -> Path:
-    """A pack with another content of one file, listed as it is and signed."""
+    """Replace the content of one file in a pack, listed and signed."""
 
     def change(document: dict[str, Any]) -> None:
         (entry,) = (file for file in document["files"].values() if file["name"] == name)
@@ -78,12 +78,12 @@ def put_file(pack: Path, name: str, data: bytes, *, key_number: int = 1) -> Path
 
 
 def sign(pack: Path, manifest: bytes, *, key_number: int = 1) -> None:
-    """Write the description and its signature."""
+    """Write a description and its signature."""
     (pack / "manifest.json").write_bytes(manifest)
     (pack / "manifest.sig").write_bytes(signing.sign(manifest, key=key(key_number)))
 
 
 def npy_file(header: str, values: bytes) -> bytes:
-    """A .npy file of version 1.0 with any header."""
+    """Return a .npy file of version 1.0 with any header."""
     text = header.encode() + b" " * (-(len(header) + 11) % 64) + b"\n"
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + values

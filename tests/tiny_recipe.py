@@ -1,4 +1,4 @@
-"""A whole recipe so small that it trains within seconds, the images it asks for, and samples as small."""
+"""A recipe that trains within seconds, its images, and samples of equal size."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 from PIL import Image
 
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray_adapt.command import adapt
-from fieldray_adapt.recipes.classifier import Recipe, with_whole_paths
-from fieldray_adapt.recipes.tables import Document
+from fieldray_adapt.command import run_recipe
+from fieldray_adapt.recipes.classifier import ClassifierRecipe, with_absolute_paths
+from fieldray_adapt.recipes.tables import RecipeDocument
 from fieldray_adapt.training.classifier import Samples
 
 RECIPE = """
@@ -72,7 +72,7 @@ evaluated = false
 
 
 def draw(folder: Path, name: str, *, images: int, first: int) -> None:
-    """name.csv and its images, drawn chests: odd numbers have a bright middle."""
+    """Write name.csv and its images: drawn chests, odd numbers with a bright centre."""
     lines = ["path,label,patient,fold"]
     for number in range(first, first + images):
         pixels = chest_phantom(80, 80, number, abnormal=False) / 16
@@ -83,15 +83,15 @@ def draw(folder: Path, name: str, *, images: int, first: int) -> None:
     (folder / f"{name}.csv").write_text("\n".join(lines))
 
 
-def read_recipe(path: Path, kind: type[Any] = Recipe) -> Any:
-    """A recipe, of a classifier if not of another kind, as a run gets it. Raises UsageProblem with all problems."""
-    return with_whole_paths(Document.read(path).parsed(kind), path)
+def read_recipe(path: Path, kind: type[Any] = ClassifierRecipe) -> Any:
+    """Read a recipe with absolute paths, by default of a classifier. Raises UsageProblem with all problems."""
+    return with_absolute_paths(RecipeDocument.read(path).parsed(kind), path)
 
 
 def adapted(step: str, recipe: Path) -> list[str]:
-    """Perform a step and those before it; what is said."""
+    """Perform a step and those before it. Returns the printed lines."""
     said = list[str]()
-    adapt(step, recipe, say=said.append, progress=lambda *_: None)
+    run_recipe(step, recipe, say=said.append, progress=lambda *_: None)
     return said
 
 
@@ -100,7 +100,9 @@ class Killed(BaseException):
 
 
 def bright_or_dark(count: int, *, source: str = "made", lungs: bool = False) -> Samples:
-    """A bright or a dark middle: a task that a small network learns within seconds. The lungs are the left half."""
+    """Return images with a bright or a dark centre, which a small network learns
+    within seconds. The left half is lung.
+    """
     generator = np.random.default_rng(count)
     targets = (np.arange(count) % 2).astype(np.float32)[:, None]
     images = generator.integers(60, 120, (count, 32, 32, 1), np.uint8)

@@ -1,4 +1,4 @@
-"""Small trainings on drawn images, without batch normalisation or dropout, so that a batch may be cut anywhere."""
+"""Small trainings on drawn images, without batch normalisation or dropout, so that a batch can be divided anywhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIDE = 16
 
 
 def network() -> Specification:
-    """Two convolutions and a head of two labels: 6 tensors, 246 weights and biases."""
+    """Return a network of two convolutions and a head with two labels: 6 tensors, 246 weights and biases."""
     layers = (
         Layer(name="first", kind="conv", inputs=(INPUT,), channels="a", kernel=3, activation="relu"),
         Layer(name="second", kind="conv", inputs=("first",), channels="b", kernel=3, stride=2, activation="relu"),
@@ -36,12 +36,12 @@ def network() -> Specification:
 
 
 def weights() -> Weights:
-    """What every training here begins with."""
+    """Return the initial weights of every training here."""
     return initial_weights(network(), seed=3)
 
 
 def samples(count: int = 48) -> Samples:
-    """Images whose upper or lower half is bright; every seventh has one target that is not known."""
+    """Return images whose upper or lower half is bright. Every seventh has one unknown target."""
     generator = np.random.default_rng(1)
     images = generator.integers(0, 90, (count, SIDE, SIDE, 1), dtype=np.uint8)
     targets = np.zeros((count, 2), np.float32)
@@ -55,7 +55,7 @@ def samples(count: int = 48) -> Samples:
 
 
 def schedule(*, epochs: int = 2) -> Schedule:
-    """Six batches an epoch."""
+    """Return a schedule with six batches in an epoch."""
     return Schedule(epochs=epochs, batch_size=8, learning_rate=3e-3, warm_up_epochs=0.5)
 
 
@@ -64,7 +64,7 @@ SETTINGS = EngineSettings(threads=1)
 
 
 def task_in(folder: Path) -> DividedClassifier:
-    """The same as a worker is told of it; its arrays are in the folder."""
+    """Return the training as a task for workers. Its arrays are in the folder."""
     sha256 = write_arrays(folder / "arrays.npz", samples())
     return DividedClassifier(
         specification=network(),

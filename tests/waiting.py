@@ -1,4 +1,4 @@
-"""How a test waits: for something that nothing tells it of, for what ends, or for what an engine says."""
+"""Waiting in tests: for a condition, for the end of processes, or for an event of an engine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GRACE_S = 5.0
 
 
 def wait_for(is_so: Callable[[], object], *, limit_s: float = 30.0) -> None:
-    """Return as soon as `is_so()` is true. Raises AssertionError after `limit_s` seconds."""
+    """Wait until `is_so()` is true. Raises AssertionError after `limit_s` seconds."""
     deadline_s = time.monotonic() + limit_s
     while not is_so():
         assert time.monotonic() < deadline_s, f"not so after {limit_s} s"
@@ -29,7 +29,7 @@ def wait_for(is_so: Callable[[], object], *, limit_s: float = 30.0) -> None:
 
 
 def running() -> set[threading.Thread | psutil.Process]:
-    """Threads, and children that run; one that ended but was not waited for is a leak too."""
+    """Return all threads and child processes. A child that ended and was not waited for is a leak, too."""
     children: list[psutil.Process] = []
     with contextlib.suppress(ChildProcessError):
         if sys.platform == "linux":  # psutil would read what every process of the computer says of itself
@@ -39,7 +39,7 @@ def running() -> set[threading.Thread | psutil.Process]:
 
 
 def left_behind(before: Set[threading.Thread | psutil.Process]) -> list[str]:
-    """What runs beside that of before, once it had a moment to end."""
+    """Return the threads and processes that were not in `before`, after a short wait for their end."""
     deadline_s = time.monotonic() + _GRACE_S
     while (left := running() - before) and time.monotonic() < deadline_s:
         time.sleep(_LOOK_S)
@@ -47,7 +47,7 @@ def left_behind(before: Set[threading.Thread | psutil.Process]) -> list[str]:
 
 
 class Events:
-    """Keeps the events of an engine, and lets a test wait for the first of a kind from number `after` on."""
+    """The events of an engine. A test can wait for the first of a kind from number `after` on."""
 
     def __init__(self) -> None:
         self.heard: list[Any] = []
@@ -59,15 +59,15 @@ class Events:
             self._changed.notify_all()
 
     def wait_for(self, backend: BackendName, state: str, *, after: int = 0) -> BackendChanged:
-        """The event that says that a backend is in a state."""
+        """Wait for the event that a backend is in a state, and return it."""
         return self._first(lambda event: (event.backend, event.state) == (backend, state), after)
 
     def serves(self, backend: BackendName, *, after: int = 0) -> BackendChanged:
-        """The event that says that images now run on a backend."""
+        """Wait for the event that images now run on a backend, and return it."""
         return self._first(lambda event: event.backend == backend and event.in_use, after)
 
     def states(self, backend: BackendName) -> list[str]:
-        """All of a backend so far."""
+        """Return all states of a backend so far."""
         return [event.state for event in self.heard if event.backend == backend]
 
     def _first(self, wanted: Callable[[BackendChanged], bool], after: int) -> BackendChanged:

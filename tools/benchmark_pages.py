@@ -1,9 +1,9 @@
-"""Mark benchmark pages as stale: those whose code has changed since the commit they measured.
+"""Mark benchmark pages as stale whose code has changed since the commit that they measured.
 
     python tools/benchmark_pages.py            list all pages with their state; exit code 1 if one is malformed
 
-`build_docs.py` puts a note on top of each stale page. The format of a page is in docs/benchmarks/README.md. Nothing
-but Git and the standard library is needed.
+`build_docs.py` puts a note on top of each stale page. The format of a page is in docs/benchmarks/README.md. Nothing but
+Git and the standard library is needed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TEXTS: Final = ("title", "date", "commit", "machine", "command")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontMatter:
-    """What a page says about its measurement; `paths` are relative to the root of the checkout."""
+    """The front matter of a page about its measurement. `paths` are relative to the root of the checkout."""
 
     title: str
     date: str
@@ -36,14 +36,14 @@ class FrontMatter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """How many commits changed the measured code since; None where that cannot be counted, with the `problem`."""
+    """The number of commits that changed the measured code since; None with a `problem` if they cannot be counted."""
 
     commits: int | None
     problem: str = ""
 
     @property
     def sentence(self) -> str:
-        """Empty for a page that still holds."""
+        """A sentence about a stale page; "" for a page that still holds."""
         if self.commits is None:
             return f"Stale: {self.problem}."
         if not self.commits:
@@ -53,9 +53,9 @@ class State:
 
 
 def read_front_matter(text: str) -> FrontMatter:
-    """Read the front matter of a whole page, a small part of YAML.
+    """Read the front matter of a page, a small subset of YAML.
 
-    Raises ValueError for a key that is missing, unknown or malformed; the message says which.
+    Raises ValueError, which names the key, for a missing, unknown or malformed key.
     """
     head, closing, _ = text.removeprefix("---\n").partition("\n---\n")
     if not text.startswith("---\n") or not closing:
@@ -89,7 +89,7 @@ def _unquoted(value: str) -> str:
 
 
 def state(page: FrontMatter, *, root: Path = ROOT) -> State:
-    """Ask Git for the commits since. Raises OSError where Git is not installed."""
+    """Return the state of a page, by the commits since its measurement. Raises OSError without Git."""
     if page.commit == "unknown":
         return State(commits=None, problem="nobody wrote down which commit was measured")
     command = ["git", "rev-list", "--count", f"{page.commit}..HEAD", "--", *page.paths]
@@ -100,12 +100,12 @@ def state(page: FrontMatter, *, root: Path = ROOT) -> State:
 
 
 def pages(folder: Path) -> list[Path]:
-    """The pages, one a subject, by name."""
+    """Return the paths of the pages, by name."""
     return sorted(path for path in folder.glob("*.md") if path.name != "README.md")
 
 
 def with_note(text: str, page: FrontMatter, now: State) -> str:
-    """The page's Markdown (without front matter) with the facts of the measurement, and a note if it is stale."""
+    """Return a page as Markdown without front matter, with the facts of its measurement, and a note if it is stale."""
     run = f"{page.date} at commit `{page.commit}` on {page.machine}"
     facts = f"Measured on {run}, but where another run is named.\n\n```\n{page.command}\n```\n\n"
     note = f'!!! warning "{now.sentence}"\n\n' if now.sentence else ""
@@ -116,7 +116,7 @@ def with_note(text: str, page: FrontMatter, now: State) -> str:
 
 
 def main(folder: Path = ROOT / "docs" / "benchmarks", *, root: Path = ROOT) -> int:
-    """List all pages; the exit code."""
+    """List all pages. Returns the exit code."""
     faults = 0
     for path in pages(folder):
         try:

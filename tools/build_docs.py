@@ -30,7 +30,7 @@ _FETCHING: Final = frozenset({"script", "img", "iframe", "source", "audio", "vid
 
 
 def main() -> int:
-    """Build and check; 0 if nothing is wrong."""
+    """Build and check the documents. Returns 0 if nothing is wrong."""
     parser = argparse.ArgumentParser(description="Build the documents.")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "docs")
     folder = parser.parse_args().out.resolve()
@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def stage(folder: Path) -> None:
-    """Lay the pages and their configuration out below `folder`. Raises ValueError for a link that leads nowhere."""
+    """Write all pages and their configuration to `folder`. Raises ValueError for a broken link."""
     source = folder / "source"
     for path in sorted((ROOT / "docs").rglob("*")):
         target = source / path.relative_to(ROOT / "docs")
@@ -72,7 +72,7 @@ def stage(folder: Path) -> None:
 
 
 def page_text(path: Path) -> str:
-    """A page of `docs/` as it is built: with what is made by code, and links out of `docs/` as plain text."""
+    """Return a page of `docs/` with its generated parts. Links out of `docs/` become plain text."""
     text = path.read_text(encoding="utf-8")
     if COMMANDS in text:
         text = text.replace(COMMANDS, "\n\n".join(command_pages()))
@@ -95,14 +95,14 @@ def page_text(path: Path) -> str:
 
 
 def glossary_link(path: Path) -> str:
-    """The last line of a page of `docs/`, by which a reader finds the words; the glossary itself has none."""
+    """Return the last line of a page, a link to the glossary; "" for the glossary."""
     if path.name == "glossary.md":
         return ""
     return f"\n---\n\n[Glossary]({'../' * (len(path.relative_to(ROOT / 'docs').parts) - 1)}glossary.md)\n"
 
 
 def names(folder: Path) -> list[str]:
-    """The pages of a folder: the README first."""
+    """Return the pages of a folder, the README first."""
     return ["README.md", *(path.name for path in pages(folder))]
 
 
@@ -116,7 +116,7 @@ def _filled(config: str, mark: str, listed: list[str]) -> str:
 
 
 def command_pages() -> list[str]:
-    """What `--help` says of the program and of each command, as Markdown."""
+    """Return the `--help` texts of the program and of each command, as Markdown."""
     sys.path.insert(0, str(ROOT / "app"))
     from fieldray.cli import command_parser
 
@@ -124,7 +124,7 @@ def command_pages() -> list[str]:
 
 
 def helps(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
-    """(name, help) of a parser and of all below it."""
+    """Yield (name, help) of a parser and of all its subcommands."""
     yield parser.prog, parser.format_help()
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -136,7 +136,7 @@ def helps(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
 
 
 def write_api(folder: Path) -> list[str]:
-    """Write a page per sub-package, which mkdocstrings fills, and return the names of the pages."""
+    """Write a page for each sub-package, which mkdocstrings fills. Returns the names of the pages."""
     folder.mkdir(parents=True)
     program = APP / "fieldray"
     places = [path for path in sorted([*program.iterdir(), *APP.glob("fieldray_*")]) if path.is_dir()]
@@ -156,13 +156,13 @@ def write_api(folder: Path) -> list[str]:
 
 
 def benchmark_page(text: str) -> str:
-    """The page with what was measured in words, and a note if it is stale."""
+    """Return a benchmark page with the facts of its measurement, and a note if it is stale."""
     found = read_front_matter(text)
     return with_note(text.partition("\n---\n")[2], found, state(found))
 
 
 def benchmark_list(folder: Path) -> str:
-    """The pages there are."""
+    """Return a list of links to the benchmark pages."""
     rows = []
     for path in pages(folder):
         found = read_front_matter(path.read_text(encoding="utf-8"))
@@ -179,7 +179,7 @@ def benchmark_list(folder: Path) -> str:
 
 
 def decision_list(folder: Path) -> str:
-    """A link to each decision, by the title and the day on its page."""
+    """Return a list of links to the decisions, with title and day."""
     rows = []
     for path in pages(folder):
         title, _, day = path.read_text(encoding="utf-8").splitlines()[:3]
@@ -191,7 +191,7 @@ def decision_list(folder: Path) -> str:
 
 
 class _Page(HTMLParser):
-    """The anchors of a page, its links, and what a browser fetches for it."""
+    """The anchors of an HTML page, its links, and the files that a browser fetches for it."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -212,7 +212,7 @@ class _Page(HTMLParser):
 
 
 def faults_of(site: Path) -> Iterator[str]:
-    """What is wrong with the pages below `site`: links that lead nowhere, and what would be fetched from elsewhere."""
+    """Yield the faults of the pages below `site`: broken links, and files that would be fetched from elsewhere."""
     built = {path: _Page(path.read_text(encoding="utf-8")) for path in site.rglob("*.html") if path.name != "404.html"}
     for path, page in built.items():
         where = path.relative_to(site)

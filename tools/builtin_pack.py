@@ -1,4 +1,4 @@
-"""Print the line that trusts a pack that ships: python tools/builtin_pack.py models/<id>-<version>."""
+"""Print the line of `BUILTIN` that trusts a shipped pack: python tools/builtin_pack.py models/<id>-<version>."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from fieldray.packs.verified import read_pack
 
 
 def table_line(folder: Path) -> str:
-    """The line of `BUILTIN` for a pack that is whole. Raises PackProblem."""
+    """Return the line of `BUILTIN` for a valid pack. Raises PackProblem."""
     pack = read_pack(folder)
     return f'    "{folder.resolve().name}": "{pack.manifest.manifest_sha256}",'
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the table's line of each folder named; 1 when one of them is not a valid pack."""
+    """Print the line of each folder. Returns 1 if a folder is no valid pack."""
     try:
         lines = [table_line(Path(argument)) for argument in arguments]
     except FieldrayError as error:

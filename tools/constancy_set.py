@@ -31,7 +31,7 @@ from fieldray.settings import Settings
 
 
 def expected(folder: Path, home: Path, *, without: Sequence[str]) -> tuple[str, Answers]:
-    """The answers of a pack."""
+    """Return the answers of a pack."""
     model = PackLibrary(home).load(folder)
     with Session(Settings({"device": CPU.name}), lambda _: None) as session:
         session.use_packs(model)
@@ -40,7 +40,7 @@ def expected(folder: Path, home: Path, *, without: Sequence[str]) -> tuple[str, 
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write both files; 0."""
+    """Write both files. Returns 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("key", type=Path, metavar="KEY")
     parser.add_argument("without", nargs="*", metavar="IMAGE")

@@ -1,8 +1,8 @@
-"""Report code that nothing uses, by vulture: functions, methods, properties, classes, constants and imports.
+"""Report unused code by vulture: functions, methods, properties, classes, constants and imports.
 
     python tools/dead_code.py [--without-tests]
 
-Attributes and fields are left out: most of those that look unused are set for others (DICOM data sets, ctypes, Qt).
+Attributes and fields are left out, because most that look unused are set for others (DICOM data sets, ctypes, Qt).
 Tests count as users unless `--without-tests` is given.
 """
 
@@ -47,7 +47,7 @@ _CALLED_BY_OTHERS: Final = (
 
 
 def dead_code(*, with_tests: bool = True, root: Path = ROOT) -> list[str]:
-    """One line for each thing that nothing uses."""
+    """Return a line for each unused thing."""
     found = vulture.Vulture()
     found.scavenge([str(root / folder) for folder in (*_CODE, *(["tests"] if with_tests else []))])
     return [
@@ -64,7 +64,7 @@ def _is_ours(item: vulture.core.Item, root: Path) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Print what is dead; the exit code is 1 if anything is."""
+    """Print unused code. Returns 1 if there is any."""
     found = dead_code(with_tests="--without-tests" not in arguments)
     sys.stdout.writelines(f"{line}\n" for line in found)
     return 1 if found else 0

@@ -1,8 +1,7 @@
-"""Draw a folder of two classes, to try the making of a pack on: python tools/draw_classes.py images [--patients 60]
-[--first 0].
+"""Draw a folder of two classes for a first pack: python tools/draw_classes.py images [--patients 60] [--first 0].
 
-The drawings look like chest X-rays and are of nobody; those in `opacity` have opacities in a lung. Each patient has
-two images. What a pack learns from them says nothing about real images.
+The drawings look like chest X-rays and show nobody. Those in `opacity` have opacities in a lung. Each patient has two
+images. A pack that is trained on them says nothing about real images.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _TWELVE_BITS = 4095
 
 
 def main() -> None:
-    """Draw them."""
+    """Draw the images."""
     parser = argparse.ArgumentParser(description="Draw a folder of two classes.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--patients", type=int, default=60)

@@ -1,10 +1,10 @@
-"""Name the libraries that are more than a year old: `make check` prints them, and
+"""Report libraries whose installed version is more than a year old (printed by `make check`), and
 
     python tools/libraries.py --look-up     (needs uv, pip install uv, and the network)
 
-writes `libraries.txt` anew: for each library in pyproject.toml, the version that was the newest a year ago. An
-installed library says nothing of its age, so `make check`, which needs no network, compares with that file. A library
-whose installed version was there a year ago is named. That is no failure: some libraries are finished.
+writes `libraries.txt`: for each library in pyproject.toml, the newest version of a year ago. An installed library does
+not tell its age, and `make check` needs no network, so the installed version is compared with that file. An old library
+is no failure, because some libraries are finished.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _YEAR: Final = datetime.timedelta(days=365)
 
 
 def asked_for() -> list[str]:
-    """The names of all libraries in pyproject.toml, each once."""
+    """Return the names of all libraries in pyproject.toml, each once."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = [
         *project["dependencies"],
@@ -40,7 +40,7 @@ def asked_for() -> list[str]:
 
 
 def old_ones(text: str) -> list[str]:
-    """Of the libraries in a table, those whose installed version was there a year before, with that version."""
+    """Return the libraries of a table whose installed version was already there a year before, with that version."""
     rows = dict(re.findall(r"^(\S+)==(\S+)$", text, re.MULTILINE))
     return [
         f"{name} {version}"
@@ -57,7 +57,7 @@ def _installed(name: str) -> str:
 
 
 def look_up(uv: str) -> None:
-    """Write the table: the newest versions of a year before today, as the package index has them."""
+    """Write the table with the newest versions of a year before today, from the package index."""
     day = datetime.date.today() - _YEAR
     command = [uv, "pip", "compile", "-", "--no-deps", f"--exclude-newer={day}", "--no-header", "--quiet"]
     command += ["--no-annotate", "--no-emit-index-url", "--no-emit-find-links", "--python", sys.executable]
@@ -73,7 +73,7 @@ def look_up(uv: str) -> None:
 
 
 def main() -> int:
-    """Name the old ones, or write the table; 0."""
+    """Report old libraries, or write the table. Returns 0."""
     parser = argparse.ArgumentParser(description="Name the libraries that are more than a year old.")
     parser.add_argument("--look-up", action="store_true", help="write the table anew")
     if parser.parse_args().look_up:

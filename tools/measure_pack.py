@@ -29,40 +29,45 @@ from fieldray.packs.manifest import parse
 from fieldray.packs.signing import own_key
 from fieldray.packs.verified import list_files, read_pack, write_described
 from fieldray.typed_json import converted
-from fieldray_adapt.data.dataset import targets_of
+from fieldray_adapt.data.dataset import label_targets
 from fieldray_adapt.data.image_set import read_rows, rows_digest
 from fieldray_adapt.data.layouts import Row, split_rows
-from fieldray_adapt.evaluation.evaluate import RULE, by_group, figures, known, measured_point
+from fieldray_adapt.evaluation.evaluate import (
+    CARD_RULE,
+    auc_by_group,
+    part_figures,
+    select_known,
+    with_measured_figures,
+)
 from fieldray_adapt.evaluation.figures import (
     EvidenceFigures,
     HospitalFigures,
-    IntegerFigures,
+    Int8Comparison,
     LabelFigures,
     PartFigures,
 )
 from fieldray_adapt.evaluation.screening import Screening, screen_rows
-from fieldray_adapt.files import digest, plain
+from fieldray_adapt.files import digest, to_builtins
 from fieldray_adapt.pack.card import label_section
 from fieldray_adapt.pack.figures import PackPart
-from fieldray_adapt.recipes.classifier import Recipe, with_whole_paths
+from fieldray_adapt.recipes.classifier import ClassifierRecipe, with_absolute_paths
 from fieldray_adapt.recipes.shared import LabelRule
-from fieldray_adapt.recipes.tables import Document
+from fieldray_adapt.recipes.tables import RecipeDocument
 
 _ELSEWHERE: Final = "external_test"
 _ESTIMATE: Final = r"(\d\.\d+) \((\d\.\d+) to (\d\.\d+)\)"
 
 
-def recipe_at(path: Path) -> Recipe:
-    """The recipe of a file, as a run gets it. Raises UsageProblem."""
-    return with_whole_paths(Document.read(path).parsed(Recipe), path)
+def recipe_at(path: Path) -> ClassifierRecipe:
+    """Read the recipe of a file with absolute paths. Raises UsageProblem."""
+    return with_absolute_paths(RecipeDocument.read(path).parsed(ClassifierRecipe), path)
 
 
-def rows_of_parts(recipe: Recipe, provenance: Mapping[str, str], *, folder: Path) -> dict[str, list[Row]]:
-    """The images that figures are counted on: `test`, and `external_test` where the recipe names another hospital.
+def rows_of_parts(recipe: ClassifierRecipe, provenance: Mapping[str, str], *, folder: Path) -> dict[str, list[Row]]:
+    """Return the rows on which figures are measured: `test`, and `external_test` if the recipe names another hospital.
 
-    folder  keeps the digests of files
-
-    Raises UsageProblem, ValueError where images, tables or their split are not those that the pack was made of.
+    `folder` keeps the digests of files. Raises UsageProblem, ValueError if images, tables or split differ from those of
+    the pack.
     """
     rows = read_rows(recipe.data, folder=folder)
     parts = split_rows(rows, recipe.split, recipe.data)
@@ -79,13 +84,13 @@ def rows_of_parts(recipe: Recipe, provenance: Mapping[str, str], *, folder: Path
 
 
 def _counted(model: Model, label: LabelRule, screening: Screening) -> PartFigures:
-    """What is counted of a label in a part."""
+    """Measure a label in a part."""
     points = [point for point in model.manifest.operating_points if point.label == label.code]
-    return figures(screening.cases(label.code, targets_of(screening.rows, [label])[:, 0]), points=points)
+    return part_figures(screening.cases(label.code, label_targets(screening.rows, [label])[:, 0]), points=points)
 
 
 def _figures(model: Model, label: LabelRule, screened: Mapping[str, Screening]) -> LabelFigures:
-    """Those that are counted anew, and those of the network alone, as card and manifest have them."""
+    """Return the figures of a label: new ones of the screened images, and the earlier ones of the network alone."""
     metrics: Any = model.manifest.metrics
     before, section, own = metrics["labels"][label.code], _section(model.card, label), screened["test"]
     elsewhere = None
@@ -95,49 +100,49 @@ def _figures(model: Model, label: LabelRule, screened: Mapping[str, Screening]) 
         values = {name: getattr(there, name) for name in there.__struct_fields__}
         elsewhere = HospitalFigures(**values, shortcuts={"border": float(border), "thumbnail": float(thumbnail)})
     (validation,) = re.findall(rf"\(validation(?:, the network alone:)? {_ESTIMATE}", section)
-    targets = targets_of(own.rows, [label])[:, 0]
+    targets = label_targets(own.rows, [label])[:, 0]
     is_first = label.code == model.manifest.labels[0].code
     return LabelFigures(
         validation_auc=Estimate(*map(float, validation)),
         test=_counted(model, label, own),
-        by_group=by_group(known(own.scores(label.code), targets, own.rows)),
+        by_group=auc_by_group(select_known(own.scores(label.code), targets, own.rows)),
         shortcuts=before["shortcuts"],
         external_test=elsewhere,
-        float_against_int8=converted(before["float_against_int8"], IntegerFigures),
+        float_against_int8=converted(before["float_against_int8"], Int8Comparison),
         evidence_inside=converted(metrics["evidence_inside"], EvidenceFigures) if is_first else None,
     )
 
 
 def _section(card: str, label: LabelRule) -> str:
-    """Of the card, what was measured of a label on the test images and at another hospital."""
+    """Return the section of a card with a label's figures on the test images and at another hospital."""
     start = card.index(f"## {label.meaning['en']} (`{label.code}`): measured on the test images\n")
     return card[start : card.index("\n## ", start) + 1]
 
 
 def _as_now(text: str, before: float, after: float) -> str:
-    """Warnings in which the network's area stands as it is counted now."""
+    """Return warnings with the network's new AUC in place of the earlier one."""
     was, now = f"{before:.2f}", f"{after:.2f}"
     return text.replace(was, now).replace(was.replace(".", ","), now.replace(".", ","))
 
 
-def measure(recipe: Recipe, pack: Path, version: str, key: Path, *, threads: int) -> Path:
-    """Count the pack, and write it as another version; its folder. Raises FieldrayError, ValueError."""
+def measure(recipe: ClassifierRecipe, pack: Path, version: str, key: Path, *, threads: int) -> Path:
+    """Measure the pack, and write it as another version. Returns its folder. Raises FieldrayError, ValueError."""
     with tempfile.TemporaryDirectory() as home:
         model = PackLibrary(Path(home)).load(pack)
         parts = rows_of_parts(recipe, model.manifest.provenance, folder=Path(home))
     screened = {part: screen_rows(model, rows, threads=threads, progress=_progress) for part, rows in parts.items()}
-    labels = {label.code: _figures(model, label, screened) for label in recipe.kept_labels}
+    labels = {label.code: _figures(model, label, screened) for label in recipe.pack_labels}
     document, card = json.loads((pack / "manifest.json").read_bytes()), model.card
     card = card.replace(f"({model.manifest.pack_id} {model.manifest.version})", f"({model.manifest.pack_id} {version})")
     document["version"] = version
-    document["metrics"]["counted"] = asdict(RULE)
-    for label in recipe.kept_labels:
+    document["metrics"]["counted"] = asdict(CARD_RULE)
+    for label in recipe.pack_labels:
         found, of_label = labels[label.code], document["metrics"]["labels"][label.code]
         before = of_label["test"]["auc"]["value"]
-        of_label["test"] = plain(PackPart.of(found.test))
+        of_label["test"] = to_builtins(PackPart.of(found.test))
         of_label["reference"] = {"scores": list(found.test.score_counts)}
         if found.external_test:
-            of_label[_ELSEWHERE] = plain(PackPart.of(found.external_test))
+            of_label[_ELSEWHERE] = to_builtins(PackPart.of(found.external_test))
         section = label_section(label.code, label.meaning["en"], found).strip() + "\n\n"
         card = card.replace(_section(card, label), section)
         areas = before, found.test.auc.value
@@ -145,14 +150,14 @@ def measure(recipe: Recipe, pack: Path, version: str, key: Path, *, threads: int
         head, made = card.split("## The network\n", 1)
         card = f"{_as_now(head, *areas)}## The network\n{made}"
     points = [
-        measured_point(point, figures=labels[point.label].test, measured_on=recipe.evaluation.measured_on)
+        with_measured_figures(point, figures=labels[point.label].test, measured_on=recipe.evaluation.measured_on)
         for point in model.manifest.operating_points
     ]
-    document["operating_points"] = [plain(point) for point in points]
+    document["operating_points"] = [to_builtins(point) for point in points]
     whole = read_pack(pack)
     names = {role: file["name"] for role, file in document["files"].items()}
     contents = {role: whole.contents[name] for role, name in names.items()} | {"card": card.encode()}
-    document["files"] = {role: plain(file) for role, file in list_files(contents).items()}
+    document["files"] = {role: to_builtins(file) for role, file in list_files(contents).items()}
     return write_described(
         recipe.packs_folder, description=parse(json.dumps(document).encode()), contents=contents, key=own_key(key)
     )
@@ -164,7 +169,7 @@ def _progress(what: str, done: int, total: int) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the new pack's folder; 0."""
+    """Measure the pack, and print the new pack's folder. Returns 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("recipe", "pack"):
         parser.add_argument(name, type=Path)

@@ -40,7 +40,7 @@ _TRIED: Final = ("killed", "timeout", "suspicious", "segfault", "survived", "no 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """The modules of a room where a wrong answer would hurt most, and the tests that are asked."""
+    """The modules of a package in which a wrong answer would do most harm, and their tests."""
 
     modules: tuple[str, ...]
     tests: tuple[str, ...]
@@ -70,9 +70,9 @@ MATCHING: Final[Mapping[str, Room]] = {
 
 @dataclass(slots=True)
 class Result:
-    """What became of the mutants of a module: how many had each fate, and the names of those that nobody noticed.
+    """The mutants of a module: the number of each fate, and the names of those that no test noticed.
 
-    open   their names, and those of mutants that were not tried
+    `open` are their names, and those of mutants that were not tried.
     """
 
     module: str
@@ -82,7 +82,7 @@ class Result:
 
     @property
     def row(self) -> tuple[str, ...]:
-        """Module, mutants, tried, killed, survived, without a test."""
+        """Module, and numbers of mutants: all, tried, killed, survived, without a test."""
         tried = sum(self.counts[status] for status in _TRIED)
         killed = tried - self.counts["survived"] - self.counts["no tests"]
         numbers = (self.counts.total(), tried, killed, self.counts["survived"], self.counts["no tests"])
@@ -115,7 +115,7 @@ def main() -> int:
 
 
 def lay(work: Path, modules: Sequence[str], tests: Sequence[str]) -> None:
-    """A copy of the checkout in a folder as mutmut wants it, with these modules to change and these tests to ask."""
+    """Copy the checkout to a folder as mutmut needs it, with the modules to change and the tests to run."""
     shutil.rmtree(work, ignore_errors=True)
     shutil.copytree(ROOT / "app", work / "src")
     shutil.copytree(ROOT / "tests", work / "tests")
@@ -137,7 +137,7 @@ def lay(work: Path, modules: Sequence[str], tests: Sequence[str]) -> None:
 
 
 def undecorated(source: str) -> str:
-    """The same program with decorators of functions as assignments behind them; those that share a name keep theirs."""
+    """Return equal source code with decorators of functions as assignments. Functions that share a name keep theirs."""
     lines = source.splitlines(keepends=True)
     found = [
         node
@@ -156,12 +156,12 @@ def undecorated(source: str) -> str:
 
 
 def _shares_its_name(node: ast.FunctionDef) -> bool:
-    """Whether more than one definition makes up what has the name: those of setters and of overloads."""
+    """Return whether several definitions share a name, as setters and overloads do."""
     return any(re.search(r"\.setter$|overload$", ast.unparse(decorator)) for decorator in node.decorator_list)
 
 
 def results_of(text: str, modules: Sequence[str]) -> list[Result]:
-    """The results as mutmut lists them (`fieldray.packs.trust.x_name__mutmut_1: killed`), by module."""
+    """Parse the results that mutmut lists (`fieldray.packs.trust.x_name__mutmut_1: killed`), by module."""
     results = [Result(module) for module in modules]
     for result in results:
         own = re.escape("fieldray." + result.module.removesuffix(".py").replace("/", "."))
@@ -179,7 +179,10 @@ def _results(work: Path, modules: Sequence[str]) -> list[Result]:
 
 
 def _mutmut(work: Path, command: str, *arguments: str, limit_s: float | None = None, is_read: bool = False) -> str:
-    """What mutmut prints in the copy, if that `is_read`; after `limit_s` it is ended, and what it has tried is kept."""
+    """Run mutmut in the copy. Returns its output if `is_read`.
+
+    After `limit_s` seconds mutmut is ended. The mutants tried until then keep their results.
+    """
     own = ["--max-children", "1"] if command == "run" else []
     with subprocess.Popen(
         ["nice", "-n", "15", sys.executable, "-P", "-m", "mutmut", command, *own, *arguments],

@@ -55,7 +55,7 @@ _BUS: Final = os.environ.get("DBUS_SESSION_BUS_ADDRESS", "unix:path=/dev/null")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """One kind of work. A window is closed in order once `results` of its images are kept."""
+    """A kind of work of the program. A window is closed once `results` of its images are stored."""
 
     name: str
     command: tuple[str, ...]
@@ -65,7 +65,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What the kernel was asked for: sockets by family, programs started, places of unix sockets connected to."""
+    """The system calls that were seen: sockets by family, programs started, paths of unix sockets."""
 
     families: Counter[str]
     programs: int
@@ -74,12 +74,14 @@ class Seen:
 
     @property
     def internet(self) -> int:
-        """Calls about sockets of any family but those that end inside the computer; also rings that could make them."""
+        """The number of calls for sockets that may leave the computer, and for io_uring rings, which could open such
+        sockets.
+        """
         return self.rings + sum(count for family, count in self.families.items() if family not in _INSIDE)
 
 
 def read_trace(text: str) -> Seen:
-    """What a strace listing holds."""
+    """Parse a listing of strace."""
     families: Counter[str] = Counter(_FAMILY.findall(text))
     programs = len(re.findall(r"execve\(.*\) = 0$", text, re.MULTILINE))
     return Seen(
@@ -94,14 +96,14 @@ def read_trace(text: str) -> Seen:
 
 
 def program(frozen: Path | None) -> list[str]:
-    """The command line's command, from the installed folder or from this checkout."""
+    """Return the command of the command line, from the installed folder or from this checkout."""
     from fieldray.paths import program_command
 
     return [str(frozen / "fieldray")] if frozen else program_command()
 
 
 def works(folder: Path, frozen: Path | None, *, display: str, quick: bool) -> Iterator[Work]:
-    """All kinds of work; their images, packs and homes are made under `folder`."""
+    """Yield all kinds of work. Their images, packs and homes are made under `folder`."""
     from fieldray.imaging.synthetic import write_studies
     from program import write_images
     from tiny_packs import fingerprint, write_tiny_pack
@@ -155,7 +157,7 @@ _WINDOW: Final = "import sys; from fieldray.__main__ import window; sys.exit(win
 
 
 def _with_drive(mount_point: Path, pack: Path) -> tuple[str, ...]:
-    """Before a command: mounts a drive with the pack, in a mount namespace of its own."""
+    """Return a command prefix that mounts a drive with the pack, in a mount namespace of its own."""
     mount_point.mkdir(exist_ok=True)
     script = 'mount -t tmpfs none "$1" && mkdir "$1/fieldray" && cp -r "$2" "$1/fieldray/" && shift 2 && exec "$@"'
     return (*_unshare("-m"), "sh", "-c", script, "sh", str(mount_point), str(pack))
@@ -169,7 +171,7 @@ def _unshare(*what: str) -> tuple[str, ...]:
 
 
 def watched(work: Work, home: Path) -> tuple[int, Seen]:
-    """Exit code, and what the kernel was asked for."""
+    """Do the work under strace. Returns the exit code, and the system calls."""
     trace = home.parent / f"{home.name}.trace"
     calls = "trace=%network,execve,io_uring_setup"
     prefix = ("strace", "--follow-forks", "--seccomp-bpf", "-qq", "-e", "signal=none", "-e", calls, "-o", str(trace))
@@ -178,12 +180,12 @@ def watched(work: Work, home: Path) -> tuple[int, Seen]:
 
 
 def cut_off(work: Work, home: Path) -> int:
-    """Exit code without any network, not even to this computer itself."""
+    """Do the work without any network, not even to this computer. Returns the exit code."""
     return run(work, _unshare("-n"), home)
 
 
 def run(work: Work, prefix: Sequence[str], home: Path) -> int:
-    """Do it with a home of its own; the exit code. Its words go beside the home."""
+    """Do the work with a home of its own. Returns the exit code. The output is written next to the home."""
     home.mkdir()
     if work.is_window:  # it would ask whose images these are
         (home / "settings.json").write_text(json.dumps({"pack": "adult-normal-abnormal"}), encoding="utf-8")
@@ -229,7 +231,7 @@ def _database(home: Path) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def screen() -> Iterator[str]:
-    """A screen of its own that only this computer can reach; its name, empty where there is none."""
+    """Start a display that only this computer can reach. Yields its name; "" without one."""
     read, write = os.pipe()
     command = ["Xvfb", "-displayfd", str(write), "-screen", "0", "1366x768x24", "-nolisten", "tcp"]
     server = subprocess.Popen(command, pass_fds=[write], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -247,7 +249,7 @@ def screen() -> Iterator[str]:
 
 
 def files_that_report(frozen: Path) -> list[str]:
-    """Files and packed modules of the installed program whose names speak of reporting home or of network clients."""
+    """Return files and packed modules of the installed program whose names suggest reporting or network clients."""
     names = [path.relative_to(frozen).as_posix() for path in frozen.rglob("*")]
     with contextlib.suppress(ImportError):
         sys.path.append(str(ROOT / "installer"))
@@ -258,7 +260,7 @@ def files_that_report(frozen: Path) -> list[str]:
 
 
 def calls_home(folder: Path) -> Seen:
-    """What is seen of a program that does try to connect: else the proof would prove nothing."""
+    """Return the system calls of a program that tries to connect, to show that the proof would notice one."""
     code = "import socket\ntry: socket.create_connection(('127.0.0.1', 9), 1)\nexcept OSError: pass"
     work = Work(name="a program that calls home", command=(sys.executable, "-I", "-c", code))
     return watched(work, folder / "control")[1]
@@ -272,7 +274,7 @@ def _row(name: str, seen: Seen, codes: Sequence[int | str]) -> str:
 
 
 def main() -> int:
-    """Do all the work twice and print the table; the exit code."""
+    """Do all the work twice, and print the table. Returns the exit code."""
     parser = argparse.ArgumentParser(description="Proof that nothing leaves the machine.")
     parser.add_argument("--frozen", type=Path)
     parser.add_argument("--quick", action="store_true")

@@ -26,12 +26,12 @@ _ANSWERS: Final = 20  # of `fieldray demo`
 
 
 def pythons() -> dict[str, Path]:
-    """Each version that is here and can make virtual environments, with its program."""
+    """Return the Pythons on this computer that can make virtual environments, by version."""
     return {version: found for version in VERSIONS if (found := next(_programs(version), None))}
 
 
 def _programs(version: str) -> Iterator[Path]:
-    """Those of this version that run: a shim of pyenv runs only where its version is chosen."""
+    """Yield the programs of a version that run. A shim of pyenv runs only if its version is chosen."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     on_path = shutil.which(f"python{version}")
     for program in (*([on_path] if on_path else []), *sorted(pyenv.glob(f"versions/{version}.*/bin/python3"))):
@@ -42,7 +42,7 @@ def _programs(version: str) -> Iterator[Path]:
 
 
 def tried(version: str, program: Path) -> bool:
-    """Whether the program works on this Python, in a new virtual environment."""
+    """Return whether the program works with this Python, in a new virtual environment."""
     place = ROOT / "build" / "pythons" / version
     python = place / "bin" / "python"
     with tempfile.TemporaryDirectory() as home:
@@ -59,7 +59,7 @@ def tried(version: str, program: Path) -> bool:
 
 
 def main() -> int:
-    """Try them; the exit code."""
+    """Try all Pythons. Returns the exit code."""
     parser = argparse.ArgumentParser(description="Try the program on every other Python that is here.")
     parser.add_argument("--list", action="store_true", help="only say which there are")
     own = "{}.{}".format(*sys.version_info)

@@ -1,7 +1,7 @@
 """The adults' images with the class that radiologists gave them, a table for a recipe; and how far a run follows them.
 
-    python tools/radiologists.py table ../shared/data runs/read-by-radiologists.csv
-    python tools/radiologists.py figures ../shared/data runs/adult-teacher
+    python tools/radiologists.py table ../shared/data runs/read-by-radiologists.csv python tools/radiologists.py figures
+    ../shared/data runs/adult-teacher
 
 RSNA's radiologists (2018) read NIH images anew. Their classes are for non-commercial use: with them one may choose and
 measure, but they are no target of what ships, so that the table's source has the share 0 in a recipe. The figures
@@ -23,7 +23,7 @@ _SETS = {"rsna_normal": "", "rsna_opacity": "", "nih_224": "jrzech"}
 
 
 def read_images(data: Path) -> list[dict[str, str]]:
-    """The rows of index.csv that radiologists read, of the sets that are not confounded, each with `rsna_class`."""
+    """Return the rows of index.csv that radiologists read, of sets that are not confounded, each with `rsna_class`."""
     with (data / "radiologists.csv").open(encoding="utf-8", newline="") as stream:
         classes = {Path(row["nih_image"]).stem: row["rsna_class"] for row in csv.DictReader(stream)}
     with (data / "index.csv").open(encoding="utf-8", newline="") as stream:
@@ -33,7 +33,7 @@ def read_images(data: Path) -> list[dict[str, str]]:
 
 
 def write_table(data: Path, out: Path) -> None:
-    """The layout of index.csv; the label is normal where radiologists read normal, else abnormal."""
+    """Write a table with the layout of index.csv. The label is normal if radiologists read normal, else abnormal."""
     rows = read_images(data)
     out.parent.mkdir(parents=True, exist_ok=True)
     with out.open("w", encoding="utf-8", newline="") as stream:
@@ -43,7 +43,7 @@ def write_table(data: Path, out: Path) -> None:
 
 
 def print_figures(data: Path, run: Path) -> None:
-    """AUC of what is compared in docs/benchmarks/adults.md, from the run's cross-validation."""
+    """Print the AUCs of docs/benchmarks/adults.md from the run's cross-validation."""
     known = {str((data / row["path"]).resolve()): row for row in read_images(data)}
     with (run / "data" / "split.csv").open(encoding="utf-8", newline="") as stream:
         lines = list(csv.DictReader(stream))

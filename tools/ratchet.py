@@ -1,9 +1,9 @@
-"""Hold the size of the house: what is counted here may fall, and never rises unseen. `make check` compares, and
+"""Hold the size of the project: counts may fall, and rise only in a commit that says so. `make check` compares, and
 
     python tools/ratchet.py --lower
 
-writes the counts of today in the place of higher ones. What has to grow is raised in `ratchet.txt` by hand, and the
-commit says for what. Where a merge leaves two values of one count (`.gitattributes` lets it), the lower one holds.
+writes today's counts in place of higher ones. A count that must grow is raised in `ratchet.txt` by hand, and the commit
+says why. If a merge leaves two values of a count (`.gitattributes` allows it), the lower one holds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MADE_BY_CODE: Final = "recipe-reference.md"
 
 
 def counts(root: Path = ROOT) -> dict[str, int]:
-    """Each count by its name: lines of a package, lines of what stands beside them, pages and words."""
+    """Return each count by its name: lines of a package, lines of tests and tools, pages and words of documents."""
     found: dict[str, int] = {}
     for package in _PACKAGES:
         paths = list(_modules(root / "app" / package))
@@ -47,7 +47,9 @@ def _lines(path: Path) -> int:
 
 
 def read(text: str) -> dict[str, int]:
-    """The values held, a line each (`docs pages: 75`); the lower of two. Raises ValueError for a line that is none."""
+    """Parse the values of `ratchet.txt` (`docs pages: 75`); of two values the lower one. Raises ValueError for other
+    lines.
+    """
     held: dict[str, int] = {}
     for line in text.splitlines():
         name, _, value = line.rpartition(":")
@@ -56,17 +58,17 @@ def read(text: str) -> dict[str, int]:
 
 
 def written(values: Mapping[str, int]) -> str:
-    """The same as text."""
+    """Return the values as text."""
     return "".join(f"{name}: {value}\n" for name, value in values.items())
 
 
 def lowered(held: Mapping[str, int], found: Mapping[str, int]) -> dict[str, int]:
-    """What is to be held from now on: of each count the lower value, of a new one that of today."""
+    """Return the lower value of each count, and today's value of a new count."""
     return {name: min(count, held.get(name, count)) for name, count in found.items()}
 
 
 def risen(held: Mapping[str, int], found: Mapping[str, int]) -> list[str]:
-    """One line for each count above its value, or without one."""
+    """Return a line for each count above its value, or without a value."""
     return [
         f"{name}: {count}, but {HELD} holds {held.get(name, 'no value')}"
         for name, count in found.items()
@@ -75,7 +77,7 @@ def risen(held: Mapping[str, int], found: Mapping[str, int]) -> list[str]:
 
 
 def main(arguments: list[str], root: Path = ROOT) -> int:
-    """Compare, or lower first; the exit code is 1 if a count has risen."""
+    """Compare the counts, or lower the values first. Returns 1 if a count has risen."""
     parser = argparse.ArgumentParser(description="Hold the size of the house.")
     parser.add_argument("--lower", action="store_true", help="hold today's counts where they are lower")
     options = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""Writes docs/recipe-reference.md from the types of the recipes: python tools/recipe_reference.py"""
+"""Write docs/recipe-reference.md from the types of the recipes: python tools/recipe_reference.py"""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from fieldray_adapt.command import KINDS
+from fieldray_adapt.command import RECIPE_KINDS
 from fieldray_adapt.recipes.tables import (
     Key,
     KnownKey,
-    headed,
+    docstring_summary,
     inner_tables,
-    keys_of,
-    kind_name,
-    summary,
-    tables_of,
+    table_classes,
+    table_header,
+    table_keys,
     toml_text,
+    value_description,
 )
 from fieldray_cluster.workflow.recipe import Workflow
 
@@ -27,22 +27,22 @@ REFERENCE: Final = ROOT.parent / "docs" / "recipe-reference.md"
 
 
 def text() -> str:
-    """The reference of all kinds of recipes."""
-    kinds: dict[str, type[Any]] = {**{name: kind.schema for name, kind in KINDS.items()}, "workflow": Workflow}
+    """Return the reference of all kinds of recipes."""
+    kinds: dict[str, type[Any]] = {**{name: kind.schema for name, kind in RECIPE_KINDS.items()}, "workflow": Workflow}
     environment = Environment(
         loader=FileSystemLoader(ROOT / "templates"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         autoescape=False, keep_trailing_newline=True,
     )  # fmt: skip
-    names = {"keys_of": keys_of, "inner_tables": inner_tables, "headed": headed, "summary": summary}
-    names |= {"kind_name": kind_name, "default": _default, "meaning": _meaning}
+    names = {"keys_of": table_keys, "inner_tables": inner_tables, "headed": table_header, "summary": docstring_summary}
+    names |= {"kind_name": value_description, "default": _default, "meaning": _meaning}
     laws = {law.__name__: law for schema in kinds.values() for law in _laws(schema)}
     return environment.get_template("recipe-reference.md").render(kinds=kinds, laws=laws, **names)
 
 
 def _laws(table: type[Any]) -> Iterator[type[Any]]:
-    """The dataclasses between which a key's table may choose, in a table and those within it."""
-    for known in keys_of(table).values():
-        tables = tables_of(known)
+    """Yield the dataclasses among which a key may choose, in a table and its inner tables."""
+    for known in table_keys(table).values():
+        tables = table_classes(known)
         if len(tables) > 1:
             yield from tables
         for inner in tables[:1]:
@@ -52,12 +52,12 @@ def _laws(table: type[Any]) -> Iterator[type[Any]]:
 def _default(known: KnownKey) -> str:
     if known.is_needed:
         return "**needed**"
-    is_table = len(tables_of(known)) == 1
+    is_table = len(table_classes(known)) == 1
     return "" if is_table or known.default in (None, (), {}, "") else f"`{toml_text(known.default)}`"
 
 
 def _meaning(key: Key) -> str:
-    notes = "; ".join(note for note in (key.unit, key.allowed) if note)
+    notes = "; ".join(note for note in (key.unit, key.allowed_range) if note)
     return f"{key.doc} ({notes})" if notes else key.doc
 
 

@@ -45,7 +45,7 @@ _STEPS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def steps(previous: Path | None, others: Mapping[str, Path]) -> dict[str, tuple[str, ...]]:
-    """All steps by name; `others` are the Pythons beside this one, each with its program."""
+    """Return the `make` targets of all steps, by name. `others` are further Pythons with their programs."""
     suites = {"suite": ("test",)}
     for version, program in others.items():
         place = f"VENV=build/release/python-{version}"
@@ -55,7 +55,7 @@ def steps(previous: Path | None, others: Mapping[str, Path]) -> dict[str, tuple[
 
 
 def page(commit: str, wanted: Sequence[str], done: Mapping[str, Mapping[str, Any]]) -> str:
-    """What was run on a commit, in Markdown."""
+    """Return a page about the steps that were run on a commit, as Markdown."""
     machine = f"{platform.platform()}, Python {platform.python_version()}"
     rows = [f"# Release check of {commit}", "", machine, ""]
     rows += ["| Step | Result | Minutes | Ended | Last line |", "|---|---|---|---|---|"]
@@ -71,7 +71,7 @@ def page(commit: str, wanted: Sequence[str], done: Mapping[str, Mapping[str, Any
 
 
 def perform(name: str, targets: Sequence[str], folder: Path) -> dict[str, Any]:
-    """Run a step; how it ended."""
+    """Run a step. Returns how it ended."""
     log, began_s = folder / f"{name.replace(' ', '-')}.log", time.monotonic()
     with log.open("wb") as stream:
         code = subprocess.run(["make", *targets], cwd=ROOT, stdout=stream, stderr=stream, check=False).returncode
@@ -82,7 +82,7 @@ def perform(name: str, targets: Sequence[str], folder: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Run what has not held yet; the exit code."""
+    """Run the steps that have not succeeded yet. Returns the exit code."""
     parser = argparse.ArgumentParser(description="All that is tried before a release.")
     parser.add_argument("--previous", type=Path, metavar="OLD.deb")
     parser.add_argument("--only", default="", metavar="WORDS")

@@ -30,7 +30,7 @@ _SETTLE_S = 0.5
 
 
 def main() -> int:
-    """Take the screenshots; 0 if all were taken."""
+    """Take the screenshots. Returns 0 if all were taken."""
     parser = argparse.ArgumentParser(description="Screenshots of the window, with the images of the demonstration.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--pack", type=Path)
@@ -110,7 +110,7 @@ def _take(options: argparse.Namespace, home: Path) -> int:
 
 
 def _settle(qt: QCoreApplication) -> None:
-    """Layouts ask for one another, and so do wrapped texts."""
+    """Process events until all layouts are final: layouts, and wrapped texts, request further layouts."""
     end = time.monotonic() + _SETTLE_S
     while time.monotonic() < end:
         qt.processEvents()
@@ -118,7 +118,7 @@ def _settle(qt: QCoreApplication) -> None:
 
 
 def _row_of(rows: WorkListModel, name: str) -> int | None:
-    """The row of a file, None while it is not read: where all cores work, the refused ones are in any order."""
+    """Return the row of a file; None before it is read. Refused files come in any order if all cores work."""
     listed = [rows.row_at(rows.index(place, 0)) for place in range(rows.rowCount())]
     return next((row.row_id for row in listed if row is not None and name in row.outcome.ref.path.name), None)
 
@@ -131,7 +131,9 @@ def _written(files: Iterable[tuple[str, bytes]], folder: Path) -> Path:
 
 
 def _reduce(path: Path) -> None:
-    """Leave 256 colours: those farthest from each other, or the many greys would take the colours of the classes."""
+    """Reduce a picture to 256 colours that are far from each other. Otherwise the greys would replace the colours of
+    classes.
+    """
     with Image.open(path) as taken:
         colours = taken.convert("RGB")
     palette = colours.quantize(256, method=Image.Quantize.MAXCOVERAGE)

@@ -1,8 +1,7 @@
 """Collect every text a person can be shown, bring the catalogues up to date, and compile them: `make translations`.
 
-The texts are arguments of `Translator.text`, `in_context` and `plural`; the sentences of the
-`reasons.py` of every package and room, and the phrases that fill them; and the labels of settings and
-devices. To begin a language, name it:
+The texts are arguments of `Translator.text`, `in_context` and `plural`; the sentences of the `reasons.py` of every
+package and room, and the phrases that fill them; and the labels of settings and devices. To begin a language, name it:
 python tools/translations.py pl
 """
 
@@ -37,7 +36,7 @@ Message = tuple[int, str, str | tuple[str, str], list[str]]
 
 
 def template() -> Catalog:
-    """All texts of the program, each with the files it is in; no translations."""
+    """Return the catalogue of all texts of the program, with their files and without translations."""
     catalogue = _catalogue(None)
     for method in (("**/reasons.py", sentences), ("**.py", phrases), ("**.py", "python")):
         for file, line, texts, comments, context in extract_from_dir(
@@ -63,7 +62,7 @@ def _catalogue(language: str | None) -> Catalog:
 
 
 def sentences(file: BinaryIO, *_: object, **__: object) -> Iterator[Message]:
-    """The sentences of the tables of `reasons.py`; the comment names the reason."""
+    """Yield the sentences of the tables in `reasons.py`. The comment of a message names the reason."""
     for table in ast.walk(ast.parse(file.read())):
         for key, value in zip(table.keys, table.values, strict=True) if isinstance(table, ast.Dict) else ():
             comments = [f"Reason: {key.value}"] if isinstance(key, ast.Constant) else []
@@ -75,7 +74,7 @@ def sentences(file: BinaryIO, *_: object, **__: object) -> Iterator[Message]:
 
 
 def phrases(file: BinaryIO, *_: object, **__: object) -> Iterator[Message]:
-    """The phrases given to `reason(...)`, and the labels of rows of tables."""
+    """Yield the phrases in calls of `reason(...)`, and the labels in rows of tables."""
     for node in ast.walk(ast.parse(file.read())):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
             continue
@@ -88,7 +87,7 @@ def phrases(file: BinaryIO, *_: object, **__: object) -> Iterator[Message]:
 
 
 def _literals(value: ast.expr) -> Iterator[tuple[int, str]]:
-    """Every text of more than one word that an expression may have as its value."""
+    """Yield all texts of more than one word that an expression may have as its value."""
     if isinstance(value, ast.IfExp):
         yield from (*_literals(value.body), *_literals(value.orelse))
     elif isinstance(value, ast.BoolOp):
@@ -98,27 +97,27 @@ def _literals(value: ast.expr) -> Iterator[tuple[int, str]]:
 
 
 def read(path: Path) -> Catalog:
-    """A catalogue in .po format."""
+    """Read a catalogue in .po format."""
     with path.open("rb") as file:
         return read_po(file, abort_invalid=True)
 
 
 def written(catalogue: Catalog) -> bytes:
-    """A catalogue in .po format: files without line numbers, so that a change elsewhere changes nothing here."""
+    """Return a catalogue in .po format. It names files without line numbers, so that moved code changes nothing."""
     file = io.BytesIO()
     write_po(file, catalogue, width=_WIDTH, include_lineno=False, sort_output=False, ignore_obsolete=True)
     return file.getvalue()
 
 
 def compiled(catalogue: Catalog) -> bytes:
-    """A catalogue in the .mo format that the program reads."""
+    """Return a catalogue in the .mo format that the program reads."""
     file = io.BytesIO()
     write_mo(file, catalogue)
     return file.getvalue()
 
 
 def main(begin: list[str]) -> int:
-    """Update and compile the catalogue of every language there is, and of those to begin; say what is missing."""
+    """Update and compile the catalogues of all languages, and of those to begin. Reports missing translations."""
     if unknown := set(begin) - set(locale_identifiers()):
         sys.stderr.write(f"No languages: {', '.join(sorted(unknown))}. Name a language as pl or pt_BR.\n")
         return 2

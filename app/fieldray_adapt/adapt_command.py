@@ -1,4 +1,7 @@
-"""`fieldray adapt`: from labelled images to a signed pack. `fieldray_cluster` has the options of a divided training."""
+"""The command `fieldray adapt`, which makes a signed pack from labelled images.
+
+Options that divide a training among several processes are in `fieldray_cluster.commands.training`.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ from fieldray.packs.verified import read_verified_manifest
 from fieldray.paths import user_data
 from fieldray.persistence import PRIVATE
 from fieldray.reasons import reason
-from fieldray_cluster.commands.training import add_estimate, add_measure_cluster, add_training_options, trainer_of
+from fieldray_cluster.commands.training import add_estimate, add_measure_cluster, add_training_options, make_trainer
 
 LIBRARY_LOG: Final = "tensorflow.log"
 _LARGEST_BYTES: Final = 1_000_000
-STEPS: Final = {
+STEP_SUMMARIES: Final = {
     "run": "run all unfinished steps",
     "cross": "cross-validate, if the recipe has folds; lung fields: leave out each hospital in turn",
     "profile": "time training iterations for several batch and image sizes, and suggest a batch size",
@@ -38,25 +41,27 @@ STEPS: Final = {
 
 @contextlib.contextmanager
 def toolchain(console: Console) -> Iterator[None]:
-    """Run the block, and turn its errors into what a user can read; its libraries write to `tensorflow.log`.
+    """Run a block that uses the toolchain, and turn its errors into messages for the user.
 
-    Raises UsageProblem: `adapt_not_installed` names a missing module; all problems of a recipe are printed first.
+    Output of the libraries goes to `tensorflow.log`. All problems of a recipe are printed before the error is raised.
+    Raises UsageProblem: `adapt_not_installed` for a missing module, and the block's own.
     """
     try:
-        with libraries_logged(console):
+        with library_messages_logged(console):
             yield
     except ModuleNotFoundError as error:
         raise UsageProblem(reason("adapt_not_installed", name=error.name)) from error
     except UsageProblem as problem:
-        print_all(problem, console)
+        print_problems(problem, console)
         raise
 
 
 @contextlib.contextmanager
-def libraries_logged(console: Console) -> Iterator[None]:
-    """Redirect the libraries' standard error to `tensorflow.log` within the block, but not the console's messages.
+def library_messages_logged(console: Console) -> Iterator[None]:
+    """Redirect the libraries' messages on standard error to `tensorflow.log` during the block.
 
-    The libraries' C++ code writes to the file descriptor, past Python. So the console gets a duplicate of it.
+    The C++ code of TensorFlow writes to file descriptor 2, past `sys.stderr`. The descriptor is therefore replaced, and
+    the console writes its own messages to a duplicate of the original descriptor.
     """
     if not console.has_own_error:
         yield
@@ -77,7 +82,10 @@ def libraries_logged(console: Console) -> Iterator[None]:
 
 
 def _log() -> BinaryIO:
-    """Open the libraries' log file, started anew once it is large; the null device if it cannot be opened."""
+    """Open the log file of the libraries for appending.
+
+    A log that is larger than 1 MB is emptied first. Returns the null device if the log cannot be opened.
+    """
     path, append = user_data() / LIBRARY_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
     try:
         is_large = path.exists() and path.stat().st_size > _LARGEST_BYTES
@@ -86,8 +94,8 @@ def _log() -> BinaryIO:
         return open(os.devnull, "ab")  # noqa: PTH123
 
 
-def print_all(problem: UsageProblem, console: Console) -> None:
-    """Print everything that is wrong with a recipe where it is more than the one thing that the error itself says."""
+def print_problems(problem: UsageProblem, console: Console) -> None:
+    """Print all problems of a recipe if the error has more than one."""
     lines = getattr(problem, "lines", ())
     if len(lines) > 1:
         for line in lines:
@@ -95,9 +103,9 @@ def print_all(problem: UsageProblem, console: Console) -> None:
 
 
 def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
-    """Add the command and its own commands."""
+    """Add the command `adapt` and its subcommands to a parser."""
     actions = add_commands(commands, "adapt", summary)
-    for name, text in STEPS.items():
+    for name, text in STEP_SUMMARIES.items():
         action = add_command(actions, name, text)
         action.add_argument("recipe", type=given_path, metavar="RECIPE", help="the recipe (a TOML file)")
         action.set_defaults(command=run_adapt, step=name)
@@ -118,7 +126,7 @@ def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
 
 
 def add_compile(actions: argparse._SubParsersAction[Any]) -> None:
-    """Add the command for a pack that there is."""
+    """Add the subcommand `compile`, which compiles an existing pack for the Edge TPU."""
     action = add_command(actions, "compile", "compile a pack for the Edge TPU, where edgetpu_compiler is installed")
     action.add_argument("pack", type=given_path, metavar="PACK", help="the folder of a classifier's pack")
     action.add_argument(
@@ -131,51 +139,61 @@ def add_compile(actions: argparse._SubParsersAction[Any]) -> None:
 
 
 def run_compile(options: argparse.Namespace, console: Console) -> int:
-    """Compile a pack. Returns the exit code. Raises FieldrayError."""
+    """Run `adapt compile`. Returns the exit code. Raises FieldrayError."""
     with toolchain(console):
         from fieldray_adapt.command import compile_pack
 
-        path = compile_pack(options.pack, key=options.key, packs=options.out, say=console.print_line)
+        path = compile_pack(options.pack, key=options.key, output_folder=options.out, say=console.print_line)
     console.print_line(f"Written: {path}")
     console.print_line(f"Use it: fieldray packs install {path} --trust {read_verified_manifest(path).fingerprint}")
     return 0
 
 
 def run_adapt(options: argparse.Namespace, console: Console) -> int:
-    """Perform the recipe's steps up to the requested one. Returns the exit code. Raises UsageProblem, PackProblem."""
-    # Read when numpy loads: its products here are small, and threads for them cost more than they save.
+    """Run the steps of a recipe up to the named one. Returns the exit code. Raises UsageProblem, PackProblem."""
+    # NumPy reads this variable on import. The matrices here are so small that BLAS threads slow them down.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    trainer = trainer_of(options, console) if "mode" in options else None
+    trainer = make_trainer(options, console) if "mode" in options else None
     console.logs_progress = True
     with toolchain(console):
-        from fieldray_adapt.command import adapt
+        from fieldray_adapt.command import run_recipe
 
-        adapt(options.step, options.recipe, say=console.print_line, progress=Bar(console), trainer=trainer)
+        run_recipe(options.step, options.recipe, say=console.print_line, progress=ProgressBar(console), trainer=trainer)
     return 0
 
 
 def run_check(options: argparse.Namespace, console: Console) -> int:
-    """List all problems of a recipe. Returns the exit code. Raises UsageProblem."""
+    """Run `adapt check`, which lists all problems of a recipe. Returns the exit code. Raises UsageProblem."""
     with toolchain(console):
-        from fieldray_adapt.command import check
+        from fieldray_adapt.command import check_recipe
 
-        left_out = check(options.recipe)
+        left_out = check_recipe(options.recipe)
     console.print_lines([*left_out, f"{options.recipe}: no problems found"])
     return 0
 
 
 def run_new(options: argparse.Namespace, console: Console) -> int:
-    """Write a recipe to start from. Returns the exit code. Raises UsageProblem, StorageProblem."""
+    """Run `adapt new`, which writes a new recipe. Returns the exit code. Raises UsageProblem, StorageProblem."""
     with toolchain(console):
-        from fieldray_adapt.command import new
+        from fieldray_adapt.command import write_new_recipe
 
-        for path in new(options.kind, options.recipe or Path(f"{options.kind}.toml")):
+        for path in write_new_recipe(options.kind, options.recipe or Path(f"{options.kind}.toml")):
             console.print_line(f"Written: {path}")
     return 0
 
 
-class Bar:
-    """The progress of one kind of work after another, each with its own rate."""
+class ProgressBar:
+    """A progress bar on the console for several kinds of work, one after the other.
+
+    Rate and remaining time are counted anew for each kind of work.
+
+    Parameters
+    ----------
+    console
+        Shows the bar.
+    clock
+        Returns the time in seconds.
+    """
 
     def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -1,6 +1,6 @@
-"""`fieldray adapt` for a recipe of any kind: write a recipe, check it, and perform its steps.
+"""The actions of `fieldray adapt` for recipes of every kind: write a recipe, check a recipe, run its steps.
 
-For an existing pack: compile it for the Edge TPU.
+`compile_pack` compiles an existing pack for the Edge TPU.
 """
 
 from __future__ import annotations
@@ -21,40 +21,55 @@ from fieldray.packs import signing
 from fieldray.packs.verified import list_files, read_pack, require_classifier, write_described
 from fieldray.reasons import reason
 from fieldray.typed_json import converted
-from fieldray_adapt.data.dataset import DATA, data_problems, left_out_lines
-from fieldray_adapt.evaluation.cross import CROSS
-from fieldray_adapt.evaluation.evaluate_step import EVALUATE
+from fieldray_adapt.data.dataset import DATA_STEP, describe_left_out, find_data_problems
+from fieldray_adapt.evaluation.cross_validation import CROSS_VALIDATION_STEP
+from fieldray_adapt.evaluation.evaluate_step import EVALUATE_STEP
 from fieldray_adapt.files import undone_on_failure, write_atomically
-from fieldray_adapt.lungs.cross import LUNG_CROSS
-from fieldray_adapt.lungs.dataset import LUNG_DATA, lung_problems
-from fieldray_adapt.lungs.evaluate import LUNG_EVALUATE
-from fieldray_adapt.lungs.pack import LUNG_PACK
-from fieldray_adapt.lungs.quantise import LUNG_QUANTISE
+from fieldray_adapt.lungs.dataset import LUNG_DATA_STEP, find_lung_problems
+from fieldray_adapt.lungs.evaluate import LUNG_EVALUATE_STEP
+from fieldray_adapt.lungs.hospital_cross_validation import LUNG_CROSS_VALIDATION_STEP
+from fieldray_adapt.lungs.pack import LUNG_PACK_STEP
+from fieldray_adapt.lungs.quantise import LUNG_QUANTISE_STEP
 from fieldray_adapt.lungs.recipe import LungRecipe
-from fieldray_adapt.lungs.report import LUNG_REPORT
-from fieldray_adapt.lungs.train import LUNG_TRAIN
-from fieldray_adapt.networks.edgetpu import PLACEMENT, compile_for_edgetpu, describe, find_compiler
+from fieldray_adapt.lungs.report import LUNG_REPORT_STEP
+from fieldray_adapt.lungs.train import LUNG_TRAIN_STEP
+from fieldray_adapt.networks.edgetpu import PLACEMENT_STEP, compile_for_edgetpu, describe_placement, find_compiler
 from fieldray_adapt.pack.card import with_edgetpu_section
-from fieldray_adapt.pack.step import PACK
+from fieldray_adapt.pack.step import PACK_STEP
 from fieldray_adapt.pack.written import WrittenPack
 from fieldray_adapt.prune.recipe import StudyRecipe
 from fieldray_adapt.prune.study import run_study
-from fieldray_adapt.prune.tasks import PRUNE
-from fieldray_adapt.recipes.classifier import Recipe, with_whole_paths
-from fieldray_adapt.recipes.tables import Document, Problem, RecipeProblems, template
-from fieldray_adapt.reports.report import REPORT
-from fieldray_adapt.run import Facts, Progress, Run, Step, Trainer, locked
-from fieldray_adapt.training.profile import PROFILE, profile_study
-from fieldray_adapt.training.steps import QUANTISE, TRAIN, specification_of
+from fieldray_adapt.prune.tasks import PRUNE_STEP
+from fieldray_adapt.recipes.classifier import ClassifierRecipe, with_absolute_paths
+from fieldray_adapt.recipes.tables import Problem, RecipeDocument, RecipeProblems, recipe_template
+from fieldray_adapt.reports.report import REPORT_STEP
+from fieldray_adapt.run import Progress, Run, Step, StepFacts, Trainer, lock_run_folder
+from fieldray_adapt.training.profile import PROFILE_STEP, profile_study
+from fieldray_adapt.training.steps import QUANTISE_STEP, TRAIN_STEP, recipe_specification
 
 Say = Callable[[str], None]
 
-STEPS: Final[tuple[Step, ...]] = (DATA, TRAIN, PRUNE, QUANTISE, PLACEMENT, EVALUATE, PACK, REPORT)
+CLASSIFIER_STEPS: Final[tuple[Step, ...]] = (
+    DATA_STEP,
+    TRAIN_STEP,
+    PRUNE_STEP,
+    QUANTISE_STEP,
+    PLACEMENT_STEP,
+    EVALUATE_STEP,
+    PACK_STEP,
+    REPORT_STEP,
+)
 _LUNG_STEPS: Final[tuple[Step, ...]] = (
-    LUNG_DATA, LUNG_TRAIN, LUNG_QUANTISE, PLACEMENT, LUNG_EVALUATE, LUNG_PACK, LUNG_REPORT,
-)  # fmt: skip
-# The network as published is trained and evaluated, to compare with; no pack is made of it.
-_PUBLISHED_STEPS: Final[tuple[Step, ...]] = (LUNG_DATA, LUNG_TRAIN, LUNG_EVALUATE, LUNG_REPORT)
+    LUNG_DATA_STEP,
+    LUNG_TRAIN_STEP,
+    LUNG_QUANTISE_STEP,
+    PLACEMENT_STEP,
+    LUNG_EVALUATE_STEP,
+    LUNG_PACK_STEP,
+    LUNG_REPORT_STEP,
+)
+# The published U-Net is trained and evaluated for comparison only: no pack is made.
+_PUBLISHED_STEPS: Final[tuple[Step, ...]] = (LUNG_DATA_STEP, LUNG_TRAIN_STEP, LUNG_EVALUATE_STEP, LUNG_REPORT_STEP)
 _CREDITS: Final = """# Credits and licences
 
 Where the images come from, who published them, their licences, and whom to cite. This text goes into the model card.
@@ -62,25 +77,25 @@ Where the images come from, who published them, their licences, and whom to cite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
-    """A kind of recipe.
+class RecipeKind:
+    """A kind of recipe, such as `classifier`.
 
     Parameters
     ----------
     schema
-        Its dataclass, described by keys (see `tables`): checks, template and reference come from there.
+        The dataclass of the recipe. Checks, template and reference are made from its keys (see `recipes.tables`).
     check
-        What is wrong with the files that a whole recipe names.
+        Returns the problems of the files that a recipe names.
     steps
-        What is performed for a step of a whole recipe, by the step's name; "run" for all.
+        Returns the steps to run, by the name of the step that was asked for ("run" for all steps).
     check_run
-        The same as `check` before the data are read, where a run goes on without some of the files.
+        Returns the problems that stop a run, if they are fewer than those of `check`. None to use `check`.
     perform
-        Performs a step ("run" for all) of a recipe that is no row of steps, with `say` and `progress`.
+        Runs a recipe that does not consist of steps. Receives the recipe, the step, `say` and `progress`.
     has_credits
-        Whether a file of credits and licences belongs to it.
+        Whether a new recipe comes with a file for credits and licences.
     is_divided
-        Whether another may train in place of this process.
+        Whether several processes can train the network together.
     """
 
     schema: type[Any]
@@ -93,32 +108,45 @@ class Kind:
 
 
 def _by_name(steps: tuple[Step, ...], **alone: tuple[Step, ...]) -> Mapping[str, tuple[Step, ...]]:
-    """Map each step to itself and all steps before it; `alone` are optional steps with the steps that they need."""
+    """Return the steps to run, by the name of the last one: a step runs after all steps before it.
+
+    `alone` maps the names of optional steps to the steps that they need.
+    """
     return {"run": steps, **{step.name: steps[: number + 1] for number, step in enumerate(steps)}, **alone}
 
 
-def adapt(step: str, path: Path, *, say: Say, progress: Progress, trainer: Trainer | None = None) -> None:
-    """Perform the steps of a recipe up to `step` ("run" for all) that are not done; `say` gets a line about each.
+def run_recipe(step: str, path: Path, *, say: Say, progress: Progress, trainer: Trainer | None = None) -> None:
+    """Run the steps of the recipe at `path` up to `step`, and skip steps that are done.
 
-    "profile" and "cross" are steps of their own, which no other needs; the latter needs the data alone. Of lung fields
-    "cross" leaves out each hospital in turn.
+    Parameters
+    ----------
+    step
+        The name of the last step; "run" for all. "profile" and "cross" are separate steps, on which no other step
+        depends. In a pruning study, "report" evaluates the networks made so far, and every other step runs the whole
+        study.
+    say
+        Receives a line of text about each step.
+    progress
+        Receives the progress.
+    trainer
+        Trains in place of this process, for classifiers and lung fields only.
 
-    `trainer` trains in place of this process: classifiers and lung fields. Raises UsageProblem for other recipes.
-
-    The recipe of a pruning study has no steps but its own: "report" tests, times and reports what there is so far, all
-    others run it to its end. Raises UsageProblem (recipe, data, a training that diverged), PackProblem, StorageProblem.
+    Raises UsageProblem (recipe, data, diverged training, a kind that `trainer` cannot train), PackProblem,
+    StorageProblem.
     """
-    perform(step, Document.read(path), say=say, progress=progress, trainer=trainer)
+    perform_step(step, RecipeDocument.read(path), say=say, progress=progress, trainer=trainer)
 
 
-def perform(step: str, document: Document, *, say: Say, progress: Progress, trainer: Trainer | None = None) -> None:
-    """Perform a step of a recipe that was read, and perhaps changed in memory.
+def perform_step(
+    step: str, document: RecipeDocument, *, say: Say, progress: Progress, trainer: Trainer | None = None
+) -> None:
+    """Run the steps of a recipe document, which may have been changed in memory. See `run_recipe`.
 
-    Its paths count from its file's folder.
+    Relative paths in the recipe count from the folder of its file.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's notes about itself hide ours
-    kind = kind_of(document)
-    recipe = with_whole_paths(document.parsed(kind.schema), document.path)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # hides TensorFlow's information messages
+    kind = recipe_kind_of(document)
+    recipe = with_absolute_paths(document.parsed(kind.schema), document.path)
     if trainer and not kind.is_divided:
         raise UsageProblem(reason("training_not_divided", kind=recipe.kind))
     steps = kind.steps(recipe)
@@ -127,34 +155,34 @@ def perform(step: str, document: Document, *, say: Say, progress: Progress, trai
     if kind.perform:
         kind.perform(recipe, step, say, progress)
         return
-    with locked(recipe.run):
+    with lock_run_folder(recipe.run):
         wanted = steps[step]
-        if wanted[0].name == DATA.name and (problems := (kind.check_run or kind.check)(recipe)):
+        if wanted[0].name == DATA_STEP.name and (problems := (kind.check_run or kind.check)(recipe)):
             raise RecipeProblems(document.path, document.lines(problems))
         run = Run(recipe=recipe, text=document.text, progress=progress, trainer=trainer)
         _execute(run, wanted, say)
 
 
-def check(path: Path) -> list[str]:
-    """Check a recipe and its data. Returns sentences on the images that its run left out.
+def check_recipe(path: Path) -> list[str]:
+    """Check a recipe and its data. Returns a sentence for each image that the last run left out.
 
     Raises UsageProblem, RecipeProblems with all problems.
     """
-    document = Document.read(path)
-    kind = kind_of(document)
-    recipe = with_whole_paths(document.parsed(kind.schema), path)
+    document = RecipeDocument.read(path)
+    kind = recipe_kind_of(document)
+    recipe = with_absolute_paths(document.parsed(kind.schema), path)
     if problems := kind.check(recipe):
         raise RecipeProblems(path, document.lines(problems))
-    return left_out_lines(recipe.run)
+    return describe_left_out(recipe.run)
 
 
-def new(name: str, path: Path) -> list[Path]:
-    """Write a commented recipe, with a file for credits if its kind has one. Returns the files written.
+def write_new_recipe(kind_name: str, path: Path) -> list[Path]:
+    """Write a commented recipe of a kind, with a file for credits if the kind has one. Returns the paths written.
 
     Raises UsageProblem (recipe_kind, recipe_exists), StorageProblem.
     """
-    kind = _known(name)
-    files = {path: template(kind.schema)}
+    kind = _known(kind_name)
+    files = {path: recipe_template(kind.schema)}
     if kind.has_credits:
         files[path.with_name(f"{path.stem}.credits.md")] = _CREDITS
     for file in files:
@@ -169,27 +197,37 @@ def compile_pack(
     folder: Path,
     *,
     key: Path,
-    packs: Path | None,
+    output_folder: Path | None,
     say: Say,
     compiler: Path | None = None,
     kinds: Sequence[BackendKind] = (),
 ) -> Path:
-    """Write the classifier's pack in `folder` again into the folder `packs`, with its int8 file compiled too.
+    """Compile a classifier's pack for the Edge TPU, and write the pack with the compiled file. Returns its folder.
 
-    Id and version stay: by another key it is another pack, which needs another folder. Every device that is here (of
-    `kinds`, or of the program) runs the golden vectors first. `key` is made if it is not there.
+    Id and version stay. All golden vectors are run first, on each device of this computer.
 
-    Raises EnvironmentProblem and UsageProblem (as `compile_for_edgetpu`; compile_elsewhere; of the key),
-    BackendProblem (self_test), StorageProblem, PackProblem (damaged, no classifier, pack_older, pack_in_the_way).
+    Parameters
+    ----------
+    folder
+        The folder of the pack.
+    key
+        The file of the signing key; made if missing.
+    output_folder
+        The folder for the new pack. None to replace the pack, which needs the key that signed it.
+    compiler, kinds
+        The program `edgetpu_compiler` and the devices to test, if others than those of this computer.
+
+    Raises EnvironmentProblem, UsageProblem (as `compile_for_edgetpu`; compile_elsewhere; the key), BackendProblem
+    (self_test), StorageProblem, PackProblem (damaged, no classifier, pack_older, pack_in_the_way).
     """
     pack, program = read_pack(folder), compiler or find_compiler()
     signed = pack.manifest
     require_classifier(signed.description)
-    if packs is None and _signer(key, signed.manifest_bytes) != signed.fingerprint:
+    if output_folder is None and _signer(key, signed.manifest_bytes) != signed.fingerprint:
         raise UsageProblem(reason("compile_elsewhere", path=folder))
     contents = {role: pack.contents[file.name] for role, file in signed.description.files.items()}
     contents["edgetpu"], placement = compile_for_edgetpu(contents["litert"], compiler=program)
-    for line in describe(placement).splitlines():
+    for line in describe_placement(placement).splitlines():
         say(line)
     model = replace(pack.model, files={**pack.model.files, "edgetpu": contents["edgetpu"]})
     for kind in kinds or system_kinds(BackendOptions()):
@@ -201,18 +239,18 @@ def compile_pack(
         minimum_edgetpu_runtime=placement.least_runtime,
         provenance={"compiled_from": f"{signed.pack_name}@{signed.fingerprint}", **signed.description.provenance},
     )
-    folder_above = packs or folder.resolve().parent
+    folder_above = output_folder or folder.resolve().parent
     with undone_on_failure(key, folder_above):
         return write_described(folder_above, description=description, contents=contents, key=signing.own_key(key))
 
 
 def _signer(key: Path, data: bytes) -> str:
-    """Return the fingerprint of a key file; "" if there is no such file."""
+    """Return the fingerprint of the public key that belongs to a key file; "" without the file."""
     return signing.verify(data, signature=signing.sign(data, key=signing.own_key(key))) if key.is_file() else ""
 
 
 def _golden_on(kind: BackendKind, model: Model) -> str:
-    """Describe the result of the golden vectors on a device. Raises BackendProblem."""
+    """Run the golden vectors on a device. Returns a sentence about the result. Raises BackendProblem."""
     if model.golden is None:
         return "not run: the pack has no golden vectors."
     if why := kind.unavailable_reason(model):
@@ -223,22 +261,22 @@ def _golden_on(kind: BackendKind, model: Model) -> str:
     return f"gives the scores of the {len(model.golden.scores)} golden vectors."
 
 
-def kind_of(document: Document) -> Kind:
-    """The kind of a recipe, a classifier where it names none. Raises UsageProblem (recipe_kind)."""
+def recipe_kind_of(document: RecipeDocument) -> RecipeKind:
+    """Return the kind of a recipe; "classifier" if the recipe names none. Raises UsageProblem (recipe_kind)."""
     return _known(str(document.tables.get("kind", "classifier")))
 
 
-def _known(name: str) -> Kind:
-    if name not in KINDS:
-        raise UsageProblem(reason("recipe_kind", kind=name, known=", ".join(KINDS)))
-    return KINDS[name]
+def _known(name: str) -> RecipeKind:
+    if name not in RECIPE_KINDS:
+        raise UsageProblem(reason("recipe_kind", kind=name, known=", ".join(RECIPE_KINDS)))
+    return RECIPE_KINDS[name]
 
 
-def _check_classifier(recipe: Recipe) -> list[Problem]:
-    problems = data_problems(recipe, every_image=True)
+def _check_classifier(recipe: ClassifierRecipe) -> list[Problem]:
+    problems = find_data_problems(recipe, every_image=True)
     if not problems:
         try:
-            specification_of(recipe)
+            recipe_specification(recipe)
         except UsageProblem as found:
             problems.append(Problem(("network",), f"does not fit: {found.reason.text}"))
     return problems
@@ -250,7 +288,7 @@ def _check_study(recipe: StudyRecipe) -> list[Problem]:
 
 
 def _perform_study(recipe: StudyRecipe, step: str, say: Say, progress: Progress) -> None:
-    with locked(recipe.run):
+    with lock_run_folder(recipe.run):
         if step == "profile":
             profile_study(recipe, say=say, progress=progress)
         else:
@@ -259,28 +297,32 @@ def _perform_study(recipe: StudyRecipe, step: str, say: Say, progress: Progress)
 
 def _lung_steps(recipe: LungRecipe) -> Mapping[str, tuple[Step, ...]]:
     is_compact = recipe.network.kind == "compact"
-    return _by_name(_LUNG_STEPS, cross=(LUNG_DATA, LUNG_CROSS)) if is_compact else _by_name(_PUBLISHED_STEPS)
+    return (
+        _by_name(_LUNG_STEPS, cross=(LUNG_DATA_STEP, LUNG_CROSS_VALIDATION_STEP))
+        if is_compact
+        else _by_name(_PUBLISHED_STEPS)
+    )
 
 
 def _execute(run: Run, wanted: tuple[Step, ...], say: Say) -> None:
     run.execute(wanted, say=say)
     for known in wanted:
-        say(_line(known.name, run.status[known.name].facts))
+        say(_line(known.name, run.step_statuses[known.name].facts))
     if any(one.name == "pack" for one in wanted):
-        for warning in converted(run.status["pack"].facts, WrittenPack).warnings:
+        for warning in converted(run.step_statuses["pack"].facts, WrittenPack).warnings:
             say(f"Warning: {warning}")
-    if any(one.name == DATA.name for one in wanted):
-        for line in left_out_lines(run.recipe.run):
+    if any(one.name == DATA_STEP.name for one in wanted):
+        for line in describe_left_out(run.recipe.run):
             say(line)
 
 
-def _line(name: str, entry: Facts) -> str:
+def _line(name: str, entry: StepFacts) -> str:
     facts = {key: value for key, value in entry.items() if key not in ("state", "key", "made", "left", "warnings")}
     return f"{name}: " + ", ".join(f"{key.replace('_', ' ')} {_shown(value)}" for key, value in facts.items())
 
 
 def _shown(value: object) -> str:
-    """Format a fact of a step for a person: an estimate with its interval, numbers to four figures."""
+    """Format a fact of a step for a person: an estimate with its interval, a number with four significant digits."""
     match value:
         case {"value": float(middle), "low": float(low), "high": float(high)}:
             return f"{middle:.3f} ({low:.3f} to {high:.3f})"
@@ -294,15 +336,15 @@ def _shown(value: object) -> str:
             return str(value)
 
 
-KINDS: Final[dict[str, Kind]] = {
-    "classifier": Kind(
-        schema=Recipe,
+RECIPE_KINDS: Final[dict[str, RecipeKind]] = {
+    "classifier": RecipeKind(
+        schema=ClassifierRecipe,
         check=_check_classifier,
-        check_run=lambda recipe: data_problems(recipe, every_image=False),
-        steps=lambda _: _by_name(STEPS, profile=(PROFILE,), cross=(DATA, CROSS)),
+        check_run=lambda recipe: find_data_problems(recipe, every_image=False),
+        steps=lambda _: _by_name(CLASSIFIER_STEPS, profile=(PROFILE_STEP,), cross=(DATA_STEP, CROSS_VALIDATION_STEP)),
         is_divided=True,
     ),
-    "lung-fields": Kind(schema=LungRecipe, check=lung_problems, steps=_lung_steps, is_divided=True),
-    "pruning-study": Kind(schema=StudyRecipe, check=_check_study, perform=_perform_study, has_credits=False),
+    "lung-fields": RecipeKind(schema=LungRecipe, check=find_lung_problems, steps=_lung_steps, is_divided=True),
+    "pruning-study": RecipeKind(schema=StudyRecipe, check=_check_study, perform=_perform_study, has_credits=False),
 }
-"""The kinds of recipes, by the name that the key `kind` has in a recipe. Another is added by one entry."""
+"""The kinds of recipes, by the value of a recipe's key `kind`. An entry here adds a kind."""

@@ -1,4 +1,4 @@
-"""The command that this package adds to `fieldray`, and when it may use the network (`fieldray.command_names`)."""
+"""The command that this package adds to `fieldray`, and when it may use the network (see `fieldray.command_names`)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 COMMANDS: Final[Mapping[str, str]] = {"adapt": "make a model pack from labelled images"}
 IS_TOOLCHAIN: Final = True
-# A training is this process's alone unless a mode says otherwise.
+# Steps that can train on a cluster. They use the network only if --mode names another mode than "local".
 _DIVIDED: Final = frozenset({"run", "train"})
 
 
 def joins_cluster(arguments: Sequence[str]) -> bool:
-    """Whether the command may divide a training among the processes of a cluster, or measures the cluster."""
+    """Return whether a command line connects to the processes of a cluster."""
     action = arguments[1] if len(arguments) > 1 else ""
     return action == "measure-cluster" or (action in _DIVIDED and _names_other_mode(arguments[2:]))
 
@@ -28,7 +28,7 @@ def _names_other_mode(arguments: Sequence[str]) -> bool:
 
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
-    """Add the command with all of its options."""
+    """Add the command `adapt` with all of its options to a parser."""
     from fieldray_adapt import adapt_command
 
     adapt_command.add_to(commands, COMMANDS["adapt"])

@@ -1,8 +1,8 @@
-"""Files of a run folder, files published in a folder that a person names, and the digest of inputs.
+"""Reading and writing of files in a run folder, publication of files, and digests of inputs.
 
-Files are written whole or not at all. Files of a run folder follow the user's umask. Published files are for this user
-alone, and replace only an earlier output of their kind. A SHA-256 over everything that decides a result ensures that
-no result of other inputs is reused.
+Files are written whole or not at all. Files of a run folder have the permissions of the user's umask. Published files
+are readable by this user alone and replace only an earlier output of their kind. `digest` covers everything that
+decides a result, so that a stored result is never reused for other inputs.
 """
 
 from __future__ import annotations
@@ -29,29 +29,32 @@ from fieldray.reports.outputs import Kind, require_free, write_own
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write `data` to `path` in a run folder. Raises StorageProblem (disk full, not writable)."""
+    """Write a file of a run folder, whole or not at all. Raises StorageProblem (disk full, not writable)."""
     persistence.write_atomically(path, data, mode=persistence.SHARED)
 
 
-def plain(content: object) -> Any:
-    """Convert structs, dataclasses, NumPy numbers and paths to JSON values."""
+def to_builtins(content: object) -> Any:
+    """Convert structs, dataclasses, NumPy numbers and paths to values that JSON has."""
     return msgspec.to_builtins(
         content, enc_hook=lambda value: value.item() if isinstance(value, np.generic) else str(value)
     )
 
 
-def as_json(content: object) -> bytes:
-    """Write a document of a run as JSON, one value on each line."""
-    return json.dumps(plain(content), indent=1).encode()
+def json_bytes(content: object) -> bytes:
+    """Return an object as JSON with one value on each line."""
+    return json.dumps(to_builtins(content), indent=1).encode()
 
 
-def publish(path: Path, data: bytes) -> None:
-    """Write a `.json` or `.html` file where a person said. Raises UsageProblem, StorageProblem."""
+def write_published(path: Path, data: bytes) -> None:
+    """Write a `.json` or `.html` file to a path that the user chose. Raises UsageProblem, StorageProblem."""
     write_own(path, _kind(path), data)
 
 
 def require_publishable(*paths: Path) -> None:
-    """Look before hours of work whether `publish` will do. Raises UsageProblem, StorageProblem."""
+    """Require that `write_published` can write these files. Raises UsageProblem, StorageProblem.
+
+    Called before hours of work.
+    """
     for path in paths:
         require_free(path, _kind(path))
 
@@ -62,7 +65,10 @@ def _kind(path: Path) -> Kind:
 
 @contextlib.contextmanager
 def undone_on_failure(*paths: Path) -> Iterator[None]:
-    """If the block raises, remove those of `paths` (and their parent folders) that the block created."""
+    """Remove new files and empty new folders if the block raises.
+
+    Only `paths` and their parent folders that did not exist before the block are removed.
+    """
     new = [path for each in paths for path in (each, *each.parents) if not path.exists()]
     try:
         yield
@@ -74,11 +80,8 @@ def undone_on_failure(*paths: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Convert errors while reading a run's file to a problem.
-
-    Raises StorageProblem (run_file_damaged) for invalid files.
-    """
+def reporting_damage(path: Path) -> Iterator[None]:
+    """Convert errors from reading a damaged file of a run. Raises StorageProblem (run_file_damaged)."""
     try:
         yield
     except (ValueError, TypeError, LookupError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error) as problem:
@@ -86,9 +89,11 @@ def reading(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def arrays_in(path: Path) -> Iterator[Mapping[str, NDArray[Any]]]:
-    """The arrays of a `.npz` file of a run folder, while the block lasts. Raises OSError, and as `reading`."""
-    with reading(path), path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
+def open_arrays(path: Path) -> Iterator[Mapping[str, NDArray[Any]]]:
+    """Open a `.npz` file of a run folder, and yield its arrays by name. Raises OSError, StorageProblem
+    (run_file_damaged).
+    """
+    with reporting_damage(path), path.open("rb") as stream, np.load(stream, allow_pickle=False) as arrays:
         yield arrays
 
 
@@ -99,8 +104,8 @@ def save_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
     write_atomically(path, buffer.getvalue())
 
 
-def content_digest(path: Path) -> str:
-    """Return the SHA-256 of a file's content as hexadecimal text; "" if it cannot be read."""
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file's content as hexadecimal text; "" if the file cannot be read."""
     try:
         with path.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
@@ -109,10 +114,10 @@ def content_digest(path: Path) -> str:
 
 
 def digest(*parts: object) -> str:
-    """SHA-256, as hexadecimal text, of values, arrays, dataclasses and collections of them.
+    """Return a SHA-256, as hexadecimal text, of values, arrays, dataclasses and collections of these.
 
-    Equal parts have equal digests in every process; the order of a mapping or a set does not count. Raises TypeError
-    for anything else: an object that is told apart by its address alone would change its digest with every run.
+    Equal values have equal digests in every process. The order of a mapping or set does not count. Raises TypeError for
+    other objects: the default text of an object contains its address, which differs in every process.
     """
     found = hashlib.sha256()
     for part in parts:
@@ -135,7 +140,7 @@ def _add(found: Any, part: object) -> None:
         for item in part:
             _add(found, item)
     elif part is None or isinstance(part, bool | int | float | str | Path):
-        value = float(part) if isinstance(part, float) else part  # numpy's floats print in another way
+        value = float(part) if isinstance(part, float) else part  # NumPy's floats have another text than Python's
         _add_text(found, f"{'path' if isinstance(part, Path) else type(value).__name__} {value}")
     else:
         raise TypeError(f"no digest of a {type(part).__name__}")

@@ -11,32 +11,40 @@ from fieldray.reasons import Reason, reason
 
 
 def patient_sha256(patient: str) -> str:
-    """SHA-256 of a patient's name in the data, as hexadecimal text. Whoever can guess the name can find it again."""
+    """Return the SHA-256 of a patient's number as hexadecimal text.
+
+    The digest is no anonymisation: whoever can guess the number can compute the digest.
+    """
     return hashlib.sha256(patient.encode()).hexdigest()
 
 
-NOBODY: Final = patient_sha256("")
-"""An image without a patient is nobody that a table could name."""
+NO_PATIENT_SHA256: Final = patient_sha256("")
+"""The digest of an image without a patient. A table cannot name it."""
 
 
-def share_of(patient: str, *, seed: int) -> float:
-    """A number in 0..1 that depends on patient and seed alone, uniformly distributed over patients."""
+def hash_share(patient: str, *, seed: int) -> float:
+    """Return a number in 0..1 that depends only on patient and seed. The numbers are uniformly distributed over
+    patients.
+    """
     return int.from_bytes(hashlib.sha256(f"{seed} {patient}".encode()).digest()[:8], "big") / 2**64
 
 
-def alike_numbers(origins: Mapping[str, str]) -> Iterator[Reason]:
-    """A data_patients_alike for each two numbers of patients that a person takes for one; `origins` by number."""
+def find_similar_numbers(origins: Mapping[str, str]) -> Iterator[Reason]:
+    """Yield a reason (data_patients_alike) for each pair of patient numbers that a person would confuse.
+
+    `origins` has the origin of each number, for the message.
+    """
     for first, second in look_alikes(origins):
         yield reason("data_patients_alike", patient=first, other=second, first=origins[first], second=origins[second])
 
 
-def one_name_each(images: Sequence[tuple[str, str]]) -> list[str]:
-    """One name for each image; patients who share a file share a name.
+def merge_patients_sharing_files(images: Sequence[tuple[str, str]]) -> list[str]:
+    """Return a patient for each image, so that patients who share a file become one patient.
 
     Parameters
     ----------
     images
-        The patient and the SHA-256 of the file, "" where it is not known.
+        Patient, and SHA-256 of the file ("" if not known), of each image.
     """
     leader: dict[str, str] = {}
     first: dict[str, str] = {}

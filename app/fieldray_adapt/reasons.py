@@ -1,4 +1,4 @@
-"""The sentences of making packs (see `fieldray.reasons`)."""
+"""The messages of `fieldray adapt`, by code (see `fieldray.reasons`)."""
 
 from __future__ import annotations
 

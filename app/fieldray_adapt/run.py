@@ -1,6 +1,6 @@
-"""A run folder: the recipe as read, the steps' results, and the status.
+"""The run folder of a recipe: the recipe as read, the results of the steps, and their status.
 
-A run folder is locked while a run works in it: two at once would mix their files.
+The folder is locked while a run works there, because two runs would mix their files.
 """
 
 from __future__ import annotations
@@ -25,25 +25,33 @@ from fieldray.errors import FieldrayError, StorageProblem, UsageProblem
 from fieldray.persistence import FileLock, HeldError
 from fieldray.reasons import reason
 from fieldray.typed_json import converted, decoded
-from fieldray_adapt.files import arrays_in, as_json, content_digest, digest, plain, reading, write_atomically
+from fieldray_adapt.files import (
+    digest,
+    file_sha256,
+    json_bytes,
+    open_arrays,
+    reporting_damage,
+    to_builtins,
+    write_atomically,
+)
 from fieldray_adapt.networks.specification import Weights
-from fieldray_adapt.recipes.classifier import Recipe
-from fieldray_adapt.training.engine import EpochFigures, remove_checkpoints
+from fieldray_adapt.recipes.classifier import ClassifierRecipe
+from fieldray_adapt.training.loop import EpochFigures, remove_checkpoints
 
 T = TypeVar("T")
-Facts = Mapping[str, object]
-"""What a step says of what it did, by name: values that JSON has, for the status and the line that a person reads."""
+StepFacts = Mapping[str, object]
+"""The facts that a step reports, by name. The values are JSON values, shown to the user and stored in status.json."""
 
 LOCK_NAME: Final = "run.lock"
-HISTORY: Final = "history.json"
-"""In the folder of a training: the figures of its epochs, the last one's when it has ended."""
+HISTORY_NAME: Final = "history.json"
+"""The file with the figures of each epoch, in the folder of a training."""
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold a run folder. A lock whose process has ended counts for nothing: the kernel released it.
+def lock_run_folder(folder: Path) -> Iterator[None]:
+    """Lock a run folder during the block. The lock of a process that has ended is free: the kernel releases it.
 
-    Raises UsageProblem `run_in_use` saying who holds it, StorageProblem if the folder cannot be written.
+    Raises UsageProblem `run_in_use` with the holder, StorageProblem if the folder is not writable.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -59,7 +67,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _holder() -> str:
-    """Describe this process for a person who finds the folder in use."""
+    """Describe this process for a person who finds the folder locked."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError, ImportError):
@@ -68,69 +76,82 @@ def _holder() -> str:
     return f"process {os.getpid()} of {user} on {platform.node() or '?'}, since {since}"
 
 
-STATUS: Final = "status.json"
-RECIPE_TEXT: Final = "recipe.toml"
+STATUS_NAME: Final = "status.json"
+RECIPE_TEXT_NAME: Final = "recipe.toml"
 
 Progress = Callable[[str, int, int], None]
-"""What is being done, how many are done, of how many."""
+"""Receives the name of the work, how much is done, and how much there is."""
 
 
 class Trainer(Protocol):
-    """A substitute for training in this process, with the arguments of `train.train` and `lungs.train.train`."""
+    """A replacement for training in this process, for example on a cluster.
 
-    def classifier(self, *arguments: Any, **named: Any) -> tuple[Weights, list[EpochFigures]]:
-        """Train a classifier. Returns averaged weights, and figures by epoch."""
+    The methods have the arguments of `training.classifier.train` and `lungs.train.train`.
+    """
 
-    def lung_fields(self, *arguments: Any, **named: Any) -> tuple[Weights, list[EpochFigures]]:
-        """Train a lung-field network. Returns averaged weights, and figures by epoch."""
+    def train_classifier(self, *arguments: Any, **named: Any) -> tuple[Weights, list[EpochFigures]]:
+        """Train a classifier. Returns the averaged weights, and the figures of each epoch."""
 
-    def facts(self) -> Facts:
-        """Return the facts about the training method for the status."""
+    def train_lung_fields(self, *arguments: Any, **named: Any) -> tuple[Weights, list[EpochFigures]]:
+        """Train a lung-field network. Returns the averaged weights, and the figures of each epoch."""
+
+    def facts(self) -> StepFacts:
+        """Return facts about the way of training for status.json."""
 
 
-SPLIT: Final = "split.csv"
-"""Which part each image is in, beside what was trained on it."""
+SPLIT_NAME: Final = "split.csv"
+"""The file with the part of each image, in the folder of the data step."""
 
 
 def _nothing(_run: Run) -> str:
     return ""
 
 
-def _report_is_there(facts: Facts) -> bool:
+def _report_is_there(facts: StepFacts) -> bool:
     return "report" not in facts or Path(str(facts["report"])).exists()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step of a run.
+    """A step of a run.
 
     Attributes
     ----------
     perform
-        Does it, and returns a few facts for the status.
+        Performs the step, and returns facts for status.json.
     recipe_keys
-        The recipe's keys that it reads.
+        The keys of the recipe that the step reads.
     external_inputs
-        A digest of what it reads that neither the recipe nor a step before it holds: data, weights, a pack.
+        Returns a digest of the step's inputs besides the recipe and earlier steps: data, weights, a pack.
     outputs
-        Files in its folder that later steps read: without them it is not done, whatever the status says.
+        Files in the step's folder that later steps read. If one is missing, the step is performed again.
     is_valid
-        Whether what it made beyond its folder is still there, by the facts that it returned.
+        Returns from the step's facts whether its results outside the step's folder still exist.
     """
 
     name: str
-    perform: Callable[[Run], Facts]
+    perform: Callable[[Run], StepFacts]
     recipe_keys: tuple[str, ...]
     external_inputs: Callable[[Run], str] = field(default=_nothing)
     outputs: tuple[str, ...] = ()
-    is_valid: Callable[[Facts], bool] = field(default=_report_is_there)
+    is_valid: Callable[[StepFacts], bool] = field(default=_report_is_there)
 
 
 class StepRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The status entry of every step, next to the step's own facts.
+    """The part of a step's status that all steps have.
 
-    `key` is the digest of the step's inputs, `made` a random text for each performance, `left` the SHA-256 of each
-    output, `problem` a sentence.
+    Attributes
+    ----------
+    key
+        The digest of the step's inputs.
+    made
+        A random text, different each time the step is performed.
+    seconds
+        The duration.
+    left
+        The SHA-256 of each output, by file name.
+    problem
+        The error as a sentence.
     """
 
     state: Literal["running", "done", "failed"]
@@ -143,10 +164,10 @@ class StepRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class StepStatus:
-    """The result of a step with its facts, including state, seconds and left."""
+    """The status of a step. `facts` has all entries: those of the record and the step's own."""
 
     record: StepRecord
-    facts: Facts
+    facts: StepFacts
 
     @property
     def is_done(self) -> bool:
@@ -154,87 +175,85 @@ class StepStatus:
         return self.record.state == "done"
 
 
-def keep_epoch(folder: Path, row: EpochFigures) -> None:
-    """Add an epoch's figures to a training's history, for those who watch it. Raises StorageProblem.
+def append_epoch(folder: Path, row: EpochFigures) -> None:
+    """Add the figures of an epoch to the history file of a training. Raises StorageProblem.
 
-    What an earlier training left of this epoch and later ones goes: whoever resumes has the epochs before.
+    Rows of this epoch and later ones, which an earlier training left, are removed.
     """
     try:
-        before = decoded((folder / HISTORY).read_bytes(), list[EpochFigures])
+        before = decoded((folder / HISTORY_NAME).read_bytes(), list[EpochFigures])
     except (OSError, ValueError):
         before = []
     kept = [known for known in before if known.epoch < row.epoch]
-    write_atomically(folder / HISTORY, as_json([*kept, row]))
+    write_atomically(folder / HISTORY_NAME, json_bytes([*kept, row]))
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Run:
-    """A recipe at work in its folder.
+    """A recipe and its run folder.
 
     Attributes
     ----------
     text
-        The recipe as it was written.
+        The recipe file as text.
     trainer
-        Who trains, where it is not this process.
+        Trains in place of this process; None to train here.
     """
 
-    recipe: Recipe
+    recipe: ClassifierRecipe
     progress: Progress
     text: str = ""
     trainer: Trainer | None = None
 
     def folder(self, step: str) -> Path:
-        """The folder of a step's results."""
+        """Return the folder of a step's results."""
         return self.recipe.run / step
 
     def write(self, step: str, name: str, content: object) -> None:
-        """Write a JSON result. Raises StorageProblem."""
-        write_atomically(self.folder(step) / name, as_json(content))
+        """Write a result of a step as JSON. Raises StorageProblem."""
+        write_atomically(self.folder(step) / name, json_bytes(content))
 
     def read(self, step: str, name: str, kind: type[T]) -> T:
-        """Read a JSON result of this type. Raises OSError, StorageProblem (run_file_damaged)."""
+        """Read a JSON result of a step as this type. Raises OSError, StorageProblem (run_file_damaged)."""
         path = self.folder(step) / name
-        with reading(path):
+        with reporting_damage(path):
             return decoded(path.read_bytes(), kind)
 
     @contextmanager
     def arrays(self, step: str, name: str) -> Iterator[Mapping[str, NDArray[Any]]]:
-        """The arrays that a step left. Raises UsageProblem (step_missing), StorageProblem (run_file_damaged)."""
+        """Open a `.npz` file of a step. Raises UsageProblem (step_missing), StorageProblem (run_file_damaged)."""
         path = self.folder(step) / name
         if not path.is_file():
             raise UsageProblem(reason("step_missing", step=step))
-        with arrays_in(path) as found:
+        with open_arrays(path) as found:
             yield found
 
-    def report_epoch(self, folder: Path, row: EpochFigures, *, what: str = "epochs") -> None:
-        """Tell of an epoch that a training in `folder` has ended, and keep its figures. Raises StorageProblem."""
-        keep_epoch(folder, row)
-        self.progress(what, row.epoch, row.epochs)
+    def report_epoch(self, folder: Path, row: EpochFigures, *, work_name: str = "epochs") -> None:
+        """Store the figures of an epoch of a training, and report the progress. Raises StorageProblem."""
+        append_epoch(folder, row)
+        self.progress(work_name, row.epoch, row.epochs)
 
     @property
-    def status(self) -> dict[str, StepStatus]:
-        """Return the result of each step. Raises StorageProblem (run_file_damaged)."""
-        path = self.recipe.run / STATUS
+    def step_statuses(self) -> dict[str, StepStatus]:
+        """The status of each step that was begun, by name. Raises StorageProblem (run_file_damaged)."""
+        path = self.recipe.run / STATUS_NAME
         if not path.is_file():
             return {}
-        with reading(path):
+        with reporting_damage(path):
             found = decoded(path.read_bytes(), dict[str, dict[str, object]])
             return {name: StepStatus(converted(entry, StepRecord), entry) for name, entry in found.items()}
 
     def execute(self, steps: tuple[Step, ...], *, say: Callable[[str], None]) -> None:
-        """Perform the steps that are not done, and every step after one that is performed.
+        """Perform the steps that are not done, and all steps after the first of these.
 
-        A step is done if it was performed with the same key: a digest of the recipe's parts that it reads, of what it
-        reads from outside, and of the performance of the step before it. A step that was stopped starts again and
-        resumes from its checkpoints. `say` gets a line for each step.
-
-        Raises what a step raises; the status says why.
+        A step is done if it ended with the key that it has now. The key is a digest of the recipe's keys that the step
+        reads, of its external inputs, and of the step before. An interrupted step starts again and resumes from its
+        checkpoints. `say` receives a line for each step. Raises the exceptions of the steps.
         """
-        document = json.loads(as_json(asdict(self.recipe)))
-        write_atomically(self.recipe.run / "recipe.json", as_json(document))
+        document = json.loads(json_bytes(asdict(self.recipe)))
+        write_atomically(self.recipe.run / "recipe.json", json_bytes(document))
         if self.text:
-            write_atomically(self.recipe.run / RECIPE_TEXT, self.text.encode())
+            write_atomically(self.recipe.run / RECIPE_TEXT_NAME, self.text.encode())
         before = ""
         for step in steps:
             parts = {name: document[name] for name in step.recipe_keys}
@@ -244,42 +263,42 @@ class Run:
             else:
                 say(f"{step.name} ...")
                 self._perform(step, key)
-            before = self.status[step.name].record.made
+            before = self.step_statuses[step.name].record.made
 
     def _is_done(self, step: Step, key: str) -> bool:
-        """Raises UsageProblem where the step is done but what it left was changed since."""
-        if not (entry := self.status.get(step.name)):
+        """Return whether a step need not be performed. Raises UsageProblem if an output was changed after the step."""
+        if not (entry := self.step_statuses.get(step.name)):
             return False
         is_there = all((self.folder(step.name) / name).exists() for name in step.outputs)
         if not (is_there and entry.is_done and entry.record.key == key and step.is_valid(entry.facts)):
             return False
         for name, left in (entry.record.left or {}).items():
             path = self.folder(step.name) / name
-            if content_digest(path) != left:
-                code = "run_split_changed" if name == SPLIT else "run_file_changed"
-                raise UsageProblem(reason(code, path=path, **({} if name == SPLIT else {"step": step.name})))
+            if file_sha256(path) != left:
+                code = "run_split_changed" if name == SPLIT_NAME else "run_file_changed"
+                raise UsageProblem(reason(code, path=path, **({} if name == SPLIT_NAME else {"step": step.name})))
         return True
 
     def _perform(self, step: Step, key: str) -> None:
         began = time.monotonic()
-        self._note(step, plain(StepRecord(state="running", key=key)))
+        self._note(step, to_builtins(StepRecord(state="running", key=key)))
         try:
             facts = step.perform(self)
         except FieldrayError as problem:
-            self._note(step, plain(StepRecord(state="failed", key=key, problem=problem.reason.text)))
+            self._note(step, to_builtins(StepRecord(state="failed", key=key, problem=problem.reason.text)))
             raise
-        # Random, so that every performance differs: later steps are then performed again.
+        # `made` is random. It is part of the key of the next step, which is therefore performed again as well.
         state = StepRecord(
             state="done",
             key=key,
             made=secrets.token_hex(8),
             seconds=round(time.monotonic() - began, 1),
-            left={name: content_digest(self.folder(step.name) / name) for name in step.outputs},
+            left={name: file_sha256(self.folder(step.name) / name) for name in step.outputs},
         )
-        done = plain(state)
-        self._note(step, done | dict(facts) | done)  # first, and whatever a step calls its own facts
+        done = to_builtins(state)
+        self._note(step, done | dict(facts) | done)  # the record comes first, and wins over facts of the same name
         remove_checkpoints(self.folder(step.name))
 
-    def _note(self, step: Step, entry: Facts) -> None:
-        known = {name: status.facts for name, status in self.status.items()}
-        write_atomically(self.recipe.run / STATUS, as_json({**known, step.name: entry}))
+    def _note(self, step: Step, entry: StepFacts) -> None:
+        known = {name: status.facts for name, status in self.step_statuses.items()}
+        write_atomically(self.recipe.run / STATUS_NAME, json_bytes({**known, step.name: entry}))

@@ -1,11 +1,12 @@
-"""Screening of an archive: the driver sends pieces of the image list to workers and collects the results.
+"""Screening of an archive: a driver sends pieces of the image list to workers and collects the results.
 
-Dask carries the messages and knows which workers are alive. This module decides which worker gets which piece, one
-piece at a time, so the piece of a dead worker is known exactly. A piece whose worker died twice is halved, until one
-image is left that has ended three workers. That image is *failed*, by name, unless the computer is at fault (see
-`pool`). Only the driver writes: first the results of a piece into the output folder, whole or not at all, then into
-this computer's store, where an image that is already stored keeps its row. So a worker, the scheduler or the driver may
-end at any time: no result is lost or stored twice.
+Dask carries the messages and knows which workers are alive. This module gives each worker one piece at a time, so that
+the piece of a dead worker is known exactly. A piece whose worker died twice is halved, down to a single image. An image
+that has ended three workers is *failed*, unless the computer is at fault (see `worker_registry`).
+
+Only the driver writes. It writes the results of a piece to the output folder, whole or not at all, then to the results
+database of this computer. Stored images keep their row. So worker, scheduler and driver may end at any time: no result
+is lost, and none is stored twice.
 """
 
 from __future__ import annotations
@@ -32,38 +33,54 @@ from fieldray_cluster.archive_folder import ArchiveFolder, ImageList
 from fieldray_cluster.archive_worker import (
     ArchiveRequest,
     PieceSpec,
-    answer_bytes,
-    contents_at_once,
-    most_bytes,
-    packed,
-    problem_in,
-    problem_of_node,
-    replaced_rows,
-    results_of,
+    check_node,
+    max_answer_bytes,
+    pack_outcomes,
+    parse_problem,
+    parse_results,
+    read_contents,
+    replace_rows,
     screen_piece,
+    screen_to_bytes,
 )
-from fieldray_cluster.connection import ConnectionSettings, is_connected, workers_of
+from fieldray_cluster.connection import ConnectionSettings, is_connected, list_workers
 from fieldray_cluster.object_server import is_address
-from fieldray_cluster.pool import LOST, FaultCounts, Note, Piece, WorkerRegistry, wait_for_any, work_connected
+from fieldray_cluster.worker_registry import (
+    CONNECTION_ERRORS,
+    FaultCounts,
+    NodeMessageCallback,
+    Piece,
+    WorkerRegistry,
+    run_with_reconnects,
+    wait_for_any,
+)
 
 log = logging.getLogger(__name__)
 
 CHUNK_IMAGES: Final = 256
 _DEATHS_OF_SEVERAL: Final = 2
-_LATE_S: Final = 1.0  # for the word that a worker ended over its piece
-_PATIENCE_S: Final = (5.0, 10.0, 20.0, 40.0, 80.0)  # for an answer that is on its way
-_START_S, _IMAGE_S = 900.0, 60.0  # that a worker may take for a piece, and for each of its images
+_LATE_S: Final = 1.0  # wait for Dask's message that a worker died while it had a piece
+_PATIENCE_S: Final = (5.0, 10.0, 20.0, 40.0, 80.0)  # time limits of the attempts to fetch an answer
+_START_S, _IMAGE_S = 900.0, 60.0  # time limit of a worker: for a piece, and in addition for each image
 
-Screen = Callable[[PieceSpec], Sequence[Outcome]]
-Inspect = Callable[..., Reason | None]
+ScreenPiece = Callable[[PieceSpec], Sequence[Outcome]]
+"""Screens a piece on a worker."""
+CheckNode = Callable[..., Reason | None]
+"""Returns why a worker cannot screen the archive, None if it can."""
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class _Task:
     """A piece that a worker is screening.
 
-    hashes   hashes of the files that were sent along
-    until_s  deadline for the answer
+    Attributes
+    ----------
+    refs
+        The images of the piece.
+    hashes
+        SHA-256 of the files that were sent with the piece, by path.
+    until_s
+        Deadline for the answer, by the monotonic clock.
     """
 
     future: Future
@@ -74,8 +91,8 @@ class _Task:
     until_s: float
 
 
-def patience_s(images: int) -> float:
-    """The time limit for a worker on a piece with this number of images: over ten times what it needs."""
+def piece_time_limit_s(images: int) -> float:
+    """Return the time limit in seconds for a worker to screen a number of images: over ten times the usual time."""
     return _START_S + _IMAGE_S * images
 
 
@@ -90,7 +107,7 @@ class NodeProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveProgress:
-    """The progress of an archive. `resumed` images had results before this start."""
+    """The progress of an archive. `resumed` images had results from an earlier start."""
 
     done: int
     total: int
@@ -102,23 +119,29 @@ class ArchiveProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PieceOptions:
-    """The division of an archive into pieces, and the functions that workers run on a piece.
+    """The division of an archive into pieces, and the functions that workers run.
 
-    chunk_images     images in a piece
-    sends_files      whether the driver reads the files and sends them with each piece
-    screen, inspect  functions that workers run on a piece, and as a check before; importable by the workers
-    waits_s          returns the time limit of a worker for a number of images
+    Attributes
+    ----------
+    chunk_images
+        Number of images in a piece.
+    sends_files
+        Whether the driver reads the files and sends them with each piece.
+    screen, check_node
+        Functions that workers can import: screen a piece, and check a worker beforehand.
+    time_limit_s
+        Returns the time limit of a worker in seconds for a number of images.
     """
 
     chunk_images: int = CHUNK_IMAGES
     sends_files: bool = False
-    screen: Screen = screen_piece
-    inspect: Inspect = problem_of_node
-    waits_s: Callable[[int], float] = patience_s
+    screen: ScreenPiece = screen_piece
+    check_node: CheckNode = check_node
+    time_limit_s: Callable[[int], float] = piece_time_limit_s
 
 
-class Archive:
-    """One start of the driver on an output folder.
+class ArchiveDriver:
+    """The driver of one start of an archive on an output folder.
 
     Parameters
     ----------
@@ -126,7 +149,7 @@ class Archive:
         Receives the outcomes of every piece once, and whether they are from an earlier start.
     progress
         Receives the progress, often.
-    note
+    on_message
         Receives the name of a node and a message about it.
     """
 
@@ -138,48 +161,47 @@ class Archive:
         *,
         save: Callable[[Sequence[Outcome], bool], None],
         progress: Callable[[ArchiveProgress], None],
-        note: Note,
+        on_message: NodeMessageCallback,
         options: PieceOptions = PieceOptions(),
     ) -> None:
         self._folder, self._request, self._images = folder, request, images
-        self._save, self._show, self._note = save, progress, note
-        self._screen, self._inspect, self._sends_files = options.screen, options.inspect, options.sends_files
-        self._chunk_images, self._waits_s = options.chunk_images, options.waits_s
+        self._save, self._show, self._note = save, progress, on_message
+        self._screen, self._inspect, self._sends_files = options.screen, options.check_node, options.sends_files
+        self._chunk_images, self._waits_s = options.chunk_images, options.time_limit_s
         self._left: deque[Piece] = deque()
-        self._failed_in: dict[int, Piece] = {}  # by the number of an image that failed: with which it was kept
+        self._failed_in: dict[int, Piece] = {}  # the stored piece of each failed image, by the index of the image
         self._tasks: dict[str, _Task] = {}  # by the worker's address
         self._nodes_aside: dict[str, Reason] = {}
         self._faults = FaultCounts()
-        self._resumed = self._done = 0  # images that had results before, and images screened since
+        self._resumed = self._done = 0  # numbers of images with earlier results, and of images screened since
         self._began_s = time.monotonic()
         self._nodes_began_s: dict[str, float] = {}
 
     def run(self, connection: ConnectionSettings) -> ArchiveProgress:
-        """Screen all images without results. Returns the progress. After an interruption (Ctrl-C) the results stay.
+        """Screen all images without results. Returns the progress.
 
-        Raises EnvironmentProblem where there is no cluster or no node that fits, StorageProblem.
+        After an interruption (Ctrl-C) the results stay. Raises EnvironmentProblem without a cluster or a node that
+        fits, StorageProblem.
         """
         self._take_over()
         self._began_s = time.monotonic()
         if self._left:
-            work_connected(connection, self._work, done=lambda: self._done)
+            run_with_reconnects(connection, self._work, count_done=lambda: self._done)
         return self._progress()
 
     def _take_over(self) -> None:
         """Take over the results of earlier starts.
 
-        Results of other images are screened again, and so are failed images.
-
-        A failure is always tried again, as in any run: its cause may be over, and the reason does not tell.
+        Results of other images are screened again. So are failed images, because the cause of a failure may be gone.
         """
         again: list[Piece] = []
-        for piece in self._folder.done(len(self._images)):
+        for piece in self._folder.finished_pieces(len(self._images)):
             try:
                 refs = tuple(map(ref_of, self._images.refs(piece)))
-                outcomes = results_of(refs, self._folder.results(piece), self._request)
+                outcomes = parse_results(refs, self._folder.read_results(piece), self._request)
             except ValueError as error:
                 log.warning("results of %d images are made again: %s", piece.size, error)
-                self._folder.forget(piece)
+                self._folder.delete_results(piece)
                 continue
             good = [outcome for outcome in outcomes if not isinstance(outcome, Failed)]
             self._save(good, True)
@@ -190,23 +212,24 @@ class Archive:
                     is_next = self._failed_in.get(number - 1) is piece and again[-1].size < self._chunk_images
                     begin = again.pop().start if is_next else number
                     again.append(Piece(begin, number + 1))
-        self._left.extend((*self._folder.left(len(self._images), size=self._chunk_images), *again))
+        self._left.extend((*self._folder.remaining_pieces(len(self._images), size=self._chunk_images), *again))
 
-    # ---- with a client
+    # ---- distribution of pieces
 
     def _work(self, client: Client) -> None:
         ask = functools.partial(self._inspect, self._request, needs_paths=not self._sends_files)
-        pool = WorkerRegistry(client, ask, note=self._note, nodes_aside=self._nodes_aside)
+        pool = WorkerRegistry(client, ask, on_message=self._note, excluded_nodes=self._nodes_aside)
         try:
             while self._left or self._tasks:
                 self._step(client, pool)
-        finally:  # what was given out and has not come back is to be done
+        finally:  # pieces without an answer are queued again
             for task in self._tasks.values():
                 self._left.appendleft(task.piece)
             self._tasks.clear()
 
     def _step(self, client: Client, pool: WorkerRegistry) -> None:
-        for address in pool.look():
+        """Handle lost workers, idle workers, answers and exceeded deadlines once."""
+        for address in pool.refresh():
             if task := self._tasks.pop(address, None):
                 self._lose(pool, task)
         for address in [each for each in pool.workers if each not in self._tasks]:
@@ -220,14 +243,15 @@ class Archive:
         self._show(self._progress())
 
     def _give(self, client: Client, pool: WorkerRegistry, address: str) -> None:
+        """Send the next piece to an idle worker."""
         if not self._left or address in self._tasks:
             return
         node = pool.node(address)
-        self._faults.works(node, workers=sum(pool.node(other) == node for other in pool.workers))
+        self._faults.set_worker_count(node, workers=sum(pool.node(other) == node for other in pool.workers))
         piece = self._next_piece(node)
         files: dict[str, bytes | Reason] | None = None
         if self._sends_files:
-            count, files = contents_at_once(self._images.files(piece))
+            count, files = read_contents(self._images.files(piece))
             if count < piece.size:
                 self._left.appendleft(Piece(piece.start + count, piece.stop, piece.deaths, piece.nodes))
                 piece = Piece(piece.start, piece.start + count, piece.deaths, piece.nodes)
@@ -236,7 +260,7 @@ class Archive:
         states = self._images.states(piece) if is_address(self._request.paths[0]) else None
         spec = PieceSpec(request=self._request, refs=refs, files=files, states=states)
         key = f"chunk-{piece.start}-{piece.stop}-{uuid.uuid4().hex}"
-        future = client.submit(answer_bytes, self._screen, spec, key=key, workers=[address], pure=False)
+        future = client.submit(screen_to_bytes, self._screen, spec, key=key, workers=[address], pure=False)
         self._nodes_began_s.setdefault(node, time.monotonic())
         self._tasks[address] = _Task(
             future=future,
@@ -248,9 +272,10 @@ class Archive:
         )
 
     def _next_piece(self, node: str) -> Piece:
-        """Take the next piece for a node: the first that has not failed on this node, else the first.
+        """Take the next piece for a node from the queue.
 
-        Trying a failed piece on another node shows whether the node or the piece is at fault.
+        A piece that has not failed on this node comes first. Trying a failed piece on another node shows whether the
+        node or the piece is at fault.
         """
         others = (piece for piece in self._left if node not in dict(piece.nodes))
         piece = next(others, self._left[0])
@@ -258,20 +283,19 @@ class Archive:
         return piece
 
     def _take(self, client: Client, pool: WorkerRegistry, address: str) -> None:
-        """Take over a worker's answer about a piece. The worker gets its next piece before the results are written.
+        """Handle a worker's answer about a piece. The worker gets its next piece before the results are written.
 
-        The answer is fetched before the next piece is sent: a worker that dies over the next piece would lose the
-        answer.
+        The answer is fetched before that. If the worker died while it had the next piece, the answer would be lost.
         """
         task = self._tasks.pop(address)
-        if task.future.status in ("cancelled", "lost"):  # with the scheduler
+        if task.future.status in ("cancelled", "lost"):  # the scheduler was lost
             self._left.appendleft(task.piece)
             return
-        if task.future.status == "error":  # it died, or could not even begin
+        if task.future.status == "error":  # the worker died, or could not start the piece
             error = task.future.exception()
             why = None if isinstance(error, KilledWorker) else reason("internal", detail=type(error).__name__)
             if why is None:
-                pool.workers.pop(address, None)  # or the next piece would go to nobody
+                pool.workers.pop(address, None)  # otherwise a lost worker would get the next piece
             self._blame(pool, task.piece, task.node, why)
             return
         try:
@@ -279,43 +303,44 @@ class Archive:
             if answer is None:
                 self._left.appendleft(task.piece)
                 return
-            problem, is_fault = problem_in(answer)
-            outcomes = () if problem else results_of(task.refs, answer, self._request, hashes=task.hashes)
+            problem, is_fault = parse_problem(answer)
+            outcomes = () if problem else parse_results(task.refs, answer, self._request, hashes=task.hashes)
         except ValueError as error:
             log.warning("%s: %s", task.node, error)
             self._left.appendleft(task.piece)
-            pool.set_node_aside(task.node, reason("cluster_other_answer"))
+            pool.exclude_node(task.node, reason("cluster_other_answer"))
             return
-        if problem and is_fault:  # the image's, where it follows an image; or the node's
+        if problem and is_fault:  # an image may cause the fault, or the node
             self._blame(pool, task.piece, task.node, problem)
             return
         if problem:
             self._left.appendleft(task.piece)
-            pool.set_aside(address, problem)
+            pool.exclude_worker(address, problem)
             return
         if address in pool.workers:
             self._give(client, pool, address)
         self._keep(task.piece, answer, outcomes)
-        self._faults.has_done(task.node, task.piece.size)
+        self._faults.add_done(task.node, task.piece.size)
 
     def _answer(self, client: Client, task: _Task, address: str) -> bytes | None:
         """Fetch the answer about a finished piece; None if the worker or the scheduler was lost.
 
-        Raises ValueError for an invalid answer, for one that is too long (which is not fetched), or if none arrives.
+        Raises ValueError if the answer is invalid or missing. An answer that is too long is invalid and not fetched.
         """
         for patience_s in _PATIENCE_S:
             try:
                 size = client.nbytes([task.future.key], summary=False).get(task.future.key, 0)
-                if size > most_bytes(task.piece.size):
+                if size > max_answer_bytes(task.piece.size):
                     raise ValueError(f"an answer of {size} bytes")
                 found: object = task.future.result(timeout=patience_s)
-            except TimeoutError:  # a slow line, or nobody at its other end
-                with contextlib.suppress(*LOST):
-                    if is_connected(client) and address in workers_of(client):
+            except TimeoutError:  # a slow connection, or a lost worker
+                with contextlib.suppress(*CONNECTION_ERRORS):
+                    if is_connected(client) and address in list_workers(client):
                         continue
                 return None
-            except Exception as error:  # what Dask makes of bytes that are not what they should be, too
-                if isinstance(error, LOST) or task.future.status == "cancelled":  # a new scheduler does not know it
+            except Exception as error:  # Dask raises any exception for invalid bytes
+                is_lost = isinstance(error, CONNECTION_ERRORS)
+                if is_lost or task.future.status == "cancelled":  # a new scheduler does not know the future
                     return None
                 raise ValueError(f"an answer that is none: {type(error).__name__}") from error
             if not isinstance(found, bytes):
@@ -324,22 +349,19 @@ class Archive:
         raise ValueError("an answer that does not come")
 
     def _give_up(self, pool: WorkerRegistry, address: str) -> None:
-        """Give up on a worker that exceeded its deadline: another worker gets the piece, and this worker gets no
-        more work.
+        """Give up on a worker that exceeded its deadline. Another worker gets its piece, and the worker gets no more
+        work.
         """
         task = self._tasks.pop(address)
         task.future.cancel()
-        self._suspect(self._faults.failed(task.piece, task.node))
-        pool.set_aside(address, reason("cluster_silent", minutes=round(self._waits_s(task.piece.size) / 60)))
+        self._suspect(self._faults.add_failure(task.piece, task.node))
+        pool.exclude_worker(address, reason("cluster_silent", minutes=round(self._waits_s(task.piece.size) / 60)))
 
     def _lose(self, pool: WorkerRegistry, task: _Task) -> None:
-        """Handle the loss of a worker. A piece that the worker had begun counts the death.
-
-        A piece that arrived too late to be begun only waits for another worker.
-        """
+        """Handle the loss of a worker. Its piece gets one more death, unless the worker had not started it."""
         try:
             has_begun = isinstance(task.future.exception(timeout=_LATE_S), KilledWorker)
-        except LOST:
+        except CONNECTION_ERRORS:
             has_begun = False
         task.future.cancel()
         if has_begun:
@@ -348,37 +370,37 @@ class Archive:
             self._left.appendleft(task.piece)
 
     def _blame(self, pool: WorkerRegistry, piece: Piece, node: str, why: Reason | None = None) -> None:
-        """Handle a piece whose worker died or that failed for `why`: try again, halve it, or fail the image or the
-        node.
+        """Handle a piece whose worker died or that failed for the reason `why`.
+
+        The piece is tried again or halved, a single image is failed, or the node is excluded.
         """
-        piece = self._faults.failed(piece, node)
+        piece = self._faults.add_failure(piece, node)
         is_last = not self._left and not self._tasks
         nodes = {node, *map(pool.node, pool.workers)}
         if piece.size > 1 and piece.deaths >= _DEATHS_OF_SEVERAL:
             self._suspect(*piece.halves())
-        elif piece.size == 1 and self._faults.is_image_to_blame(piece, nodes, is_last=is_last):
+        elif piece.size == 1 and self._faults.is_image_at_fault(piece, nodes, is_last=is_last):
             ref = ref_of(self._images.refs(piece)[0])
             cause = why or reason("archive_worker_ended", times=piece.deaths)
             failed = (Failed(ref=ref, stage="decode", reason=cause),)
-            self._keep(piece, packed(failed, self._request), failed)
+            self._keep(piece, pack_outcomes(failed, self._request), failed)
         else:
             self._suspect(piece)
-        if self._faults.is_node_to_blame(node):
-            pool.set_node_aside(node, why or reason("cluster_node_deaths", times=self._faults.times(node)))
+        if self._faults.is_node_at_fault(node):
+            pool.exclude_node(node, why or reason("cluster_node_deaths", times=self._faults.failures_in_a_row(node)))
 
     def _suspect(self, *pieces: Piece) -> None:
-        """Queue suspected pieces again, each behind another piece, so that a node can prove in between that it
-        works.
-        """
+        """Queue suspected pieces again, each behind another piece. A node can then prove in between that it works."""
         for number, piece in enumerate(pieces):
             self._left.insert(2 * number + 1, piece)
 
     def _keep(self, piece: Piece, results: bytes, outcomes: Sequence[Outcome]) -> None:
+        """Write the results of a piece. Results of failed images replace their rows in the stored piece."""
         if whole := self._failed_in.get(piece.start):
-            first, previous = piece.start - whole.start, self._folder.results(whole)
-            self._folder.keep(whole, replaced_rows(previous, results, first=first, request=self._request))
+            first, previous = piece.start - whole.start, self._folder.read_results(whole)
+            self._folder.write_results(whole, replace_rows(previous, results, first=first, request=self._request))
         else:
-            self._folder.keep(piece, results)
+            self._folder.write_results(piece, results)
         self._save(outcomes, False)
         self._done += piece.size
 

@@ -1,16 +1,16 @@
 """The output folder of an archive: the request, the image list and the results so far.
 
-    driver.lock                      held by the one driver that works on it
-    archive.json                     the request; after listing, the number of images and the list's digest
-    list.parquet                     one row an image, in the order they were found; written after listing
-    chunks/FROM-TO.parquet           results of the images from FROM up to, not including, TO of the list
-    merged.json                      number of the run that holds all results, once they are merged
+    driver.lock                      lock of the driver that works on the folder
+    archive.json                     the request; after listing, the number of images and the digest of the list
+    list.parquet                     the image list, one image in a row; written after listing
+    chunks/FROM-TO.parquet           results of the images from index FROM up to TO (exclusive)
+    merged.json                      number of the run with all results, once they are merged
 
-Every file appears whole or not at all. If a driver is interrupted, the next one resumes with the ranges that have no
-file. The folder contains patient names and is readable by this user alone.
+Every file is written whole or not at all. After an interruption, the driver resumes with the images that have no
+results file. The folder contains patient names and is readable by this user alone.
 
-Merged results form one run in this computer's store, as `fieldray screen` would have made over these paths: the
-window shows the run, and a later `fieldray screen` takes its results over.
+Merged results are one run in the results database of this computer, as `fieldray screen` would have made it. The window
+shows the run, and a later `fieldray screen` takes over its results.
 """
 
 from __future__ import annotations
@@ -55,20 +55,24 @@ from fieldray.store.rows import ref_of, ref_text
 from fieldray.typed_json import decoded
 from fieldray.workers.pool import open_workers
 from fieldray_cluster.archive_worker import ArchiveRequest
-from fieldray_cluster.object_server import ObjectServer, address_path, is_address
+from fieldray_cluster.object_server import ObjectServer, address_to_path, is_address
 from fieldray_cluster.objects import list_objects
-from fieldray_cluster.pool import Piece
+from fieldray_cluster.worker_registry import Piece
 
 _ROW_GROUP: Final = 1024
 _LIST_SCHEMA: Final = pa.schema([("path", pa.binary()), ("ref", pa.string()), ("state", pa.string())])
 _UP: Final = os.fsencode(f"{os.sep}..{os.sep}")
-REQUEST: Final = "archive.json"
-LIST: Final = "list.parquet"
+REQUEST_NAME: Final = "archive.json"
+"""The file with the request."""
+LIST_NAME: Final = "list.parquet"
+"""The file with the image list."""
 _NAME: Final = re.compile(r"([0-9]{9})-([0-9]{9})\.parquet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ListNote:
+    """The number of images and the SHA-256 of the list, as stored in archive.json."""
+
     images: int = 0
     list_sha256: str = ""
 
@@ -103,12 +107,12 @@ class ArchiveFolder:
 
     # ---- the request
 
-    def continue_with(self, request: ArchiveRequest) -> None:
-        """Store the request, or require that it equals the stored request if the folder already has results.
+    def store_request(self, request: ArchiveRequest) -> None:
+        """Store the request. If the folder has results, require that the stored request is equal.
 
         Raises UsageProblem (archive_other_work, archive_damaged), StorageProblem.
         """
-        path, self._asked = self.path / REQUEST, request.paths
+        path, self._asked = self.path / REQUEST_NAME, request.paths
         if not path.exists() or not (self.is_listed or self.has_results):
             write_atomically(path, json.dumps(dataclasses.asdict(request), indent=1).encode("ascii"))
             return
@@ -119,22 +123,22 @@ class ArchiveFolder:
         if before.work != request.work:
             raise UsageProblem(reason("archive_other_work", folder=self.path, pack=before.pack_name))
 
-    def merged_run(self) -> int | None:
-        """Return the number of the run that all results were merged into; None before that."""
+    def merged_run_id(self) -> int | None:
+        """Return the number of the run into which all results were merged; None before the merge."""
         try:
             return decoded((self.path / "merged.json").read_bytes(), dict[str, int]).get("run")
         except (OSError, ValueError):
             return None
 
-    def note_merged(self, run_id: int) -> None:
-        """Note that all results are in the run `run_id`. Raises StorageProblem."""
+    def record_merged(self, run_id: int) -> None:
+        """Record that all results are in the run `run_id`. Raises StorageProblem."""
         write_atomically(self.path / "merged.json", json.dumps({"run": run_id}).encode("ascii"))
 
     # ---- the list
 
     @property
     def is_listed(self) -> bool:
-        """Whether the list of images is complete and not empty. Raises UsageProblem (archive_damaged)."""
+        """Whether the image list is complete and not empty. Raises UsageProblem (archive_damaged)."""
         if not self._list.exists() or not self._noted.list_sha256:
             return False
         with self.open_list() as images:
@@ -142,9 +146,9 @@ class ArchiveFolder:
 
     @property
     def _noted(self) -> _ListNote:
-        """Return the stored length and digest of the list, by which a changed list is recognised."""
+        """The stored length and digest of the list, by which a changed list is recognised."""
         try:
-            return decoded((self.path / REQUEST).read_bytes(), _ListNote)
+            return decoded((self.path / REQUEST_NAME).read_bytes(), _ListNote)
         except (OSError, ValueError):
             return _ListNote()
 
@@ -154,11 +158,9 @@ class ArchiveFolder:
         return datetime.datetime.fromtimestamp(self._list.stat().st_mtime).astimezone().date()
 
     def write_list(self, refs: Iterable[tuple[ImageRef, str]], *, progress: Callable[[int], None]) -> None:
-        """Write the list of images with the states of their objects ("" for files), all or nothing.
+        """Write the image list, with the state of each object ("" for files). Raises StorageProblem.
 
-        Raises StorageProblem.
-
-        progress  receives the number of images so far
+        `progress` receives the number of images so far.
         """
         count = 0
         with (
@@ -171,29 +173,29 @@ class ArchiveFolder:
                 writer.write_table(pa.Table.from_pylist(rows, schema=_LIST_SCHEMA))
                 count += len(rows)
                 progress(count)
-        path, note = self.path / REQUEST, _ListNote(images=count, list_sha256=_digest(self._list))
+        path, note = self.path / REQUEST_NAME, _ListNote(images=count, list_sha256=_digest(self._list))
         about = json.loads(path.read_bytes()) if path.exists() else {}
         write_atomically(path, json.dumps(about | dataclasses.asdict(note), indent=1).encode("ascii"))
 
     def open_list(self) -> ImageList:
-        """Open the written list, once the request is known. Raises UsageProblem (archive_damaged)."""
+        """Open the image list. The request must be stored first. Raises UsageProblem (archive_damaged)."""
         if self._noted.list_sha256 != _digest(self._list):
             raise UsageProblem(reason("archive_damaged", path=self._list))
         return ImageList(self._list, within=self._asked)
 
     @property
     def _list(self) -> Path:
-        return self.path / LIST
+        return self.path / LIST_NAME
 
     # ---- results
 
     @property
     def has_results(self) -> bool:
-        """Return whether the folder has any results."""
+        """Whether the folder has any results."""
         return any((self.path / "chunks").glob("*.parquet"))
 
-    def done(self, count: int) -> tuple[Piece, ...]:
-        """The ranges with results, in order. Ranges outside a list of `count` images are left out."""
+    def finished_pieces(self, count: int) -> tuple[Piece, ...]:
+        """Return the ranges with results, in order. Ranges beyond a list of `count` images are left out."""
         found: list[Piece] = []
         for name in sorted(path.name for path in (self.path / "chunks").iterdir()):
             match = _NAME.fullmatch(name)
@@ -201,29 +203,29 @@ class ArchiveFolder:
                 found.append(Piece(int(match[1]), int(match[2])))
         return tuple(found)
 
-    def left(self, count: int, *, size: int) -> Iterator[Piece]:
-        """The ranges without results, in pieces of at most `size` images, in order."""
+    def remaining_pieces(self, count: int, *, size: int) -> Iterator[Piece]:
+        """Yield the ranges without results, in pieces of at most `size` images, in order."""
         at = 0
-        for piece in (*self.done(count), Piece(count, count + 1)):
+        for piece in (*self.finished_pieces(count), Piece(count, count + 1)):
             while at < piece.start:
                 stop = min(at + size, piece.start)
                 yield Piece(at, stop)
                 at = stop
             at = piece.stop
 
-    def keep(self, piece: Piece, results: bytes) -> None:
+    def write_results(self, piece: Piece, results: bytes) -> None:
         """Write the results of a range. Raises StorageProblem."""
         write_atomically(self._path(piece), results)
 
-    def results(self, piece: Piece) -> bytes:
-        """The results of a range. Raises StorageProblem."""
+    def read_results(self, piece: Piece) -> bytes:
+        """Read the results of a range. Raises StorageProblem."""
         try:
             return self._path(piece).read_bytes()
         except OSError as error:
             raise storage_problem(error, self._path(piece)) from error
 
-    def forget(self, piece: Piece) -> None:
-        """Remove results that cannot be read, so that the range is screened again. Raises StorageProblem."""
+    def delete_results(self, piece: Piece) -> None:
+        """Delete invalid results, so that their images are screened again. Raises StorageProblem."""
         try:
             self._path(piece).unlink(missing_ok=True)
         except OSError as error:
@@ -234,10 +236,10 @@ class ArchiveFolder:
 
 
 class ImageList:
-    """The image list of an archive. Only one range at a time is in memory.
+    """The image list of an archive. Only one range is in memory at a time.
 
-    within  the paths below which all files must lie; empty for no restriction
-    Raises UsageProblem (archive_damaged) for foreign entries, which are neither read nor sent to a node.
+    `within` are paths below which all files must lie; empty for no restriction. Raises UsageProblem (archive_damaged)
+    for other files, which are neither read nor sent to a node.
     """
 
     def __init__(self, path: Path, *, within: Sequence[str] = ()) -> None:
@@ -263,7 +265,7 @@ class ImageList:
         return self._starts[-1]
 
     def refs(self, piece: Piece) -> tuple[str, ...]:
-        """The images of a range as JSON (`store.rows.ref_of`). Raises UsageProblem (archive_damaged)."""
+        """Return the images of a range as JSON (see `store.rows.ref_of`). Raises UsageProblem (archive_damaged)."""
         texts = tuple(self._column(piece, "ref"))
         try:
             is_of_files = tuple(ref_of(text).path for text in texts) == self.files(piece)
@@ -274,11 +276,11 @@ class ImageList:
         return texts
 
     def files(self, piece: Piece) -> tuple[Path, ...]:
-        """The file of each image of a range. Raises UsageProblem (archive_damaged)."""
+        """Return the file of each image of a range. Raises UsageProblem (archive_damaged)."""
         return tuple(Path(os.fsdecode(name)) for name in self._column(piece, "path"))
 
     def states(self, piece: Piece) -> tuple[str, ...]:
-        """The state of each image's object. Raises UsageProblem (archive_damaged)."""
+        """Return the state of each image's object. Raises UsageProblem (archive_damaged)."""
         return tuple(self._column(piece, "state"))
 
     def _lies_in(self, beginnings: Sequence[bytes]) -> bool:
@@ -316,19 +318,19 @@ def _digest(path: Path) -> str:
 
 
 def _beginnings(paths: Sequence[str]) -> tuple[bytes, ...]:
-    """Return the allowed path prefixes: files in these folders, and in the folders of these files (a DICOMDIR)."""
+    """Return the allowed path prefixes: the given folders, and the folders of given files (such as a DICOMDIR)."""
     if is_address(paths[0]):
-        return (os.fsencode(str(address_path(paths[0].rstrip("/"))) + os.sep),)
+        return (os.fsencode(str(address_to_path(paths[0].rstrip("/"))) + os.sep),)
     folders = (path if Path(path).is_dir() else str(Path(path).parent) for path in paths)
     return tuple(os.fsencode(folder.rstrip(os.sep) + os.sep) for folder in folders)
 
 
-# ---- the store of this computer
+# ---- the results database of this computer
 
 
 @dataclass(eq=False, slots=True)
 class ArchiveRun:
-    """The run of an archive while it is filled, by one thread."""
+    """The run of an archive in the results database, while one thread adds its outcomes."""
 
     run_id: int
     _store: ResultStore
@@ -348,20 +350,20 @@ class ArchiveRun:
         self._saved += len(outcomes)
 
     def finish(self) -> None:
-        """Require that all images have an outcome, and end the run. Raises StorageProblem (results_lost)."""
+        """End the run, and require that all outcomes are stored. Raises StorageProblem (results_lost)."""
         require_kept(self._store, self.run_id, saved=self._saved)
         self._store.finish(self.run_id)
 
 
 @contextlib.contextmanager
-def open_run(database: Path, spec: RunSpec, publish: Publish, *, keeps_previews: bool) -> Iterator[ArchiveRun]:
+def open_archive_run(database: Path, spec: RunSpec, publish: Publish, *, keeps_previews: bool) -> Iterator[ArchiveRun]:
     """Begin the run of an archive, or resume the unfinished run of an earlier start. Raises StorageProblem."""
     with open_store(database, publish) as store:
         run = ArchiveRun(store.open_run(spec), store, spec, keeps_previews)
         try:
             yield run
         except BaseException as error:
-            why = error.reason if isinstance(error, FieldrayError) else None  # or it was a person's wish
+            why = error.reason if isinstance(error, FieldrayError) else None  # None: cancelled by the user
             with contextlib.suppress(FieldrayError):
                 store.set_state(run.run_id, "failed" if why else "cancelled", reason=why)
             raise
@@ -376,13 +378,13 @@ def list_images(
     """
 
     def refuse(why: Reason) -> None:
-        if why.code == "no_image_in":  # later starts would not search this path again
+        if why.code == "no_image_in":  # an error, because later starts do not search the path again
             raise UsageProblem(why)
 
     if folder.is_listed:
         return
     if folder.has_results:
-        name = REQUEST if (folder.path / LIST).exists() else LIST
+        name = REQUEST_NAME if (folder.path / LIST_NAME).exists() else LIST_NAME
         raise UsageProblem(reason("archive_list_lost", folder=folder.path, name=name))
     with contextlib.closing(open_workers(settings, 1)) as readers:
         if is_address(paths[0]):
@@ -401,9 +403,10 @@ def list_images(
 
 
 def is_merged(database: Path, run_id: int, spec: RunSpec) -> bool:
-    """Whether the store has the run with all results of an archive, none of them failed. Raises StorageProblem.
+    """Return whether a run in the database has all results of an archive, and none of them failed.
 
-    spec  specification of the run: after a backup was restored, another run may have the number `run_id`
+    `spec` is the specification that the run must have: after a backup was restored, another run may have this number.
+    Raises StorageProblem.
     """
     if not database.exists():
         return False

@@ -1,12 +1,12 @@
-"""The worker's part of an archive: it screens each image of a piece and returns the outcomes as Parquet.
+"""A worker's part in screening an archive: it screens the images of a piece and returns the outcomes as Parquet.
 
-An `ArchiveRequest` describes how an archive is screened. Before a node gets work, it must reproduce the request's model
-and settings hashes.
+An `ArchiveRequest` says how the archive is screened. Before a node gets work, it must reproduce the request's hashes of
+model and settings.
 
-Each image is screened by `pipeline.screen.screen_image`, as in any run. Pieces are not runs of a store: a run for each
-piece cost a commit for each image, read all rows again, and kept the decoders waiting. The session stays open between
-pieces, with the network loaded and the decoders running. An answer travels to the driver as bytes (Parquet or JSON),
-which the driver parses as data and compares with the request.
+Each image is screened by `pipeline.screen.screen_image`, as in any run. A worker has no results database: a run for
+each piece would need a commit for each image. The session stays open between pieces, with the network loaded and the
+workers running. The answer goes to the driver as bytes (Parquet or JSON), which the driver parses and compares with the
+request.
 """
 
 from __future__ import annotations
@@ -47,36 +47,36 @@ from fieldray.store.rows import outcome_columns, outcome_of, ref_of
 from fieldray.store.schema import reason_of, reason_text
 from fieldray.surroundings import usable_cores
 from fieldray.workers.pool import number_of_workers, open_workers
-from fieldray_cluster.node import cores_of_worker
+from fieldray_cluster.node import worker_cores
 from fieldray_cluster.object_server import ObjectServer, is_address
 from fieldray_cluster.objects import ObjectCache, ReadAhead
-from fieldray_cluster.pool import AWAITS_SERVER, result_key
+from fieldray_cluster.worker_registry import AWAITS_SERVER, result_key
 
-# ---- what is asked
+# ---- the request
 
 
-# What a node has to do as the driver does it; all else is its own affair.
+# Settings that must be equal on all nodes. Each node has its own values for all others.
 _SHARED_SETTINGS: Final = ("device", "policy", "decode_timeout_s", "decode_memory_mb", "keep_previews")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveRequest:
-    """The request for screening an archive. Equal requests give equal results.
+    """The request to screen an archive. Equal requests give equal results.
 
     Attributes
     ----------
     paths
-        Absolute, as the driver sees them; or the one address of objects.
+        Absolute paths as the driver sees them, or one address of objects.
     pack
-        How a node finds the pack: its folder, or `id-version` with its signer.
+        The pack as a node finds it: its folder, or `id-version`.
     signer
         The fingerprint of the pack's signing key.
     pack_name, model_sha256, settings_hash
         Values that every node must reproduce from the pack.
     operating_point, ages_confirmed, allow_older, allow_legacy
-        As for `fieldray screen`.
+        As in `fieldray screen`.
     settings
-        The driver's settings that decide how an image is read and run, in the order of their names.
+        The driver's settings for reading and running images, in order of their names.
     program_version
         The version of the driver.
     """
@@ -96,12 +96,12 @@ class ArchiveRequest:
 
     @property
     def operating_points(self) -> tuple[OperatingPoint, ...]:
-        """Empty, as results share no operating points: each result holds its own."""
+        """Always empty: each result of an archive has its own operating point."""
         return ()
 
     @property
     def work(self) -> str:
-        """The key of the request, which must not change between starts on the same output folder."""
+        """The key of the request. All starts on one output folder must have an equal key."""
         return result_key(
             sorted(self.paths), self.pack_name, self.model_sha256, self.settings_hash, self.settings,
             version=self.program_version,
@@ -118,7 +118,7 @@ def make_request(
     allow_older: bool = False,
     allow_legacy: bool = False,
 ) -> ArchiveRequest:
-    """Make the request for absolute paths or an address; `pack` is how nodes find the pack of the assessment."""
+    """Return the request for absolute paths or an address. `pack` says how nodes find the pack of the assessment."""
     model = assessment.model
     return ArchiveRequest(
         paths=tuple(paths),
@@ -146,10 +146,10 @@ def load_model(request: ArchiveRequest) -> Model:
     )
 
 
-def problem_of_node(request: ArchiveRequest, *, needs_paths: bool = True) -> Reason | None:
-    """Return the reason why this process cannot work on a request, or None.
+def check_node(request: ArchiveRequest, *, needs_paths: bool = True) -> Reason | None:
+    """Return the reason why this process cannot work on a request; None if it can.
 
-    needs_paths  whether the process reads the files itself
+    `needs_paths` says whether the process reads the files itself.
     """
     try:
         model = load_model(request)
@@ -160,19 +160,19 @@ def problem_of_node(request: ArchiveRequest, *, needs_paths: bool = True) -> Rea
         return reason("cluster_other_pack", pack=request.pack_name)
     if assessment.settings_hash != request.settings_hash:
         return reason("cluster_other_settings", pack=request.pack_name)
-    path = lost_path(request) if needs_paths else ""
+    path = first_missing_path(request) if needs_paths else ""
     return reason("cluster_no_path", path=path) if path else None
 
 
-def lost_path(request: ArchiveRequest) -> str:
-    """Return the first path of the request that is missing or an empty folder on this computer; "" if none is.
+def first_missing_path(request: ArchiveRequest) -> str:
+    """Return the first path of the request that is missing here, or is an empty folder; "" if all are there.
 
     A share that is not mounted leaves an empty folder.
     """
     for path in request.paths:
         try:
             if is_address(path):
-                continue  # its server is asked for each object
+                continue  # each object is checked when it is read
             if not os.path.lexists(path) or (Path(path).is_dir() and next(Path(path).iterdir(), None) is None):
                 return path
         except OSError:
@@ -180,16 +180,16 @@ def lost_path(request: ArchiveRequest) -> str:
     return ""
 
 
-# ---- files on their way to a worker that does not see them
+# ---- files sent to a worker
 
 
 _MOST_SENT_BYTES: Final = 2**27
 
 
-def contents_of(path: Path) -> bytes | Reason:
+def read_content(path: Path) -> bytes | Reason:
     """Return the content of a file, or the reason why it cannot be read.
 
-    Workers that are sent files receive one of the two and read no file themselves.
+    A worker that is sent files gets either of the two, and reads no file itself.
     """
     try:
         with open_file(path) as stream:
@@ -198,13 +198,13 @@ def contents_of(path: Path) -> bytes | Reason:
         return file_problem(error).reason
 
 
-def contents_at_once(paths: Sequence[Path]) -> tuple[int, dict[str, bytes | Reason]]:
-    """Read the first files, as many as may be sent at once. Returns the number of images, and the contents by path."""
+def read_contents(paths: Sequence[Path]) -> tuple[int, dict[str, bytes | Reason]]:
+    """Read as many files as may be sent at once. Returns the number of images, and the contents by path."""
     files: dict[str, bytes | Reason] = {}
     total = 0
     for count, path in enumerate(paths):
         if str(path) not in files:
-            data = contents_of(path)
+            data = read_content(path)
             size = len(data) if isinstance(data, bytes) else 0
             if count and total + size > _MOST_SENT_BYTES:
                 return count, files
@@ -229,8 +229,10 @@ class SentFiles:
                 except OSError as error:
                     raise storage_problem(error, path) from error
 
-    def screened(self, screen: Callable[[ImageRef], Outcome], ref: ImageRef) -> Outcome:
-        """Screen an image from its sent file; the reason if the file could not be sent. Raises as `screen`."""
+    def screen(self, screen: Callable[[ImageRef], Outcome], ref: ImageRef) -> Outcome:
+        """Screen an image from its sent file. If the driver could not read the file, the image failed. Raises as
+        `screen`.
+        """
         if ref.path not in self._paths and not ref.problem:
             why = self._files.get(str(ref.path))
             return Failed(ref=ref, stage="decode", reason=why if isinstance(why, Reason) else reason("missing"))
@@ -238,11 +240,11 @@ class SentFiles:
         return replace(outcome, ref=replace(outcome.ref, path=ref.path))
 
 
-# ---- what a node screens with
+# ---- the screening session of a node
 
 
 class PieceSession:
-    """Screens pieces of one request, one at a time, until `close` ends every thread and process.
+    """Screens pieces of one request, one at a time, until `close` ends all threads and processes.
 
     Raises FieldrayError if the pack cannot be loaded, or images cannot be read or run.
     """
@@ -263,9 +265,9 @@ class PieceSession:
             self.close = ends.pop_all().close
 
     def screen(self, refs: Sequence[ImageRef], files: ReadAhead | SentFiles | None = None) -> list[Outcome]:
-        """Screen images.
+        """Screen images. Returns the outcomes in order.
 
-        Returns the outcomes in order. Raises FieldrayError if no image can be read or run any more.
+        Raises FieldrayError if no image can be read or run any more.
         """
         request, is_over = self._request, threading.Event()
         screen = functools.partial(
@@ -278,20 +280,20 @@ class PieceSession:
             is_cancelled=is_over.is_set,
         )
         if files:
-            screen = functools.partial(files.screened, screen)
+            screen = functools.partial(files.screen, screen)
         futures = [self._threads.submit(screen, ref) for ref in refs]
         try:
             wait(futures, return_when=FIRST_EXCEPTION)
             outcomes = [future.result() for future in futures if future.done()]
         finally:
-            is_over.set()  # ends what others wait for, where one has failed
+            is_over.set()  # after a failure, the other threads stop waiting
             for future in futures:
                 future.cancel()
         return outcomes if dict(request.settings)["keep_previews"] else list(map(_without_pictures, outcomes))
 
 
 def _without_pictures(outcome: Outcome) -> Outcome:
-    """Remove preview images from an outcome if the settings do not keep previews, so that none leaves the node."""
+    """Return an outcome without preview images, so that none leaves the node."""
     outcome = without_preview(outcome)
     return replace(outcome, facts=replace(outcome.facts, thumbnail=None))
 
@@ -312,10 +314,10 @@ _SCHEMA: Final = pa.schema(
         *((name, pa.float64()) for name in ("score", "decode_ms", "inference_ms", "grey")),
     ]
 )
-_WORK: Final = b"fieldray work"  # the request that the results of a file are of
+_WORK: Final = b"fieldray work"  # metadata key with the key of the request
 _PARQUET: Final = b"PAR1"
 _FAULT: Final = b"fault "
-_MOST_BYTES: Final = 2**20  # of results, for each image and for the file itself
+_MOST_BYTES: Final = 2**20  # size limit of results: for each image, and for the file itself
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -325,9 +327,9 @@ class PieceSpec:
     Attributes
     ----------
     refs
-        The images, each as the JSON of `store.rows.ref_text`.
+        The images as JSON of `store.rows.ref_text`.
     files
-        If files are sent: the contents by path, or the reason why the driver could not read a file. A worker reads no
+        If files are sent: contents by path, or the reason why the driver could not read a file. The worker reads no
         other files. None if nodes read the files themselves.
     states
         If images are objects of a server: the state of each object when it was listed.
@@ -339,11 +341,11 @@ class PieceSpec:
     states: tuple[str, ...] | None = None
 
 
-def answer_bytes(screen: Callable[[PieceSpec], Sequence[Outcome]], spec: PieceSpec) -> bytes:
-    """Screen a piece in a worker. Returns results as Parquet, a row for each image, or the problem as JSON."""
+def screen_to_bytes(screen: Callable[[PieceSpec], Sequence[Outcome]], spec: PieceSpec) -> bytes:
+    """Screen a piece in a worker. Returns the results as Parquet, a row for each image, or the problem as JSON."""
     try:
         try:
-            return packed(screen(spec), spec.request)
+            return pack_outcomes(screen(spec), spec.request)
         except FieldrayError as error:
             _end_sessions()
             return reason_text(error.reason).encode()
@@ -351,47 +353,43 @@ def answer_bytes(screen: Callable[[PieceSpec], Sequence[Outcome]], spec: PieceSp
         return _FAULT + reason_text(reason("internal", detail=type(error).__name__)).encode()
 
 
-def problem_in(answer: bytes) -> tuple[Reason | None, bool]:
-    """Return the problem in an answer without results (else None), and whether it is a fault of the program.
+def parse_problem(answer: bytes) -> tuple[Reason | None, bool]:
+    """Return the problem in an answer (None if it has results), and whether the problem is a fault of the program.
 
-    An image may cause a fault; other problems belong to the node. Raises ValueError for bytes that are no answer.
+    An image may cause a fault; all other problems belong to the node. Raises ValueError for bytes that are no answer.
     """
     if answer.startswith(_PARQUET):
         return None, False
     return reason_of(answer.removeprefix(_FAULT).decode()), answer.startswith(_FAULT)
 
 
-def most_bytes(images: int) -> int:
-    """The largest valid size in bytes of an answer about a number of images."""
+def max_answer_bytes(images: int) -> int:
+    """Return the largest valid size in bytes of an answer about a number of images."""
     return _MOST_BYTES * (images + 1)
 
 
-def packed(outcomes: Sequence[Outcome], request: ArchiveRequest) -> bytes:
-    """Pack outcomes into a Parquet file. A row has the columns of the store, and the preview images."""
+def pack_outcomes(outcomes: Sequence[Outcome], request: ArchiveRequest) -> bytes:
+    """Return outcomes as a Parquet file, with the columns of the results database and the preview images."""
     own = {"model_sha256": request.model_sha256, "settings_hash": request.settings_hash}
     rows = [{**outcome_columns(each), **own, **_pictures(each)} for each in outcomes]
     return _file(pa.Table.from_pylist(rows, schema=_SCHEMA), request)
 
 
-def unpacked(data: bytes, request: ArchiveRequest) -> tuple[Outcome, ...]:
-    """Read the outcomes of this request, with their previews, from a Parquet file.
-
-    Raises ValueError for other bytes.
-    """
+def unpack_outcomes(data: bytes, request: ArchiveRequest) -> tuple[Outcome, ...]:
+    """Read the outcomes of this request, with previews, from a Parquet file. Raises ValueError for other bytes."""
     try:
         return tuple(_outcome(row, request) for row in _table(data).to_pylist())
-    except (pa.ArrowException, OSError, RecursionError, *NONSENSE) as error:  # OSError: so Arrow calls damage, too
+    except (pa.ArrowException, OSError, RecursionError, *NONSENSE) as error:  # Arrow raises OSError for damage, too
         raise ValueError(f"no results of a piece: {type(error).__name__}") from error
 
 
-def results_of(
+def parse_results(
     refs: Sequence[ImageRef], data: bytes, request: ArchiveRequest, *, hashes: Mapping[Path, str] | None = None
 ) -> tuple[Outcome, ...]:
     """Read the outcomes of exactly these images from a Parquet file, one for each image, in order.
 
-    hashes  the content hashes of files known to the driver
-
-    Raises ValueError for other bytes; for too many bytes before parsing them.
+    `hashes` has the SHA-256 of files that the driver has read. Raises ValueError for invalid bytes. Too many bytes are
+    rejected before parsing.
     """
     try:
         found = pq.ParquetFile(io.BytesIO(data)).metadata
@@ -400,19 +398,21 @@ def results_of(
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"no results of a piece: {type(error).__name__}") from error
     size = max(len(data), sum(group.total_byte_size for group in groups))
-    # Any other encoding may stand for much more than it has bytes.
-    if found.num_rows != len(refs) or size > most_bytes(len(refs)) or not encodings <= {"PLAIN", "RLE"}:
+    # A small file with another encoding may expand to a huge table.
+    if found.num_rows != len(refs) or size > max_answer_bytes(len(refs)) or not encodings <= {"PLAIN", "RLE"}:
         raise ValueError(f"{found.num_rows} results of {size} bytes for {len(refs)} images")
     if (found.metadata or {}).get(_WORK) != request.work.encode():
         raise ValueError("results of other work")
-    outcomes = unpacked(data, request)
+    outcomes = unpack_outcomes(data, request)
     for outcome, ref in zip(outcomes, refs, strict=True):
         _require_result_of(outcome, ref, known=(hashes or {}).get(ref.path, "") if ref.member is None else "")
     return outcomes
 
 
-def replaced_rows(data: bytes, rows: bytes, *, first: int, request: ArchiveRequest) -> bytes:
-    """Replace the rows from `first` on in a Parquet file that was validated before."""
+def replace_rows(data: bytes, rows: bytes, *, first: int, request: ArchiveRequest) -> bytes:
+    """Return a Parquet file with the rows from index `first` on replaced by those of another. Both were validated
+    before.
+    """
     whole, new = _table(data), _table(rows)
     return _file(pa.concat_tables([whole.slice(0, first), new, whole.slice(first + new.num_rows)]), request)
 
@@ -457,13 +457,14 @@ _held: dict[ArchiveRequest, PieceSession] = {}
 
 
 def screen_piece(spec: PieceSpec) -> list[Outcome]:
-    """Screen the images of a piece on this worker. Raises FieldrayError where the node cannot screen."""
+    """Screen the images of a piece on this worker. Raises FieldrayError if the node cannot screen."""
     refs = [ref_of(text) for text in spec.refs]
     if spec.states is not None:
         worker = distributed.get_worker()
         folder = Path(worker.local_directory)
         server, cache = ObjectServer(spec.request.paths[0]), ObjectCache(folder.parent / "objects")
-        worker.metrics = {**worker.metrics, AWAITS_SERVER: lambda _: server.is_awaited}  # whole: it is read meanwhile
+        # The dictionary is replaced and not changed, because another thread reads it.
+        worker.metrics = {**worker.metrics, AWAITS_SERVER: lambda _: server.is_unreachable}
         with (
             tempfile.TemporaryDirectory(prefix="objects-", dir=folder, ignore_cleanup_errors=True) as own,
             ReadAhead(server, cache, refs, spec.states, Path(own)) as ahead,
@@ -474,16 +475,16 @@ def screen_piece(spec: PieceSpec) -> list[Outcome]:
         with tempfile.TemporaryDirectory(prefix="chunk-", dir=folder, ignore_cleanup_errors=True) as own:
             return _session(spec.request).screen(refs, SentFiles(spec.files, Path(own)))
     outcomes = _session(spec.request).screen(refs)
-    if any(isinstance(outcome, Failed) for outcome in outcomes) and (path := lost_path(spec.request)):
+    if any(isinstance(outcome, Failed) for outcome in outcomes) and (path := first_missing_path(spec.request)):
         raise EnvironmentProblem(reason("cluster_no_path", path=path))
     return outcomes
 
 
 def _session(request: ArchiveRequest) -> PieceSession:
-    """Return the open session for this request; a session of another request is closed first."""
+    """Return the open session of a request. A session of another request is closed first."""
     if request not in _held:
         _end_sessions()
-        _held[request] = PieceSession(request, cores=cores_of_worker() or usable_cores())
+        _held[request] = PieceSession(request, cores=worker_cores() or usable_cores())
     return _held[request]
 
 

@@ -1,8 +1,9 @@
-"""Certificates for a cluster, made by one command and copied by hand: a private authority and one pair for each role.
+"""Certificates of a cluster: a private authority, and a certificate with key for each role.
 
-A process with a pair belongs to the cluster: both sides of every connection show a certificate. A node's certificate
-is valid for both sides, a client's only for the driver, so a client cannot pose as a node and receive images. The
-authority's key is used once and not stored, so nobody can make further members; new certificates replace all old ones.
+They are made by one command and copied by hand. A process with a certificate belongs to the cluster, and both sides of
+every connection show one. A node's certificate is valid for both sides. A client's is valid for the driver only, so
+that a client cannot pose as a node and receive images. The authority's key is used once and not stored, so that nobody
+can make more certificates. New certificates replace all old ones.
 """
 
 from __future__ import annotations
@@ -21,24 +22,25 @@ if TYPE_CHECKING:
     from cryptography.x509 import KeyUsage
 
 Role = Literal["node", "client"]
-AUTHORITY: Final = "authority.pem"
-FILES: Final = (AUTHORITY, "node.pem", "node.key", "client.pem", "client.key")
-DAYS: Final = 825
-# A node connects to the scheduler, too, as a client does.
+"""A role in the cluster: a node, or a client that submits work."""
+AUTHORITY_NAME: Final = "authority.pem"
+CERTIFICATE_FILES: Final = (AUTHORITY_NAME, "node.pem", "node.key", "client.pem", "client.key")
+VALID_DAYS: Final = 825
+# A node is also a client, because it connects to the scheduler.
 _USES: Final[Mapping[Role, tuple[str, ...]]] = {"node": ("SERVER_AUTH", "CLIENT_AUTH"), "client": ("CLIENT_AUTH",)}
 _KEY_USES: Final = (
     "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
     "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
 )  # fmt: skip
-_BEFORE: Final = datetime.timedelta(days=1)  # clocks differ
+_BEFORE: Final = datetime.timedelta(days=1)  # certificates are valid from yesterday, because clocks differ
 
 
-def make_certificates(folder: Path, *, days: int = DAYS) -> tuple[Path, ...]:
-    """Write certificates, readable by this user alone, into a folder that has none. Returns their paths.
+def make_certificates(folder: Path, *, days: int = VALID_DAYS) -> tuple[Path, ...]:
+    """Write certificates, readable by this user alone, to a folder without certificates. Returns their paths.
 
     Raises UsageProblem (cluster_certificates_there), StorageProblem.
     """
-    there = [name for name in FILES if (folder / name).exists()]
+    there = [name for name in CERTIFICATE_FILES if (folder / name).exists()]
     if there:
         raise UsageProblem(reason("cluster_certificates_there", folder=folder, name=there[0]))
     contents = _made(days)
@@ -48,27 +50,27 @@ def make_certificates(folder: Path, *, days: int = DAYS) -> tuple[Path, ...]:
             write_new(folder / name, data, mode=PRIVATE)
     except OSError as error:
         raise storage_problem(error, folder) from error
-    return tuple(folder / name for name in FILES)
+    return tuple(folder / name for name in CERTIFICATE_FILES)
 
 
-def pair(folder: Path, role: Role) -> tuple[Path, Path]:
-    """Return the paths of the certificate and the key of a role."""
+def certificate_and_key_paths(folder: Path, role: Role) -> tuple[Path, Path]:
+    """Return the paths of the certificate and of the key of a role."""
     return folder / f"{role}.pem", folder / f"{role}.key"
 
 
 def require_certificates(folder: Path, role: Role) -> datetime.date:
-    """Require valid certificates of a role, readable by this user alone, in a folder. Returns their last day.
+    """Require valid certificates of a role in a folder, readable by this user alone. Returns their last day.
 
     Raises UsageProblem (cluster_certificates, cluster_certificates_expired, cluster_key_open).
     """
     from cryptography import x509
 
-    certificate, key = pair(folder, role)
+    certificate, key = certificate_and_key_paths(folder, role)
     path = folder
     try:
-        for path in (folder / AUTHORITY, certificate, key):
+        for path in (folder / AUTHORITY_NAME, certificate, key):
             path.read_bytes()
-        context = ssl.create_default_context(cafile=str(folder / AUTHORITY))
+        context = ssl.create_default_context(cafile=str(folder / AUTHORITY_NAME))
         path = certificate
         context.load_cert_chain(certificate, key)
         until = x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc
@@ -84,12 +86,17 @@ def require_certificates(folder: Path, role: Role) -> datetime.date:
 
 
 def certificate_text(folder: Path, role: Role) -> str:
-    """Describe the certificates' owner and last day, for a person to compare. Raises as `require_certificates`."""
+    """Return role, authority and last day of the certificates as a text that people can compare.
+
+    Raises as `require_certificates`.
+    """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes
 
     day = require_certificates(folder, role).isoformat()
-    authority = x509.load_pem_x509_certificate((folder / AUTHORITY).read_bytes()).fingerprint(hashes.SHA256()).hex()
+    authority = (
+        x509.load_pem_x509_certificate((folder / AUTHORITY_NAME).read_bytes()).fingerprint(hashes.SHA256()).hex()
+    )
     return f"Certificates in {folder}: of a {role}, of the cluster {authority[:16]}, valid until {day}."
 
 
@@ -100,7 +107,7 @@ def _key_usage(*uses: str) -> KeyUsage:
 
 
 def _made(days: int) -> dict[str, bytes]:
-    """Make the certificates. Returns the files' contents by name. Source: RFC 5280, 4.2.1 for the extensions."""
+    """Make the certificates. Returns the files' contents by name. Extensions follow RFC 5280, 4.2.1."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -134,7 +141,7 @@ def _made(days: int) -> dict[str, bytes]:
         .sign(authority_key, hashes.SHA256())
     )
     encoding = serialization.Encoding.PEM
-    made = {AUTHORITY: authority.public_bytes(encoding)}
+    made = {AUTHORITY_NAME: authority.public_bytes(encoding)}
     for role, uses in _USES.items():
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = (

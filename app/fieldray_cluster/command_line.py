@@ -1,5 +1,6 @@
-"""The commands that this package adds to `fieldray`, and which of them may use the network
-(`fieldray.command_names`).
+"""The commands that this package adds to `fieldray`, and which of them may use the network.
+
+See `fieldray.command_names`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "workflow": "run experiments and sweeps on one computer or a cluster",
 }
 IS_TOOLCHAIN: Final = False
-# Commands of these commands that open a cluster's connections; no other may.
+# Subcommands that connect to a cluster. All others stay offline.
 _CLUSTERED: Final = frozenset(
     {
         ("archive", "screen"),
@@ -36,7 +37,7 @@ def joins_cluster(arguments: Sequence[str]) -> bool:
 
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
-    """Add the commands with all of their options."""
+    """Add the commands with all of their options to a parser."""
     from fieldray_cluster.commands import archive, cluster, workflow
 
     archive.add_to(commands, COMMANDS["archive"])

@@ -1,21 +1,20 @@
 """Connections to a cluster: a Dask client with local processes, or with a scheduler at an address.
 
-Without an address, a scheduler and `workers` processes with one thread each are started on 127.0.0.1 and ended with the
-client. They are this program's own processes, not Dask's `LocalCluster`. Dask's nannies start workers by
-`multiprocessing`, which would run the caller's main module again before the offline guard, and they restart a worker
-that uses much memory. Here a thread restarts a dead process at its old place (`node`).
+Without an address, a scheduler and `workers` processes with one thread each are started on 127.0.0.1, and end with the
+client. They are this program's own processes, not Dask's `LocalCluster`. Dask starts workers by `multiprocessing`,
+which would run the caller's main module before the offline guard, and restarts workers that use much memory. Here a
+thread restarts a dead process (see `node`).
 
 Dask runs any code that a connected client sends, and every user of this computer can reach 127.0.0.1. So local
-processes have certificates of their own, in a folder of this user alone, deleted when the processes end.
+processes have certificates of their own, in a folder of this user alone, which is deleted at the end.
 
-Messages from workers and schedulers to the client are not trusted: Dask pickles them, and a pickle may call any
-function. After opening a client, a process accepts from pickles only plain values and the classes registered by
-`receives`.
+Messages from workers and schedulers are not trusted. Dask pickles them, and a pickle may call any function. After
+opening a client, this process accepts only plain values and the classes named by `allow_pickled_classes`.
 
-A task whose worker died ends with `distributed.KilledWorker` at the first death: the caller counts attempts. If the
-scheduler died, its futures are cancelled or never done: check `is_connected`, leave the block, and open another client.
-Submitted functions must be importable in the scheduler and the workers: functions of `fieldray`. Only a function
-defined inside another function is sent as code.
+A task whose worker died ends with `distributed.KilledWorker` at the first death; the caller counts attempts. Futures of
+a dead scheduler are cancelled or never done. The caller checks `is_connected`, leaves the block, and opens another
+client. Submitted functions must be importable in scheduler and workers. Only a function defined inside another function
+is sent as code.
 """
 
 from __future__ import annotations
@@ -54,47 +53,51 @@ from fieldray_cluster.node import (
     all_versions,
     reach_from_own_address,
     require_own_settings,
-    security,
+    tls_settings,
 )
 
 _ADDRESS: Final = re.compile(r"(?:(tcp|tls)://)?(\[[0-9a-fA-F:.]+\]|[0-9.]+):([0-9]{1,5})")
 _TICK_S: Final = 0.1
 _CLOCKS_S: Final = 120.0
-ANSWER_S: Final = 10.0
-"""How long to wait for the answer of a worker that others need not wait for."""
-State = Callable[..., tuple[float, str]]
-Asked = Future[object]
-# Of them Dask makes its news of results and of workers that died or are gone.
+ANSWER_TIMEOUT_S: Final = 10.0
+"""Seconds to wait for a worker's answer before work goes on without that worker."""
+ProcessState = Callable[..., tuple[float, str]]
+"""Returns the clock of a process (seconds since 1970) and a sentence about its certificate."""
+AnswerFuture = Future[object]
+"""The future of a worker's answer to a question."""
+# Classes in Dask's messages about results and lost workers.
 _received: Final[set[type]] = {
     *(bytes, int, set, deque, defaultdict),
     *(KilledWorker, WorkerState, Status),
 }
 
 
-class NotPlain(TypeError):
-    """A pickle requests something other than a plain value or a registered class."""
+class ForbiddenPickle(TypeError):
+    """A pickle contains something other than plain values and allowed classes."""
 
 
 class _PlainUnpickler(pickle.Unpickler):
+    """Unpickles plain values and allowed classes only."""
+
     def find_class(self, module: str, name: str) -> type:
         for kind in _received:
             if (kind.__module__, kind.__qualname__) == (module, name):
                 return kind
-        raise NotPlain(f"{module}.{name}")
+        raise ForbiddenPickle(f"{module}.{name}")
 
 
-def receives(*kinds: type) -> None:
-    """Let this process receive values of these classes: dataclasses and paths, which run no code."""
+def allow_pickled_classes(*kinds: type) -> None:
+    """Let this process unpickle values of these classes. They must be dataclasses or paths, which run no code."""
     _received.update(kinds)
 
 
 def _plain(data: bytes, *, buffers: Sequence[Any] = ()) -> Any:
-    """Unpickle plain values and registered classes only, in place of Dask's function. Raises NotPlain."""
+    """Unpickle plain values and allowed classes, in place of Dask's function. Raises ForbiddenPickle."""
     return _PlainUnpickler(io.BytesIO(data), buffers=buffers).load()
 
 
 def _plain_error(_: bytes) -> OSError:
-    """Return an OSError in place of the scheduler's pickled error about a worker that it could not ask."""
+    """Return an OSError in place of a pickled error about a worker that the scheduler could not ask."""
     return OSError("a worker could not be asked")
 
 
@@ -105,18 +108,18 @@ class ConnectionSettings:
     Parameters
     ----------
     address
-        `[tcp://|tls://]HOST:PORT` of the scheduler, the host in numbers; None for processes on this computer.
+        `[tcp://|tls://]HOST:PORT` of the scheduler, with a numeric host. None for processes on this computer.
     workers
         Number of processes, 1 or more. With an address, the largest number of workers to wait for.
     certificates
-        The folder of this computer's certificates. None: unencrypted connections if there is an address, else temporary
-        certificates.
+        The folder of this computer's certificates. None for unencrypted connections to an address, and for temporary
+        certificates of local processes.
     role
         The role whose certificate is shown.
     patience_s, worker_patience_s
         Seconds to wait for a scheduler, and then for its first worker.
     needs_worker
-        Whether the client submits work: a cluster without workers, or of another version, is then a problem.
+        Whether the client submits work. If so, a cluster without workers or of another version is a problem.
     """
 
     address: str | None = None
@@ -130,7 +133,7 @@ class ConnectionSettings:
 
 @contextlib.contextmanager
 def open_client(settings: ConnectionSettings) -> Iterator[Client]:
-    """Connect a client to a cluster with at least one worker. Processes started for it end with the block.
+    """Connect a client to a cluster with at least one worker. Local processes end with the block.
 
     Raises UsageProblem (cluster_address, cluster_certificates), EnvironmentProblem (cluster_no_answer,
     cluster_other_scheduler, cluster_no_worker, cluster_node_not_started).
@@ -160,28 +163,28 @@ def full_address(address: str, certificates: Path | None) -> str:
 
 
 def host_of(address: str) -> str:
-    """The host of a full address, in numbers and without brackets."""
+    """Return the numeric host of a full address, without brackets."""
     return address.partition("://")[2].rpartition(":")[0].strip("[]")
 
 
 def is_connected(client: Client) -> bool:
-    """Whether the client is connected to its scheduler. False for good after a loss."""
+    """Return whether the client is connected to its scheduler. A lost connection does not come back."""
     return bool(client.status == "running")
 
 
-def connecting_context(member: Client | Worker) -> ssl.SSLContext | None:
-    """The TLS context for connections of this client or worker; None if they are not encrypted."""
+def client_tls_context(member: Client | Worker) -> ssl.SSLContext | None:
+    """Return the TLS context for connections of a client or worker; None for unencrypted connections."""
     context: ssl.SSLContext | None = member.security.get_connection_args("client").get("ssl_context")
     return context
 
 
-def share_of_cores(workers: int) -> int:
-    """The number of cores, 1 or more, for each of several workers on this computer."""
+def cores_per_worker(workers: int) -> int:
+    """Return the number of cores (1 or more) for each of several workers on this computer."""
     return max(1, round(usable_cores() / workers))
 
 
-def workers_of(client: Client) -> dict[str, Mapping[str, Any]]:
-    """All workers of a cluster, as their scheduler describes them, by address; each has a name.
+def list_workers(client: Client) -> dict[str, Mapping[str, Any]]:
+    """Return all workers of a cluster by address, as the scheduler describes them. Each has a name.
 
     Raises EnvironmentProblem (cluster_node_problem).
     """
@@ -190,21 +193,21 @@ def workers_of(client: Client) -> dict[str, Mapping[str, Any]]:
         return {address: {**worker, "name": str(worker["name"])} for address, worker in found.items()}
 
 
-def said_by(
+def ask_workers(
     workers: Collection[str], client: Client, function: Callable[..., object], *arguments: object
 ) -> dict[str, object]:
-    """Call a function on each of these workers as by `answer_in`; None for a worker that does not answer in some
-    seconds.
+    """Call a function on some workers. Returns their answers by address (see `wait_for_answer`).
 
-    Raises EnvironmentProblem (cluster_node_problem).
+    The answer is None for a worker that does not answer within `ANSWER_TIMEOUT_S`. Raises EnvironmentProblem
+    (cluster_node_problem).
     """
     futures = {address: client.ask(address, function, *arguments) for address in workers}
-    wait(futures.values(), timeout=ANSWER_S)
-    return {address: answer_in(client, future) if future.done() else None for address, future in futures.items()}
+    wait(futures.values(), timeout=ANSWER_TIMEOUT_S)
+    return {address: wait_for_answer(client, future) if future.done() else None for address, future in futures.items()}
 
 
-def answer_in(client: Client, future: Asked) -> object:
-    """Wait for a worker's answer, or the error that ended it; None if neither is known.
+def wait_for_answer(client: Client, future: AnswerFuture) -> object:
+    """Wait for a worker's answer. Returns the answer, or the error that ended it; None if neither is known.
 
     Raises OSError if the scheduler is lost, EnvironmentProblem (cluster_node_problem).
     """
@@ -214,32 +217,32 @@ def answer_in(client: Client, future: Asked) -> object:
 
 @contextlib.contextmanager
 def _making_sense(client: Client) -> Iterator[None]:
-    """Convert errors from invalid data of a scheduler to a problem: Dask does not validate the messages it receives."""
+    """Convert errors from invalid data of a scheduler to a problem. Dask does not validate messages."""
     try:
         yield
-    except NotPlain:
+    except ForbiddenPickle:
         raise
     except NONSENSE as error:
         why = reason("cluster_other_answer").text
         raise EnvironmentProblem(reason("cluster_node_problem", node=client.scheduler.address, detail=why)) from error
 
 
-def node_of(worker: str) -> str:
-    """The node of a worker: its name without the number."""
+def node_name(worker: str) -> str:
+    """Return the name of a worker's node: the worker's name without its number."""
     return worker.rpartition("/")[0] or worker
 
 
-def clock_note(there_s: float, *, here_s: float | None = None) -> Reason | None:
-    """Return a note on another computer's clock (seconds since 1970) that is far from this one's, or None.
+def clock_note(remote_clock_s: float, *, local_clock_s: float | None = None) -> Reason | None:
+    """Return a note if another computer's clock is more than two minutes off; None if it is not.
 
-    Results are correct in spite of a wrong clock.
+    Clocks are in seconds since 1970. A wrong clock does not change results.
     """
-    seconds = round(there_s - (time.time() if here_s is None else here_s))
+    seconds = round(remote_clock_s - (time.time() if local_clock_s is None else local_clock_s))
     return reason("cluster_clock", difference=abs(seconds)) if abs(seconds) > _CLOCKS_S else None
 
 
-def state_here(dask_worker: Any = None, dask_scheduler: Any = None) -> tuple[float, str]:
-    """The state of this process of a cluster: its clock, and a sentence on its certificate."""
+def process_state(dask_worker: Any = None, dask_scheduler: Any = None) -> tuple[float, str]:
+    """Return the clock of this process (seconds since 1970) and a sentence about its certificate."""
     path = (dask_worker or dask_scheduler).security.tls_scheduler_cert
     if not path:
         return time.time(), "no certificate"
@@ -249,43 +252,46 @@ def state_here(dask_worker: Any = None, dask_scheduler: Any = None) -> tuple[flo
         return time.time(), problem.reason.text
 
 
-def scheduler_state(client: Client, state: State = state_here) -> str:
-    """Clock and certificate of the scheduler as a text (see `state_here`)."""
+def scheduler_state(client: Client, state: ProcessState = process_state) -> str:
+    """Return a text about the clock and the certificate of the scheduler.
+
+    `state` is the function that the scheduler runs.
+    """
     began_s = time.time()
     try:
         said: object = client.run_on_scheduler(state)
-    except Exception as error:  # of another version; or it has just gone
+    except Exception as error:  # the scheduler has another version, or was just lost
         said = error
-    return _state_text(said, here_s=(began_s + time.time()) / 2)
+    return _state_text(said, local_clock_s=(began_s + time.time()) / 2)
 
 
-def describe(client: Client, state: State = state_here) -> list[str]:
-    """A line for each worker: its name, address, memory, current work, certificate and clock.
+def describe_cluster(client: Client, state: ProcessState = process_state) -> list[str]:
+    """Return a line for each worker: name, address, memory, current work, certificate and clock.
 
-    state  function that is run in the processes of the cluster
+    `state` is the function that each process runs.
     """
-    workers, began_s = workers_of(client), time.time()
-    said = said_by(workers, client, state)
-    here_s = (began_s + time.time()) / 2
+    workers, began_s = list_workers(client), time.time()
+    said = ask_workers(workers, client, state)
+    local_clock_s = (began_s + time.time()) / 2
     with _making_sense(client):
         lines = [
             f"{worker['name']}  {address}  {worker['metrics'].get('memory', 0) / 2**20:.0f} MB  "
             f"{'working' if worker['metrics'].get('executing') else 'idle'}  "
-            f"{_state_text(said.get(address), here_s=here_s)}"
+            f"{_state_text(said.get(address), local_clock_s=local_clock_s)}"
             for address, worker in sorted(workers.items(), key=lambda item: str(item[1]["name"]))
         ]
     return [f"{client.scheduler.address}: {len(workers)} workers  {scheduler_state(client, state)}", *lines]
 
 
-def _state_text(said: object, *, here_s: float) -> str:
+def _state_text(said: object, *, local_clock_s: float) -> str:
     if not (isinstance(said, tuple | list) and len(said) == 2 and isinstance(said[0], float)):
         return "It does not answer."
-    note = clock_note(said[0], here_s=here_s)
+    note = clock_note(said[0], local_clock_s=local_clock_s)
     return f"{said[1]}  {note.text}" if note else str(said[1])
 
 
 def is_host(text: str) -> bool:
-    """Whether a text is a single numeric IP address."""
+    """Return whether a text is a single numeric IP address."""
     try:
         ipaddress.ip_address(text.strip("[]"))
     except ValueError:
@@ -294,9 +300,10 @@ def is_host(text: str) -> bool:
 
 
 def _started(nodes: NodeGroup, certificates: Path, scratch: Path, *, workers: int) -> str:
+    """Start a local scheduler and its workers. Returns the scheduler's address."""
     folder = str(certificates.absolute())
     scheduler = nodes.add(NodeSettings(role="scheduler", certificates=folder))
-    address, cores = scheduler.address(), share_of_cores(workers)
+    address, cores = scheduler.address(), cores_per_worker(workers)
     for number in range(1, workers + 1):
         nodes.add(
             NodeSettings(
@@ -314,17 +321,16 @@ def _started(nodes: NodeGroup, certificates: Path, scratch: Path, *, workers: in
 class _Client(Client):  # type: ignore[misc]
     """A Dask client that leaves no thread behind if no scheduler answers, and keeps trying to reach a lost one.
 
-    It ignores output and warnings of workers: a warning arrives as a pickle that Dask itself would load.
-
-    asked  questions that workers have not answered yet
+    It ignores output and warnings of workers, because a warning is a pickle that Dask itself would load. `asked` are
+    questions that workers have not answered yet.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        self.asked = set[Asked]()
+        self.asked = set[AnswerFuture]()
         super().__init__(*arguments, **options)
 
-    def ask(self, worker: str, function: Callable[..., object], *arguments: object) -> Asked:
-        """Ask a worker without waiting: a suspended worker may answer in hours, or never."""
+    def ask(self, worker: str, function: Callable[..., object], *arguments: object) -> AnswerFuture:
+        """Ask a worker without waiting. A suspended worker may answer after hours, or never."""
 
         async def answer() -> object:
             said = await self.run(function, *arguments, workers=[worker], on_error="return", asynchronous=True)
@@ -336,32 +342,33 @@ class _Client(Client):  # type: ignore[misc]
         return future
 
     def subscribe_topic(self, topic: str, handler: Any) -> None:
-        """Ignore subscriptions: output and warnings of workers are not received."""
+        """Ignore subscriptions, so that output and warnings of workers are not received."""
 
     def start(self, **options: Any) -> Any:
         try:
             return super().start(**options)
         except BaseException:
             self._loop_runner.stop()
-            self.status = "closed"  # or it would be closed once more as it is deleted, on a loop that has ended
+            self.status = "closed"  # otherwise the destructor would close the client on an ended event loop
             raise
 
     async def _ensure_connected(self, timeout: float | None = None) -> None:
         try:
             await super()._ensure_connected(timeout=timeout)
-        except ValueError as error:  # so Tornado calls a connection that broke before it was encrypted
+        except ValueError as error:  # Tornado's error for a connection that broke before encryption
             raise OSError(str(error)) from error
 
 
 @contextlib.contextmanager
 def _connected(address: str, settings: ConnectionSettings) -> Iterator[Client]:
+    """Connect a client to a scheduler, and close it at the end of the block."""
     require_own_settings(host_of(address))
     distributed.protocol.pickle.loads, distributed.client.loads = _plain, _plain_error
     try:
         reach_from_own_address(host_of(address))
         client = _Client(
             address,
-            security=security(settings.certificates, settings.role),
+            security=tls_settings(settings.certificates, settings.role),
             set_as_default=False,
             timeout=settings.patience_s,
             direct_to_workers=False,
@@ -375,7 +382,7 @@ def _connected(address: str, settings: ConnectionSettings) -> Iterator[Client]:
         yield client
     finally:
         with warnings.catch_warnings(), contextlib.suppress(OSError, TimeoutError):
-            warnings.simplefilter("ignore")  # of futures that nobody waits for any more
+            warnings.simplefilter("ignore")  # warnings about futures that nobody waits for
             for future in tuple(client.asked):
                 future.cancel()
             client.close(timeout=5)
@@ -387,12 +394,12 @@ def _versions_of_scheduler(client: Client, address: str) -> str:
         return str(client.run_on_scheduler(all_versions))
     except (OSError, TimeoutError, CancelledError) as error:
         raise EnvironmentProblem(reason("cluster_no_answer", address=address)) from error
-    except Exception as error:  # so different that it does not even know the question
+    except Exception as error:  # the scheduler's version is so different that it cannot call the function
         return type(error).__name__
 
 
 def require_same_version(address: str, there: str) -> None:
-    """Require that a scheduler has this program's version. Raises EnvironmentProblem (cluster_other_scheduler)."""
+    """Require that a scheduler has this program's versions. Raises EnvironmentProblem (cluster_other_scheduler)."""
     if there != all_versions():
         raise EnvironmentProblem(reason("cluster_other_scheduler", address=address, there=there, here=all_versions()))
 
@@ -400,7 +407,7 @@ def require_same_version(address: str, there: str) -> None:
 def _wait_for_worker(client: Client, address: str, patience_s: float) -> None:
     """Wait for the first worker; others may join later. Raises EnvironmentProblem (cluster_no_worker)."""
     until_s = time.monotonic() + patience_s
-    while not workers_of(client):
+    while not list_workers(client):
         if time.monotonic() > until_s:
             raise EnvironmentProblem(reason("cluster_no_worker", address=address))
         time.sleep(_TICK_S)

@@ -1,12 +1,11 @@
-"""One process of a cluster: Dask's scheduler or one of its workers, with only the features that a cluster needs.
+"""A process of a cluster: Dask's scheduler or one of its workers, with only the features that are needed.
 
-By default, Dask reads settings from files and environment variables that name code to load and addresses to contact. It
-serves web pages, spills memory to disk, and logs the arguments of failed tasks. All of that is disabled: the
-settings are this program's own (`require_own_settings`), nothing is spilled, no image name gets into a log, and no page
-is served.
+By default, Dask reads settings that name code to load and addresses to contact, serves web pages, spills memory to
+disk, and logs arguments of failed tasks. Here all of that is disabled: the settings are this program's own
+(`require_own_settings`), no page is served, nothing is spilled, and no image name gets into a log.
 
-A task whose worker died ends with `distributed.KilledWorker` at once; the scheduler does not retry it
-(`allowed-failures` is 0). The submitter counts attempts. A worker runs one task at a time.
+A task whose worker died ends with `distributed.KilledWorker` at once, because `allowed-failures` is 0. The caller
+counts attempts. A worker runs one task at a time.
 
 `NodeProcess` and `NodeGroup` start such processes on this computer, restart dead ones, and end them together.
 """
@@ -38,11 +37,12 @@ from fieldray.errors import EnvironmentProblem
 from fieldray.offline import reach
 from fieldray.paths import VERSION, python_command
 from fieldray.reasons import reason
-from fieldray_cluster.certificates import AUTHORITY, Role, pair
+from fieldray_cluster.certificates import AUTHORITY_NAME, Role, certificate_and_key_paths
 
-SCHEDULER_ENDED: Final = 3
+SCHEDULER_LOST_EXIT_CODE: Final = 3
+"""Exit code of a worker that lost its scheduler."""
 _LOOPBACK: Final = ("127.0.0.0/8", "::1/128")
-# Dask keeps the last thousand messages for its developers: with what was screened in them, that would be 200 MB.
+# Dask keeps the last thousand messages for debugging. With screening results they would take 200 MB.
 _KEPT_MESSAGES: Final = 1
 _SETTINGS: Final = {
     "distributed.admin.low-level-log-length": _KEPT_MESSAGES,
@@ -60,14 +60,14 @@ _SETTINGS: Final = {
 
 
 class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a process of a cluster at its start.
+    """The settings of a process of a cluster.
 
     Attributes
     ----------
     role
         `scheduler` or `worker`.
     host
-        The process's own address, in numbers.
+        The process's own numeric address.
     port
         The port of a scheduler; 0 for any free port.
     scheduler
@@ -79,11 +79,11 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     certificates
         The folder of the process's certificates; None only if connections are `unencrypted`.
     unencrypted
-        Whether connections have no certificates: then anybody who reaches this process can run any code in it.
+        Whether connections have no certificates. Then everybody who reaches the process can run any code in it.
     scratch
         The folder for a worker's temporary files.
     cores
-        The number of this computer's cores that a worker may use, 0 for all.
+        The number of this computer's cores that a worker may use; 0 for all.
     """
 
     role: str
@@ -103,37 +103,37 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def require_own_settings(*networks: str) -> None:
-    """Set Dask's settings to this program's own, reduce its logging, and allow connections to these networks.
+    """Set Dask's settings to this program's own, reduce its logging, and allow connections to some networks.
 
-    Raises InternetRefused in a process that is not one of a cluster.
+    Raises InternetRefused in a process that does not belong to a cluster.
     """
     dask.config.refresh(paths=[], env={})
     dask.config.set(_SETTINGS)
     for name in ("distributed", "tornado", *logging.root.manager.loggerDict):
-        if name.startswith(("distributed", "tornado")):  # Dask gave some of its loggers levels of their own
+        if name.startswith(("distributed", "tornado")):  # Dask sets levels of single loggers, too
             logging.getLogger(name).setLevel(logging.CRITICAL)
     reach((*_LOOPBACK, *networks))
 
 
 def reach_from_own_address(host: str) -> None:
-    """Allow this process to look up its own address towards a host: Dask looks up both ends of a connection.
+    """Allow this process to resolve its own address towards a host, because Dask resolves both ends of a connection.
 
-    Raises OSError if there is no route to the host.
+    Raises OSError without a route to the host.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as way:
-        way.connect((host, 9))  # nothing is sent
+        way.connect((host, 9))  # finds the own address; a datagram socket sends nothing on connecting
         reach((way.getsockname()[0],))
 
 
-def security(certificates: Path | None, role: Role = "node") -> Security | None:
+def tls_settings(certificates: Path | None, role: Role = "node") -> Security | None:
     """Return Dask's settings for mutual TLS with the cluster's certificates; None without certificates."""
     if certificates is None:
         return None
-    certificate, key = map(str, pair(certificates, role))
+    certificate, key = map(str, certificate_and_key_paths(certificates, role))
     return Security(
         require_encryption=True,
-        tls_ca_file=str(certificates / AUTHORITY),
+        tls_ca_file=str(certificates / AUTHORITY_NAME),
         **{f"tls_{kind}_cert": certificate for kind in ("client", "scheduler", "worker")},
         **{f"tls_{kind}_key": key for kind in ("client", "scheduler", "worker")},
     )
@@ -151,26 +151,26 @@ class _SilentScheduler(_Silent, Scheduler):  # type: ignore[misc]
 
 
 class _SilentWorker(_Silent, Worker):  # type: ignore[misc]
-    """A Dask worker that records whether it was stopped or lost its scheduler, and its share of the cores."""
+    """A Dask worker that records why it ended (stopped, or scheduler lost), and its number of cores."""
 
     reason_of_end = ""
     cores = 0
 
     async def close(self, *arguments: Any, **options: Any) -> Any:
-        """Close as Dask does, but without waiting for a running task, which ends with this process."""
+        """Close as Dask does, without waiting for a running task, which ends with this process."""
         self.reason_of_end = self.reason_of_end or str(options.get("reason", ""))
         return await super().close(*arguments, **{**options, "executor_wait": False})
 
 
 async def serve(settings: NodeSettings, *, say: Callable[[str], None], stop: asyncio.Event) -> int:
-    """Run a scheduler or worker until it is stopped. Returns the exit code, `SCHEDULER_ENDED` after losing a scheduler.
+    """Run a scheduler or worker until it is stopped. Returns the exit code.
 
-    say   receives the address once others can connect
-    Raises OSError if the address is not available, TimeoutError if no scheduler answers.
+    The exit code of a worker that lost its scheduler is `SCHEDULER_LOST_EXIT_CODE`. `say` receives the address once
+    others can connect. Raises OSError if the address is not available, TimeoutError if no scheduler answers.
     """
     require_own_settings(*settings.networks)
     certificates = Path(settings.certificates) if settings.certificates else None
-    encryption = security(certificates)
+    encryption = tls_settings(certificates)
     protocol = "tls" if encryption else "tcp"
     server: Scheduler | Worker
     if settings.role == "scheduler":
@@ -197,16 +197,17 @@ async def serve(settings: NodeSettings, *, say: Callable[[str], None], stop: asy
         await asyncio.wait((ended, stopped), return_when=asyncio.FIRST_COMPLETED)
         for task in (ended, stopped):
             task.cancel()
-    if settings.role == "worker":  # with the files that were sent, where a task had not come to its end
+    if settings.role == "worker":  # an interrupted task leaves the files that were sent to it
         shutil.rmtree(server.local_directory, ignore_errors=True)
     was_lost = "connection-broken" in getattr(server, "reason_of_end", "") and not stop.is_set()
-    return SCHEDULER_ENDED if was_lost else 0
+    return SCHEDULER_LOST_EXIT_CODE if was_lost else 0
 
 
 def run_until_input_ends(settings: NodeSettings) -> int:
-    """Run `serve` as a child process, which prints its address to standard output.
+    """Run `serve` as a child process, and print the address to standard output.
 
-    The process ends at once when its input closes, also during a task. Child processes of the task end with it.
+    The process ends at once when its standard input closes, also during a task. Child processes of the task end with
+    it.
     """
 
     async def run() -> int:
@@ -216,19 +217,20 @@ def run_until_input_ends(settings: NodeSettings) -> int:
 
     code = asyncio.run(run())
     sys.stdout.flush()
-    os._exit(code)  # a task's thread would keep the process
+    os._exit(code)  # the thread of a task would keep the process alive
 
 
 def _wait_for_end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    """Wait until standard input closes, stop the server, and end the process after five seconds."""
     while os.read(0, 4096):
         pass
     loop.call_soon_threadsafe(stop.set)
     time.sleep(_GRACE_S)
-    os._exit(0)  # it waits for a scheduler that is gone, too
+    os._exit(0)  # a worker may wait for a lost scheduler
 
 
-def cores_of_worker() -> int:
-    """Return the number of cores for the worker that runs this task, 0 for all cores."""
+def worker_cores() -> int:
+    """Return the number of cores of the worker that runs this task; 0 for all cores."""
     return int(getattr(distributed.get_worker(), "cores", 0))
 
 
@@ -249,9 +251,9 @@ log = logging.getLogger(__name__)
 
 
 class NodeProcess:
-    """A cluster process that a thread restarts when it dies, until `close`. A stopped worker is not restarted.
+    """A cluster process that is restarted when it dies, until `close`. A stopped worker is not restarted.
 
-    warn  receives a line when the process had to be restarted
+    `warn` receives a line when the process was restarted.
     """
 
     def __init__(self, settings: NodeSettings, *, warn: Callable[[str], None] = log.warning) -> None:
@@ -268,7 +270,7 @@ class NodeProcess:
 
     @property
     def pid(self) -> int | None:
-        """Return the id of the process that runs now, None while none does."""
+        """The id of the current process; None while none runs."""
         return self._process.pid if self._process else None
 
     def wait(self, timeout_s: float) -> bool:
@@ -277,7 +279,9 @@ class NodeProcess:
             return self._changed.wait_for(lambda: self._is_over, timeout_s)
 
     def address(self, timeout_s: float = 60.0) -> str:
-        """The address of the process. Waits until it is known. Raises EnvironmentProblem (cluster_node_not_started)."""
+        """Return the address of the process, after waiting for it. Raises EnvironmentProblem
+        (cluster_node_not_started).
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._address or self._is_over, timeout_s)
             if not self._address:
@@ -285,7 +289,7 @@ class NodeProcess:
             return self._address
 
     def close(self) -> None:
-        """End the process: orderly, or by force if that takes too long."""
+        """End the process: gracefully, or by force after five seconds."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -299,13 +303,14 @@ class NodeProcess:
         self._thread.join()
 
     def _keep(self) -> None:
+        """Run the process, and run it again after growing pauses until it is closed or was stopped."""
         delay_s = _FIRST_DELAY_S
         try:
             while not self._is_closed:
                 began_s = time.monotonic()
                 code = self._run_once()
                 if code == 0 or (not self._address and code > 0):
-                    return  # told to end, or it cannot begin; one that was killed before it began begins again
+                    return  # stopped, or it cannot start; a process killed during its start is started again
                 if time.monotonic() - began_s > _LONGEST_DELAY_S:
                     delay_s = _FIRST_DELAY_S
                 with self._changed:
@@ -331,7 +336,7 @@ class NodeProcess:
                     stdout=subprocess.PIPE,
                     stderr=said,
                     text=True,
-                    start_new_session=sys.platform != "win32",  # a Ctrl-C is for the driver, which ends it in order
+                    start_new_session=sys.platform != "win32",  # Ctrl-C goes to the driver only, which ends the process
                 )
             with self._process as process:
                 self._note_address(cast("IO[str]", process.stdout).readline().strip())
@@ -342,7 +347,7 @@ class NodeProcess:
 
     def _note_address(self, line: str) -> None:
         if line and self._settings.role == "scheduler" and not self._settings.port:
-            port = int(line.rpartition(":")[2])  # the next one has to be found at the same place
+            port = int(line.rpartition(":")[2])  # a restarted scheduler must have the port of the first one
             self._settings = msgspec.structs.replace(self._settings, port=port)
         with self._changed:
             self._address = line or self._address
@@ -357,8 +362,8 @@ def _last_lines(said: IO[bytes]) -> str:
 
 
 class NodeGroup(contextlib.ExitStack):
-    """Several processes that are ended together, the last one first."""
+    """Several processes that are ended together, in reverse order."""
 
     def add(self, settings: NodeSettings, *, warn: Callable[[str], None] = log.warning) -> NodeProcess:
-        """Start one more process."""
+        """Start another process."""
         return self.enter_context(contextlib.closing(NodeProcess(settings, warn=warn)))

@@ -1,4 +1,4 @@
-"""Entry point of a cluster process: `fieldray_cluster.node_main SETTINGS`, with the settings as JSON."""
+"""The entry point of a cluster process: `fieldray_cluster.node_main SETTINGS`, with the settings as JSON."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from fieldray.offline import stay_offline
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the scheduler or a worker until the input closes. Returns the exit code."""
+    """Run a scheduler or a worker until standard input closes. Returns the exit code."""
     stay_offline(joins_cluster=True)
     from fieldray.typed_json import decoded
-    from fieldray_cluster.node import NodeSettings, run_until_input_ends  # nothing that the guard has not seen
+    from fieldray_cluster.node import NodeSettings, run_until_input_ends  # imported after the offline guard
 
     text = (sys.argv[1:] if arguments is None else arguments)[0]
     return run_until_input_ends(decoded(text, NodeSettings))

@@ -1,14 +1,14 @@
 """The server of an object address: an S3 bucket, or folders on an HTTP or SFTP server.
 
-An object is requested by its exact name, never by an address that a library parses again: `a.png?versionId=1`,
-`a.png/` and `a.png` are three objects. It is identified by its name and its state (size and tag) when it was listed.
-Only the server of the address is contacted, with the credentials of the user's own configuration.
+An object is requested by its exact name, and no library parses its address again: `a.png?versionId=1`, `a.png/` and
+`a.png` are three objects. An object is identified by its name and its state (size and tag) when it was listed. Only the
+server of the address is contacted, with the credentials of the user's configuration.
 
-After a failure the server is asked for something else. If it answers, the object is at fault and its image fails. If it
-does not, the server is waited for.
+After a failure the server is asked for something else. If it answers, the object is at fault and its image fails. If
+not, the program waits for the server.
 
-fsspec supports more protocols. The supported ones name their server in the address or by their endpoint, contact no
-other server, give size and tag, and report a folder that cannot be listed (fsspec's FTP returns an empty list).
+fsspec supports more protocols. The supported ones name their server in the address or endpoint, contact no other
+server, give size and tag, and report a folder that cannot be listed (fsspec's FTP returns an empty list).
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ from fieldray.reasons import reason
 
 _ADDRESS: Final = re.compile(r"[a-z][a-z0-9+.:-]+://.+", re.DOTALL)
 _WEB: Final = ("http", "https")
-MOST_BYTES: Final = 2**31
+MAX_OBJECT_BYTES: Final = 2**31
+"""Largest size of an object."""
 _BLOCK_BYTES: Final = 2**22
 _PAGE: Final = 1000
 _PATIENCE_S: Final = 300.0
@@ -52,20 +53,20 @@ _SILENCE_S: Final = 60.0
 _OF_STATUS: Final = {401: PermissionError(), 403: PermissionError(), 404: FileNotFoundError(), 410: FileNotFoundError()}
 
 Result = TypeVar("Result")
-Listed = tuple[str, str]
-"""The address of an object and its state, "" where the list does not tell it."""
+ListedObject = tuple[str, str]
+"""The address of an object, and its state ("" if the list does not contain it)."""
 
 
 # ---- addresses
 
 
 def is_address(text: str) -> bool:
-    """Whether a text is the address of objects on a server, not a path of this computer."""
+    """Return whether a text is the address of objects on a server, not a path on this computer."""
     return _ADDRESS.fullmatch(text) is not None
 
 
-def address_path(address: str) -> Path:
-    """The path that names an object in results: unique for its address, with unquoted names."""
+def address_to_path(address: str) -> Path:
+    """Return the path that stands for an object in results. It is unique for its address and has unquoted names."""
     protocol, _, rest = address.partition("://")
     host, *names = rest.split("/")
     if protocol in _WEB:
@@ -73,8 +74,8 @@ def address_path(address: str) -> Path:
     return Path(f"{protocol}:/" + "/".join(map(_as_part, (host, *names))))
 
 
-def address_of(path: Path) -> str:
-    """The address of a path: the inverse of `address_path`. HTTP names are quoted in one way."""
+def path_to_address(path: Path) -> str:
+    """Return the address of a path of `address_to_path`. Names in HTTP addresses are quoted."""
     protocol, *parts = path.as_posix().split("/")
     host, *names = ("" if part == "%" else unquote(part) for part in parts)
     if protocol.removesuffix(":") in _WEB:
@@ -91,7 +92,7 @@ def _plain(name: str) -> str:
 
 
 def _as_part(name: str) -> str:
-    """Escape a name as one part of a path."""
+    """Escape a name so that it is one part of a path."""
     for each in "%\\/\0":
         name = name.replace(each, f"%{ord(each):02X}")
     return "%" if not name else name.replace(".", "%2E") if name in (".", "..") else name
@@ -103,27 +104,31 @@ def _as_part(name: str) -> str:
 class ObjectServer:
     """The server of an address. Thread-safe.
 
-    patience_s  seconds for which the server may be unreachable
-    most_bytes  largest size of an object
+    `is_unreachable` is True while the program waits for the server.
 
-    `is_awaited` is True while the server is unreachable and waited for.
+    Parameters
+    ----------
+    patience_s
+        Seconds for which the server may be unreachable.
+    max_bytes
+        Largest size of an object.
 
     Raises UsageProblem (archive_no_protocol, archive_no_library, archive_password), EnvironmentProblem for an invalid
     configuration, InternetRefused in a process that may not use the network.
     """
 
-    def __init__(self, address: str, *, patience_s: float = _PATIENCE_S, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, address: str, *, patience_s: float = _PATIENCE_S, max_bytes: int = MAX_OBJECT_BYTES) -> None:
         protocol, _, rest = address.partition("://")
-        self.address: Final = address_of(address_path(address.rstrip("/")))
-        self._patience_s, self._most_bytes = patience_s, most_bytes
-        self.is_awaited = False
+        self.address: Final = path_to_address(address_to_path(address.rstrip("/")))
+        self._patience_s, self._most_bytes = patience_s, max_bytes
+        self.is_unreachable = False
         self._awaited_s = -math.inf
         if not (kind := _KINDS.get(protocol)):
             raise UsageProblem(reason("archive_no_protocol", address=address))
         if kind is not _Bucket and ":" in rest.partition("/")[0].rpartition("@")[0]:
             raise UsageProblem(reason("archive_password", protocol=protocol))
         if sys.platform == "win32":
-            reach(("127.0.0.0/8",))  # an event loop talks to itself over it
+            reach(("127.0.0.0/8",))  # an event loop on Windows uses a local connection to itself
         try:
             self._client = kind(self.address)
             for host in self._client.hosts():
@@ -132,22 +137,22 @@ class ObjectServer:
             raise UsageProblem(reason("archive_no_library", address=address, detail=str(error))) from error
         except InternetRefused:
             raise
-        except Exception as error:  # the user's configuration may say anything
+        except Exception as error:  # an invalid configuration may raise anything
             raise self._gone(error) from error
 
-    def listed(self) -> Iterator[Listed]:
+    def iterate_objects(self) -> Iterator[ListedObject]:
         """Yield all objects, page by page.
 
         Raises UsageProblem (nothing_to_screen), EnvironmentProblem (archive_not_listed, archive_server_gone).
         """
         left, patience_s = [""], 0.0
-        own = len(address_path(self.address).parts)
+        own = len(address_to_path(self.address).parts)
         try:
             while left:
                 page = functools.partial(self._client.page, left.pop())
                 found, further = self._insisted(page, patience_s=patience_s)
                 for address, state in found:
-                    if not any(map(is_system_name, address_path(address).parts[own:])):
+                    if not any(map(is_system_name, address_to_path(address).parts[own:])):
                         yield address, state
                 left += reversed(further)
                 patience_s = self._patience_s
@@ -156,17 +161,16 @@ class ObjectServer:
                 raise UsageProblem(reason("nothing_to_screen", path=self.address)) from problem
             raise EnvironmentProblem(reason("archive_not_listed", address=self.address)) from problem
 
-    def beginning(self, address: str, state: str, most_bytes: int) -> tuple[bytes, str]:
-        """Read the first bytes of an object.
+    def read_beginning(self, address: str, state: str, max_bytes: int) -> tuple[bytes, str]:
+        """Read the first bytes of an object. Returns the bytes, and the state of the object.
 
-        Returns the bytes and the object's state. An empty `state` accepts any state.
-
-        Raises Unreadable for this object, as `copy`, EnvironmentProblem (archive_server_gone).
+        An empty `state` accepts any state. Raises Unreadable for this object (see `download`), EnvironmentProblem
+        (archive_server_gone).
         """
 
         def attempt() -> tuple[bytes, str]:
-            with self._opened(address, state, most_bytes) as (stream, now):
-                data, wanted = bytearray(), min(most_bytes, _size_of(now))
+            with self._opened(address, state, max_bytes) as (stream, now):
+                data, wanted = bytearray(), min(max_bytes, _size_of(now))
                 while len(data) < wanted and (part := stream.read(wanted - len(data))):
                     data += part
             if len(data) != wanted:
@@ -175,7 +179,7 @@ class ObjectServer:
 
         return self._insisted(attempt)
 
-    def copy(self, address: str, state: str, target: Path) -> int:
+    def download(self, address: str, state: str, target: Path) -> int:
         """Write an object to a file, in blocks. Returns its size in bytes. An empty `state` accepts any state.
 
         Raises Unreadable (missing, no_permission, unreadable, archive_object_changed, archive_object_large,
@@ -205,7 +209,7 @@ class ObjectServer:
     @contextlib.contextmanager
     def _opened(self, address: str, state: str, most_bytes: int | None) -> Iterator[tuple[Any, str]]:
         """Open an object, or its first `most_bytes`, and check that its state is the expected one."""
-        if state and not _size_of(state) and self._client.answers_at_once:  # of no bytes there is no beginning
+        if state and not _size_of(state) and self._client.answers_at_once:  # an empty object has no byte range
             most_bytes = None
         with self._client.opened(address, most_bytes) as (stream, now):
             if not now:
@@ -215,14 +219,14 @@ class ObjectServer:
             yield stream, now
 
     def _insisted(self, attempt: Callable[[], Result], *, patience_s: float | None = None) -> Result:
-        """Repeat an attempt until the server answers, and return the attempt's result."""
+        """Repeat an attempt until the server answers, and return the result."""
         until_s = time.monotonic() + (self._patience_s if patience_s is None else patience_s)
         tries = 0
         while True:
             began_s = time.monotonic()
             try:
                 result = attempt()
-                self.is_awaited = False
+                self.is_unreachable = False
                 return result
             except FieldrayError:
                 raise
@@ -234,8 +238,8 @@ class ObjectServer:
                     self._awaited_s = time.monotonic()
                     if self._awaited_s > until_s:
                         raise self._gone(error) from problem
-                    self.is_awaited = True
-                elif self._awaited_s < began_s or began_s > until_s:  # for no thread was the server gone meanwhile
+                    self.is_unreachable = True
+                elif self._awaited_s < began_s or began_s > until_s:  # the server was reachable for all threads
                     tries += 1
                     if tries == _TRIES:
                         raise Unreadable(reason("unreadable", detail=_text(error))) from problem
@@ -250,7 +254,7 @@ class ObjectServer:
         return True
 
     def _cause(self, error: Exception) -> Exception:
-        """Return the real cause of a failure; fsspec reports every HTTP failure as a missing file."""
+        """Return the cause of a failure. fsspec reports every HTTP failure as a missing file."""
         if isinstance(self._client, _Web) and isinstance(error, FileNotFoundError):
             error = cast("Exception", error.__cause__ or error)
         return _OF_STATUS.get(getattr(error, "status", 0), error)
@@ -264,7 +268,7 @@ def _text(error: Exception) -> str:
 
 
 def _state(size: int | None, tag: object) -> str:
-    """Format size and tag as a state; empty if the server does not give both."""
+    """Return size and tag as a state; "" if the server does not give both."""
     return f"{size} {tag}" if tag and size is not None else ""
 
 
@@ -272,21 +276,18 @@ def _size_of(state: str) -> int:
     return int(state.partition(" ")[0])
 
 
-# ---- what the servers of a protocol are asked
-
-
-# Each of the three is asked by one or two requests, and raises whatever its library does:
-#
-#     answers_at_once    whether an answer is of one state of an object, and a list tells that
-#     hosts              the hosts that are to be reached
-#     page               objects of the archive from a place on, first from "", and further places
-#     opened             an object and its state; of the first bytes where no more are wanted
-#     state              of an object
-#     ask_anything       whatever shows whether the server is there
+# ---- the requests of each protocol
+# The three classes have these members. A method sends one or two requests, and raises its library's exceptions:
+#     answers_at_once    whether an answer belongs to one state of an object, and lists contain the states
+#     hosts              return the hosts to contact
+#     page               return objects from a position on (first "") and further positions
+#     opened             open an object, or its first bytes; yield stream and state
+#     state              return the state of an object
+#     ask_anything       send a request that shows whether the server is reachable
 
 
 class _Bucket:
-    """A bucket of S3; every request names bucket and key."""
+    """An S3 bucket. Every request names bucket and key."""
 
     answers_at_once = True
 
@@ -295,7 +296,7 @@ class _Bucket:
         self._bucket, _, self._prefix = rest.partition("/")
         self._address, self._top = address, f"{protocol}://{self._bucket}"
         self._files: Any = fsspec.get_filesystem_class("s3")(use_listings_cache=False)
-        self._files.retries = 1  # those of botocore are left, and `_insisted`
+        self._files.retries = 1  # botocore and `_insisted` retry as well
 
     def _ask(self, request: str, **query: object) -> dict[str, Any]:
         found: dict[str, Any] = self._files.call_s3(request, Bucket=self._bucket, **query)
@@ -310,17 +311,17 @@ class _Bucket:
             return {str(ipaddress.ip_address(host))}
         return {host, f"{self._bucket}.{host}"}
 
-    def page(self, place: str) -> tuple[list[Listed], list[str]]:
+    def page(self, place: str) -> tuple[list[ListedObject], list[str]]:
         start = f"{self._prefix}/" if self._prefix else ""
         mark = {"ContinuationToken": place} if place else {}
         page = self._ask("list_objects_v2", Prefix=start, MaxKeys=_PAGE, **mark)
         listed = page.get("Contents", ())
-        if start and not listed and not place:  # perhaps it is one object
+        if start and not listed and not place:  # the address may be a single object
             return [(self._address, self.state(self._address))], []
         found = [
             (f"{self._top}/{each['Key']}", _state(each["Size"], each.get("ETag")))
             for each in listed
-            if each["Size"] or not each["Key"].endswith("/")  # else it stands for a folder
+            if each["Size"] or not each["Key"].endswith("/")  # an empty object with this name stands for a folder
         ]
         return found, list(filter(None, [page.get("NextContinuationToken")]))
 
@@ -352,7 +353,7 @@ class _Bucket:
 
 
 class _Web:
-    """Files of an HTTP server whose pages list their folder; every name is quoted and requested exactly."""
+    """Files of an HTTP server whose pages list their folder. Every name is quoted and requested exactly."""
 
     answers_at_once = False
 
@@ -364,7 +365,7 @@ class _Web:
     def hosts(self) -> set[str]:
         return {urlsplit(self._address).hostname or ""} - {""}
 
-    def page(self, place: str) -> tuple[list[Listed], list[str]]:
+    def page(self, place: str) -> tuple[list[ListedObject], list[str]]:
         """List a folder. A page that is not HTML, or a top page without links, is an object."""
         links = sync(self._files.loop, self._links, place or self._address)
         folder = f"{(place or self._address).rstrip('/')}/"
@@ -396,7 +397,7 @@ class _Web:
     @contextlib.contextmanager
     def opened(self, address: str, most_bytes: int | None) -> Iterator[tuple[Any, str]]:
         found = self._files.info(address)
-        if not found["size"]:  # fsspec would ask for its size once more
+        if not found["size"]:  # fsspec would request the size again
             yield io.BytesIO(), self._state_of(found)
             return
         options = {"block_size": most_bytes or 0, "cache_type": "none", "size": found["size"]}
@@ -426,7 +427,7 @@ class _Page(HTMLParser):
 
 
 class _Ssh:
-    """Folders of an SFTP server; a path is sent unchanged. Each thread has its own connection."""
+    """Folders of an SFTP server. A path is sent unchanged, and each thread has its own connection."""
 
     answers_at_once = False
 
@@ -447,7 +448,7 @@ class _Ssh:
     def hosts(self) -> set[str]:
         return {urlsplit(self._address).hostname or ""} - {""}
 
-    def page(self, place: str) -> tuple[list[Listed], list[str]]:
+    def page(self, place: str) -> tuple[list[ListedObject], list[str]]:
         folder = place or self._address
         if not place and not stat.S_ISDIR(self._files.stat(self._path(folder)).st_mode):
             return [(folder, "")], []
@@ -471,7 +472,7 @@ class _Ssh:
 
 
 def _names_in(files: Any, folder: bytes) -> Iterator[tuple[str, int]]:
-    """Yield the names in an SFTP folder, with their modes; paramiko's own listing stops at a name that is not UTF-8."""
+    """Yield the names in an SFTP folder with their modes. paramiko's own listing stops at a name that is not UTF-8."""
     from paramiko.sftp import CMD_CLOSE, CMD_OPENDIR, CMD_READDIR
     from paramiko.sftp_attr import SFTPAttributes
 
@@ -488,7 +489,7 @@ def _names_in(files: Any, folder: bytes) -> Iterator[tuple[str, int]]:
 
 
 def _connected_by_ssh(address: str) -> Any:
-    """Connect to an SFTP server whose key is in the user's `known_hosts`; fsspec alone would accept any key."""
+    """Connect to an SFTP server whose key is in the user's `known_hosts`. fsspec alone would accept any key."""
     import paramiko
     from fsspec.implementations.sftp import SFTPFileSystem
 

@@ -1,8 +1,8 @@
-"""Archives whose images are objects on a server: listing the images and fetching the objects.
+"""Archives whose images are objects on a server: listing the images, and downloading the objects.
 
-The driver lists the objects page by page and fetches the beginning of each; an offline process looks for images in the
-beginning. A worker downloads the objects of its piece to files, some ahead of the image being screened; offline
-processes read the files. Downloads stay in a cache of limited size that the workers of a computer share.
+The driver lists the objects page by page and reads the beginning of each, in which an offline process looks for images.
+A worker downloads the objects of its piece to files, some ahead of the image being screened. Offline processes read the
+files. Downloads stay in a cache of limited size that all workers of a computer share.
 """
 
 from __future__ import annotations
@@ -27,38 +27,49 @@ from fieldray.errors import InputProblem, Unreadable
 from fieldray.imaging.beginning import Beginning, Identify
 from fieldray.imaging.discover import Members
 from fieldray.imaging.identify import failed_ref
-from fieldray_cluster.object_server import MOST_BYTES, Listed, ObjectServer, address_of, address_path
+from fieldray_cluster.object_server import (
+    MAX_OBJECT_BYTES,
+    ListedObject,
+    ObjectServer,
+    address_to_path,
+    path_to_address,
+)
 
-_HEAD_BYTES: Final = 2**16  # of an object, as long as only its header is wanted
+_HEAD_BYTES: Final = 2**16  # first part of an object that is read for its header
 _LONGER: Final = 16
 _MOST_HEAD_BYTES: Final = 2**26
 _PAGE: Final = 1000
 _STREAMS: Final = 8
-_AHEAD: Final = 16  # objects that are here, or on their way, before their images are screened
+_AHEAD: Final = 16  # objects that are downloaded, or being downloaded, before their images are screened
 
 
-# ---- which images there are
+# ---- listing of the images
 
 
 def list_objects(
     server: ObjectServer, folder: Path, *, members: Members, identify: Identify
 ) -> Iterator[tuple[ImageRef, str]]:
-    """List every image of the objects, with the state of its object. A DICOMDIR is skipped: its files are listed too.
+    """Yield every image of the objects on a server, with the state of its object.
 
-    folder    temporary folder for a zip file while its members are listed
-    members   lists a zip file
-    identify  looks for images in the beginning of an object
+    A DICOMDIR is skipped, because its files are listed too. Raises as `ObjectServer.iterate_objects`.
 
-    Raises as `ObjectServer.listed`.
+    Parameters
+    ----------
+    folder
+        Temporary folder for a zip file while its members are listed.
+    members
+        Lists the members of a zip file.
+    identify
+        Looks for images in the beginning of an object.
     """
 
-    def look(listed: Listed) -> tuple[list[ImageRef], str, bool]:
+    def look(listed: ListedObject) -> tuple[list[ImageRef], str, bool]:
         """Return the images of an object, its state, and whether it is a zip file."""
         address, state = listed
-        ref, length = ImageRef(path=address_path(address)), _HEAD_BYTES
+        ref, length = ImageRef(path=address_to_path(address)), _HEAD_BYTES
         try:
             while length <= _MOST_HEAD_BYTES:
-                data, state = server.beginning(address, state, length)
+                data, state = server.read_beginning(address, state, length)
                 size_bytes = int(state.partition(" ")[0])
                 try:
                     beginning = Beginning(ref=ref, data=np.frombuffer(data, np.uint8), size_bytes=size_bytes)
@@ -70,10 +81,10 @@ def list_objects(
                 length *= _LONGER
         except Unreadable:
             pass
-        return [ref], state, False  # whoever is to screen it will see
+        return [ref], state, False  # screening the object will report its problem
 
     with ThreadPoolExecutor(_STREAMS, thread_name_prefix="listing") as threads:
-        objects = server.listed()
+        objects = server.iterate_objects()
         while page := tuple(itertools.islice(objects, _PAGE)):
             for (address, _), (found, state, is_zip) in zip(page, threads.map(look, page), strict=True):
                 refs = _members(server, members, address, state, folder / "zip") if is_zip else found
@@ -81,9 +92,9 @@ def list_objects(
 
 
 def _members(server: ObjectServer, members: Members, address: str, state: str, target: Path) -> Iterator[ImageRef]:
-    ref = ImageRef(path=address_path(address))
+    ref = ImageRef(path=address_to_path(address))
     try:
-        server.copy(address, state, target)
+        server.download(address, state, target)
         yield from (replace(each, path=ref.path) for each in members(replace(ref, path=target)))
     except InputProblem as problem:
         yield failed_ref(ref, problem)
@@ -91,30 +102,30 @@ def _members(server: ObjectServer, members: Members, address: str, state: str, t
         target.unlink(missing_ok=True)
 
 
-# ---- objects as files of this computer
+# ---- download of objects to files
 
 
 class ObjectCache:
-    """Downloaded objects shared by all workers of this computer; each worker links the ones that it uses.
+    """Downloaded objects in a folder that all workers of this computer share. A worker links the ones that it uses.
 
     The least recently used objects are deleted first.
     """
 
-    def __init__(self, folder: Path, *, limit_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, folder: Path, *, limit_bytes: int = MAX_OBJECT_BYTES) -> None:
         self._folder, self._limit_bytes = folder, limit_bytes
         self._added, self._lock = 0, threading.Lock()
         folder.mkdir(exist_ok=True)
 
-    def bring(self, server: ObjectServer, address: str, state: str, target: Path) -> None:
-        """Provide the object as the file `target`, from the cache or the server. Raises as `ObjectServer.copy`."""
+    def fetch(self, server: ObjectServer, address: str, state: str, target: Path) -> None:
+        """Provide an object as the file `target`, from the cache or the server. Raises as `ObjectServer.download`."""
         kept = self._folder / hashlib.sha256(f"{address}\n{state}".encode(errors="surrogateescape")).hexdigest()
         try:
             os.link(kept, target)
             os.utime(target)
         except OSError:
-            size = server.copy(address, state, target)
+            size = server.download(address, state, target)
             if state:
-                with contextlib.suppress(OSError):  # a disk may know no links; another worker may have brought it, too
+                with contextlib.suppress(OSError):  # a disk without links, or another worker downloaded it too
                     os.link(target, kept)
                     self._count(size)
 
@@ -124,7 +135,7 @@ class ObjectCache:
             if self._added < self._limit_bytes // 16:
                 return
             self._added = 0
-        with contextlib.suppress(OSError):  # another worker tidies up as well
+        with contextlib.suppress(OSError):  # another worker may delete files as well
             found = [(path.stat(), path) for path in self._folder.iterdir()]
             kept = sorted((each.st_mtime_ns, each.st_size, path) for each, path in found if each.st_nlink == 1)
             total = sum(size_bytes for _, size_bytes, _ in kept)
@@ -155,8 +166,8 @@ class ReadAhead:
         self._is_over = True
         self._room.release()
         self._threads.shutdown(cancel_futures=True)
-        self._server.is_awaited = False
-        for future in self._coming.values():  # whoever waits for one ends
+        self._server.is_unreachable = False
+        for future in self._coming.values():  # threads that wait for an object stop waiting
             future.cancel()
 
     def _feed(self, states: dict[Path, str], folder: Path) -> None:
@@ -169,30 +180,30 @@ class ReadAhead:
 
     def _bring(self, path: Path, state: str, target: Path, future: Future[Path]) -> None:
         try:
-            self._cache.bring(self._server, address_of(path), state, target)
+            self._cache.fetch(self._server, path_to_address(path), state, target)
         except Exception as error:
-            target.unlink(missing_ok=True)  # what came of it
+            target.unlink(missing_ok=True)  # an incomplete file
             future.set_exception(error)
         else:
             future.set_result(target)
 
     @contextlib.contextmanager
-    def local(self, ref: ImageRef) -> Iterator[Path]:
-        """Return the local file of an image's object. Raises Unreadable, EnvironmentProblem, StorageProblem."""
+    def local_file(self, ref: ImageRef) -> Iterator[Path]:
+        """Yield the local file of an image's object. Raises Unreadable, EnvironmentProblem, StorageProblem."""
         try:
             yield self._coming[ref.path].result()
         finally:
             self._used(ref.path)
 
-    def screened(self, screen: Callable[[ImageRef], Outcome], ref: ImageRef) -> Outcome:
-        """Screen an image from its local file.
+    def screen(self, screen: Callable[[ImageRef], Outcome], ref: ImageRef) -> Outcome:
+        """Screen an image from its local file. An unreadable object fails its image.
 
-        An unreadable object fails its image; raises other errors as `local`, `screen`.
+        Raises as `local_file` and the function `screen`.
         """
         if ref.problem:
             return screen(ref)
         try:
-            with self.local(ref) as path:
+            with self.local_file(ref) as path:
                 outcome = screen(replace(ref, path=path))
         except InputProblem as problem:
             return Failed(ref=ref, stage="decode", reason=problem.reason)

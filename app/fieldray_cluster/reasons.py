@@ -1,4 +1,4 @@
-"""The sentences of clusters, archives, workflows and training estimates, by code (see `fieldray.reasons`)."""
+"""The messages of clusters, archives, workflows and training estimates, by code (see `fieldray.reasons`)."""
 
 from __future__ import annotations
 

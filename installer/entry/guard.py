@@ -1,4 +1,4 @@
-"""Before anything else in each installed program, Qt's own start included: refuse the network."""
+"""The first code of each installed program, before Qt starts: refuse the network."""
 
 import sys
 from pathlib import Path

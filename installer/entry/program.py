@@ -1,4 +1,4 @@
-"""The three installed programs are this one: the name of its file says which of them it is."""
+"""The main module of the three installed programs. The name of its file tells which program it is."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 
 def main(program: str) -> int:
-    """Be `fieldray`, the command line, or `fieldray-window`, or a child process of either, `fieldray-worker`.
+    """Be `fieldray` (command line), `fieldray-window`, or `fieldray-worker` (a child process of either).
 
-    Each loads what it needs and no more: only the window loads Qt.
+    Each program loads only what it needs: only the window loads Qt.
     """
     if program == "fieldray-worker":
         from fieldray.processes.child_main import main as serve
@@ -24,7 +24,7 @@ def main(program: str) -> int:
 
 
 def _show(paths: list[str]) -> int:
-    """The window; what it is given are files and folders to open."""
+    """Open the window with files and folders."""
     if sys.platform == "linux":
         # Only the part of Qt for X11 is on board: under Wayland too the window comes by X11, where that is there.
         os.environ.pop("WAYLAND_DISPLAY", None)

@@ -26,7 +26,10 @@ _ON_WINDOWS: Final = Path("C:/Program Files (x86)/NSIS/makensis.exe")
 
 
 def build(frozen: Path, output_folder: Path, *, version: str, icon: Path | None = None, name: str = "") -> Path:
-    """Setup's path. Raises FileNotFoundError without makensis or programs, ValueError where makensis refuses."""
+    """Build Setup. Returns its path.
+
+    Raises FileNotFoundError without makensis or programs, ValueError if makensis fails.
+    """
     makensis = find_makensis()
     missing = [program for program in PROGRAMS if not (frozen / program).is_file()]
     if missing:
@@ -42,7 +45,7 @@ def build(frozen: Path, output_folder: Path, *, version: str, icon: Path | None 
 
 
 def find_makensis() -> Path:
-    """Raises FileNotFoundError saying how to get it."""
+    """Return the path of makensis. Raises FileNotFoundError, which tells how to install it."""
     found = shutil.which("makensis") or (str(_ON_WINDOWS) if _ON_WINDOWS.is_file() else None)
     if found is None:
         raise FileNotFoundError("makensis is not installed (Debian: apt-get install nsis; Windows: install NSIS 3)")
@@ -50,7 +53,7 @@ def find_makensis() -> Path:
 
 
 def write_lists(frozen: Path, folder: Path) -> dict[str, str]:
-    """Write what Setup lays down and what the uninstaller takes away, file by file; their paths as defines."""
+    """Write the lists of files to install and to remove. Returns their paths as defines."""
     files = sorted(path.relative_to(frozen).as_posix() for path in frozen.rglob("*") if path.is_file())
     lists = {"INSTALL_LIST": install_lines(frozen, files), "REMOVE_LIST": remove_lines(files)}
     defines = {}
@@ -62,7 +65,10 @@ def write_lists(frozen: Path, folder: Path) -> dict[str, str]:
 
 
 def install_lines(frozen: Path, files: Sequence[str]) -> list[str]:
-    """`files` are places inside `frozen`, with /. Raises ValueError for a name that Windows cannot keep."""
+    """Return the lines that install files. `files` are paths inside `frozen`, with /.
+
+    Raises ValueError for a name that Windows does not allow.
+    """
     lines, folder = [], None
     for file in files:
         if re.search(r'[<>:"|?*\\\x00-\x1f]', file):
@@ -74,7 +80,7 @@ def install_lines(frozen: Path, files: Sequence[str]) -> list[str]:
 
 
 def remove_lines(files: Sequence[str]) -> list[str]:
-    """Every file by name, then every folder that is empty by then, deepest first: nothing else is ever touched."""
+    """Return the lines that remove every file by name, then every folder that is then empty, deepest first."""
     folders = {parent for file in files for parent in PurePosixPath(file).parents if str(parent) != "."}
     deepest_first = sorted(folders, key=lambda folder: (-len(folder.parts), str(folder)))
     lines = [f'Delete "$INSTDIR{_inside(PurePosixPath(file))}"' for file in files]
@@ -102,7 +108,7 @@ def _facts(frozen: Path, version: str) -> dict[str, str]:
 
 
 def numbers(version: str) -> str:
-    """The four numbers Windows wants: 1.2 becomes 1.2.0.0, and 1.2rc1 too."""
+    """Return the four numbers that Windows needs: 1.2 becomes 1.2.0.0, and so does 1.2rc1."""
     found = re.match(r"\d+(\.\d+){0,3}", version)
     if not found:
         raise ValueError(f"{version!r} is not a version")
@@ -110,7 +116,7 @@ def numbers(version: str) -> str:
 
 
 def project_version() -> str:
-    """The version that pyproject.toml states."""
+    """Return the version in pyproject.toml."""
     return str(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"])
 
 
@@ -123,7 +129,9 @@ def _icon(makensis: Path) -> Path:
 
 
 def _target(makensis: Path) -> str:
-    """A 64-bit Setup where this NSIS can make one; its own builds for Windows make 32-bit ones, which do as well."""
+    """Return the target: a 64-bit Setup if this NSIS can make one. NSIS for Windows makes 32-bit ones, which work as
+    well.
+    """
     with tempfile.TemporaryDirectory() as folder:
         probe = Path(folder) / "probe.nsi"
         probe.write_text("Unicode true\nTarget amd64-unicode\nOutFile probe.exe\nSection\nSectionEnd\n")
@@ -146,7 +154,7 @@ def _environment() -> dict[str, str]:
 
 
 def main() -> int:
-    """Build Setup; 0 when it was built, 1 with a plain sentence where it could not be."""
+    """Build Setup. Returns 0, or 1 with a message if it failed."""
     parser = argparse.ArgumentParser(description="Make Setup for Windows out of a frozen folder.")
     parser.add_argument("frozen", type=Path)
     parser.add_argument("output_folder", type=Path)

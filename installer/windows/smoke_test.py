@@ -38,7 +38,7 @@ _REMEMBERED: Final = r"Software\\Microsoft\\Windows\\CurrentVersion\\Uninstall\\
 
 
 class World:
-    """The prefix, two versions of Setup, and what they should lay down."""
+    """The wine prefix, two versions of Setup, and the files that they should install."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -54,13 +54,13 @@ class World:
         self.fresh: Snapshot = self.wine.snapshot()
 
     def setup(self, version: str, *arguments: str, expect: int = 0) -> str:
-        """Run Setup silently; what it said. Fails unless it ends with `expect`."""
+        """Run Setup silently. Returns its output. Fails unless its exit code is `expect`."""
         code, said = self.wine.run(self.setups[version], "/S", *arguments)
         assert code == expect, f"Setup {version} {' '.join(arguments)} ended with {code}, not {expect}: {said}"
         return said
 
     def remove(self, *arguments: str, program: Path | None = None, expect: int = 0) -> str:
-        """Run the uninstaller silently, so that it can be waited for; what it said."""
+        """Run the uninstaller silently and wait for it. Returns its output."""
         program = program or self.program
         where = "C:\\" + str(program.relative_to(self.wine.drive)).replace("/", "\\")
         code, said = self.wine.run(program / "uninstall.exe", "/S", *arguments, f"_?={where}")
@@ -71,7 +71,7 @@ class World:
         return said
 
     def expect_program(self, version: str, program: Path | None = None, *, more: frozenset[str] = frozenset()) -> None:
-        """Fails unless exactly the files of this version are there, byte for byte."""
+        """Fail unless exactly the files of this version are there, byte for byte."""
         program, payload = program or self.program, self.payloads[version]
         wanted = {path.relative_to(payload).as_posix() for path in payload.rglob("*") if path.is_file()}
         found = {path.relative_to(program).as_posix() for path in program.rglob("*") if path.is_file()}
@@ -83,7 +83,7 @@ class World:
 
     @contextmanager
     def nothing_changes(self) -> Iterator[None]:
-        """Fails if a file or a registry key is another one afterwards."""
+        """Fail if a file or a registry key has changed after the block."""
         before = self.wine.snapshot()
         yield
         assert before.changes(self.wine.snapshot()) == (set(), set()), before.changes(self.wine.snapshot())
@@ -288,7 +288,7 @@ STEPS: Final[tuple[Callable[[World], None], ...]] = (
 
 
 def main() -> int:
-    """Run the steps; the exit code."""
+    """Run the steps. Returns the exit code."""
     parser = argparse.ArgumentParser(description="Run Setup and the uninstaller in wine.")
     parser.add_argument("--keep", type=Path, help="work in this new folder and leave it")
     parser.add_argument("--only", default="", metavar="WORDS", help="only the steps with these words in their name")

@@ -1,4 +1,4 @@
-"""A Windows of its own for the smoke test: a wine prefix, its files and its registry as they can be compared."""
+"""A wine prefix for the smoke test, with its files and its registry in a comparable form."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _RESTLESS: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Hash by path of every file of drive C, and the lines of every registry key, by key."""
+    """Hashes of all files of drive C by path, and the lines of every registry key."""
 
     files: Mapping[str, str]
     registry: Mapping[str, tuple[str, ...]]
 
     def changes(self, later: Snapshot) -> tuple[set[str], set[str]]:
-        """Paths and keys that came, went or changed between this and `later`."""
+        """Return paths and keys that came, went or changed between this snapshot and `later`."""
         paths = {path for path in {*self.files, *later.files} if self.files.get(path) != later.files.get(path)}
         keys = {key for key in {*self.registry, *later.registry} if self.registry.get(key) != later.registry.get(key)}
         return paths, keys
 
 
 class Wine:
-    """A prefix in `folder`, made new unless there is one. Raises FileNotFoundError where something is not installed."""
+    """A wine prefix in `folder`, made if it does not exist. Raises FileNotFoundError if a program is not installed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -67,7 +67,7 @@ class Wine:
         return next(path for path in sorted((self.drive / "users").iterdir()) if path.name != "Public")
 
     def pretend(self, windows: str) -> None:
-        """Be another Windows from now on: win7, win10."""
+        """Be another version of Windows from now on: win7, win10."""
         self.call("reg", "add", r"HKCU\Software\Wine", "/v", "Version", "/d", windows, "/f", timeout_s=120)
         self.settle()
 
@@ -76,17 +76,17 @@ class Wine:
         (self.folder / "dosdevices" / f"{letter}:").symlink_to(folder)
 
     def run(self, program: Path, *arguments: str) -> tuple[int, str]:
-        """Run to its end; exit code (0..255) and what it said."""
+        """Run a program to its end. Returns exit code (0..255) and output."""
         done = self.call(str(program), *arguments, timeout_s=300)
         self.settle()
         return done.returncode, done.stdout.strip()
 
     def start(self, program: Path) -> subprocess.Popen[bytes]:
-        """Start and leave running."""
+        """Start a program without waiting."""
         return subprocess.Popen([self._wine, str(program)], env=self._environment, stderr=subprocess.DEVNULL)
 
     def snapshot(self) -> Snapshot:
-        """Files and registry now; nothing may be running."""
+        """Return files and registry. No program may be running."""
         self.settle()
         return Snapshot(_hashes(self.drive), _keys(self.folder / "user.reg") | _keys(self.folder / "system.reg"))
 
@@ -95,11 +95,11 @@ class Wine:
         subprocess.run([self._server, "-w"], env=self._environment, timeout=300, check=False)
 
     def end(self) -> None:
-        """End what still runs."""
+        """End all programs that still run."""
         subprocess.run([self._server, "-k"], env=self._environment, timeout=60, check=False)
 
     def call(self, *command: str, timeout_s: float) -> subprocess.CompletedProcess[str]:
-        """Run to its end, whatever else runs."""
+        """Run a command to its end, even if other programs run."""
         # NSIS wants /D= and _?= without the quotation marks that wine would put around an argument with spaces
         words = [word for argument in command[1:] for word in argument.split(" ")]
         return subprocess.run(

@@ -16,10 +16,10 @@ from PIL import Image
 
 from fieldray.domain.model import InputSpec
 from fieldray.errors import UsageProblem
-from fieldray_adapt.data.dataset import check_classes, targets_of
-from fieldray_adapt.data.image_set import CACHE, ImageSet, read_images, read_rows
-from fieldray_adapt.data.layouts import Row, read_source, refuse_settled, split_rows
-from fieldray_adapt.files import content_digest
+from fieldray_adapt.data.dataset import label_targets, require_all_classes
+from fieldray_adapt.data.image_set import DIGESTS_NAME, ImageSet, read_images, read_rows
+from fieldray_adapt.data.layouts import Row, read_source, refuse_table_patients, split_rows
+from fieldray_adapt.files import file_sha256
 from fieldray_adapt.patients import patient_sha256
 from fieldray_adapt.recipes.shared import LabelRule, Source, Split
 from tiny_recipe import read_recipe
@@ -63,7 +63,7 @@ def test_nih_rows(tmp_path: Path) -> None:
     assert first.path == tmp_path / "png" / "00000001_000.png"
     assert first.classes == {"Cardiomegaly", "Emphysema"} and first.patient == "1"
     assert (first.age_years, first.sex, first.view, second.age_years) == (58, "M", "PA", 81)
-    targets = targets_of([first, second], [_label(positive=("Cardiomegaly",)), _label(positive=("No Finding",))])
+    targets = label_targets([first, second], [_label(positive=("Cardiomegaly",)), _label(positive=("No Finding",))])
     assert targets.tolist() == [[1, 0], [0, 1]]
 
 
@@ -72,7 +72,7 @@ def test_nih_rows(tmp_path: Path) -> None:
 )
 def test_chexpert_says_what_uncertain_means(tmp_path: Path, rule: str, expected: list[float]) -> None:
     rows = read_source(_source(tmp_path / "train.csv", CHEXPERT, layout="chexpert", uncertain=rule))
-    np.testing.assert_array_equal(targets_of(rows, [_label(positive=("Edema",))])[:, 0], expected)
+    np.testing.assert_array_equal(label_targets(rows, [_label(positive=("Edema",))])[:, 0], expected)
     assert rows[0].patient == "patient00001" and rows[0].sex == "F"
 
 
@@ -199,10 +199,10 @@ def test_a_digest_may_be_in_capitals_and_beside_the_name_that_it_is_of(tmp_path:
 def test_nobody_whom_a_table_names_is_measured_elsewhere(tmp_path: Path) -> None:
     table = tmp_path / "split.csv"
     table.write_text("patient,part\np1,none\n", encoding="utf-8")
-    refuse_settled([_row(2)], Split(by="random", table=table))
-    refuse_settled([_row(1)], Split(by="random"))
+    refuse_table_patients([_row(2)], Split(by="random", table=table))
+    refuse_table_patients([_row(1)], Split(by="random"))
     with pytest.raises(UsageProblem, match=r"p1 .*split\.csv \(none\).*\(elsewhere\)"):
-        refuse_settled([_row(1), _row(2)], Split(by="random", table=table))
+        refuse_table_patients([_row(1), _row(2)], Split(by="random", table=table))
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_a_class_without_images_is_named() -> None:
     targets = np.array([[1], [0], [1], [0], [1]], np.float32)
     parts = ["training", "training", "validation", "validation", "test"]
     with pytest.raises(UsageProblem, match="The label abnormal has no negative images in the test part"):
-        check_classes(parts, targets, [_label()])
+        require_all_classes(parts, targets, [_label()])
 
 
 def _images(folder: Path, count: int) -> list[Row]:
@@ -246,7 +246,7 @@ def _images(folder: Path, count: int) -> list[Row]:
 
 def _known(rows: list[Row]) -> list[Row]:
     """With the content of their files as it is now."""
-    return [replace(row, sha256=content_digest(row.path)) for row in rows]
+    return [replace(row, sha256=file_sha256(row.path)) for row in rows]
 
 
 def test_images_are_read_once_and_bad_ones_left_out_with_a_reason(tmp_path: Path) -> None:
@@ -281,15 +281,15 @@ def test_images_are_read_once_and_bad_ones_left_out_with_a_reason(tmp_path: Path
 def test_the_content_of_a_file_is_read_again_only_when_the_file_has_changed(tmp_path: Path) -> None:
     rows = _images(tmp_path, 2)
     source = _source(tmp_path / "set.csv", "path,label,patient\n0.png,x,a\n1.png,x,b\n", layout="csv")
-    folder, expected = tmp_path / "run", [content_digest(row.path) for row in rows]
+    folder, expected = tmp_path / "run", [file_sha256(row.path) for row in rows]
 
     def found() -> list[str]:
         return [row.sha256 for row in read_rows([source], folder=folder)]
 
     assert found() == expected
-    kept = json.loads((folder / CACHE).read_text(encoding="utf-8"))
+    kept = json.loads((folder / DIGESTS_NAME).read_text(encoding="utf-8"))
     kept[str(rows[0].path)][-1] = "kept"
-    (folder / CACHE).write_text(json.dumps(kept), encoding="utf-8")
+    (folder / DIGESTS_NAME).write_text(json.dumps(kept), encoding="utf-8")
     assert found() == ["kept", expected[1]]
     rows[0].path.write_bytes(rows[1].path.read_bytes())
     rows[1].path.unlink()

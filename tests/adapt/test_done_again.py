@@ -18,18 +18,18 @@ from PIL import Image
 
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
-from fieldray_adapt.command import STEPS
-from fieldray_adapt.data.dataset import DATA, dataset_of
-from fieldray_adapt.evaluation.cross import CROSS, training_indices_for_fold
+from fieldray_adapt.command import CLASSIFIER_STEPS
+from fieldray_adapt.data.dataset import DATA_STEP, load_dataset
+from fieldray_adapt.evaluation.cross_validation import CROSS_VALIDATION_STEP, training_indices_for_fold
 from fieldray_adapt.files import digest
 from fieldray_adapt.networks.specification import Weights, save_weights
 from fieldray_adapt.prune.tasks import prune_by_recipe
-from fieldray_adapt.run import SPLIT, Run, Step
+from fieldray_adapt.run import SPLIT_NAME, Run, Step
 from fieldray_adapt.training.classifier import Samples
-from fieldray_adapt.training.steps import specification_of, train_recipe
+from fieldray_adapt.training.steps import recipe_specification, train_recipe
 from tiny_recipe import RECIPE, draw, read_recipe
 
-NAMES = [step.name for step in STEPS]
+NAMES = [step.name for step in CLASSIFIER_STEPS]
 CROSS_FOLDS = "cross_folds = [0, 1, 2]\n"
 TRAINING = "learning_rate = 3e-3\naverage_epochs"
 RANDOM = RECIPE.replace('by = "fold"', 'by = "random"')
@@ -54,7 +54,7 @@ def _run(recipe: Path) -> Run:
 def _with_data(recipe: Path) -> Run:
     """A run whose data step is done."""
     run = _run(recipe)
-    run.execute((DATA,), say=lambda _: None)
+    run.execute((DATA_STEP,), say=lambda _: None)
     return run
 
 
@@ -67,12 +67,12 @@ def _performed(recipe: Path, *, failing: str = "") -> list[str]:
             performed.append(step.name)
             if step.name == failing:
                 raise UsageProblem(reason("training_diverged", epoch=1, step=1))
-            return step.perform(run) if step is DATA else {}
+            return step.perform(run) if step is DATA_STEP else {}
 
-        leaves = step.outputs if step is DATA else ()
+        leaves = step.outputs if step is DATA_STEP else ()
         return replace(step, perform=perform, outputs=leaves, is_valid=lambda _: True)
 
-    _run(recipe).execute(tuple(map(recording, STEPS)), say=lambda _: None)
+    _run(recipe).execute(tuple(map(recording, CLASSIFIER_STEPS)), say=lambda _: None)
     return performed
 
 
@@ -161,40 +161,40 @@ def test_another_table_of_the_split_has_the_data_done_again(tmp_path: Path) -> N
     for part in ("training", "test"):
         (tmp_path / "split.csv").write_text(f"patient,part\np3,{part}\np9999,{part}\n", encoding="utf-8")
         assert _performed(recipe)[:1] == ["data"]
-        facts = _run(recipe).status["data"].facts
+        facts = _run(recipe).step_statuses["data"].facts
         assert (facts["patients_of_table"], facts["patients_of_table_in_data"]) == (2, 1)
         assert _performed(recipe) == []
         assert _parts(tmp_path / "run")["p3"] == part
 
 
 def _parts(run: Path, *, by: str = "patient") -> dict[str, str]:
-    with (run / "data" / SPLIT).open(encoding="utf-8", newline="") as lines:
+    with (run / "data" / SPLIT_NAME).open(encoding="utf-8", newline="") as lines:
         return {row[by]: row["part"] for row in csv.DictReader(lines)}
 
 
 @pytest.mark.parametrize("change", [_adds_a_patient, _replaces_an_image, _relabels_an_image])
 def test_data_that_change_between_two_steps_stop_the_run(tmp_path: Path, change: Callable[[Path], None]) -> None:
     run = _with_data(_project(tmp_path))
-    assert len(dataset_of(run).parts) == 90
+    assert len(load_dataset(run).parts) == 90
     change(tmp_path)
     with pytest.raises(UsageProblem, match=r"split\.csv does not match the images and tables"):
-        dataset_of(run)
+        load_dataset(run)
 
 
 def test_a_split_changed_by_hand_is_refused(tmp_path: Path) -> None:
     run = _with_data(_project(tmp_path))
-    split = tmp_path / "run" / "data" / SPLIT
+    split = tmp_path / "run" / "data" / SPLIT_NAME
     split.write_text(split.read_text(encoding="utf-8").replace(",test\n", ",training\n", 1), encoding="utf-8")
     with pytest.raises(UsageProblem, match=r"split\.csv does not match the images"):
-        dataset_of(run)
+        load_dataset(run)
     split.unlink()
     with pytest.raises(UsageProblem, match="Run the step data first"):
-        dataset_of(run)
+        load_dataset(run)
 
 
 def test_a_source_with_the_share_0_is_measured_and_never_learnt_from(tmp_path: Path) -> None:
     run = _with_data(_project(tmp_path, RECIPE.replace('name = "clean"', 'name = "clean"\nshare = 0')))
-    data = dataset_of(run)
+    data = load_dataset(run)
     assert {row.source for row in data.rows("training")} == {"confounded"}
     assert {row.source for part in ("validation", "test") for row in data.rows(part)} == {"clean"}
     learnt = list[Samples]()
@@ -215,7 +215,7 @@ def test_a_source_with_the_share_0_is_measured_and_never_learnt_from(tmp_path: P
 
 def test_pruning_learns_from_what_training_learnt_from(tmp_path: Path) -> None:
     run = _with_data(_project(tmp_path, RECIPE.replace("[training]", '[training]\nteacher = "none.npz"')))
-    samples, original = dataset_of(run).samples("training"), (specification_of(run.recipe), Weights())
+    samples, original = load_dataset(run).samples("training"), (recipe_specification(run.recipe), Weights())
     with pytest.raises(UsageProblem, match=r"none\.npz cannot be read"):
         prune_by_recipe(run, original, training=samples, validation=samples, folder=tmp_path / "prune")
 
@@ -225,7 +225,7 @@ def test_a_patient_in_two_folds_is_not_cross_validated(tmp_path: Path) -> None:
     text = (tmp_path / "clean.csv").read_text(encoding="utf-8")
     (tmp_path / "clean.csv").write_text(text.replace("5.png,1,p5,2", "5.png,1,p0,2"), encoding="utf-8")
     with pytest.raises(UsageProblem, match=r"p0 is in two parts of the split: .*\(fold 0\) and .*\(the other folds\)"):
-        _run(recipe).execute((DATA, CROSS), say=lambda _: None)
+        _run(recipe).execute((DATA_STEP, CROSS_VALIDATION_STEP), say=lambda _: None)
 
 
 def test_an_image_without_a_patient_stays_where_it_is_when_lines_move(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ import pytest
 
 from fieldray_adapt.networks.architectures import NETWORKS, mobilenet, resnet50, squeezenet, vgg16_dense
 from fieldray_adapt.networks.specification import Specification, initial_weights
-from fieldray_adapt.training.engine import seed_dropout
 from fieldray_adapt.training.engine_choice import open_engine
 from fieldray_adapt.training.engine_interface import Engine, EngineSettings
-from fieldray_adapt.training.profile import ProfileRow, profile, propose_batch_size, time_iterations
+from fieldray_adapt.training.loop import seed_dropout
+from fieldray_adapt.training.profile import ProfileRow, profile_network, propose_batch_size, time_iterations
 
 pytestmark = pytest.mark.adapt
 
@@ -153,7 +153,7 @@ def test_the_smallest_batch_near_the_fastest_is_proposed() -> None:
 
 def test_a_network_is_profiled_at_each_size() -> None:
     network = resnet50(height=32, width=32, labels=2, blocks=(1,)).scaled(0.125)
-    rows = profile(
+    rows = profile_network(
         network,
         initial_weights(network, seed=0),
         batch_sizes=(2, 4),

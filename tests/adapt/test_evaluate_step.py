@@ -31,31 +31,31 @@ from fieldray.reasons import reason
 from fieldray.reports.audit_files import plain_classes
 from fieldray.translation import Translator
 from fieldray.typed_json import converted
-from fieldray_adapt.data.dataset import DATA, data_problems, find_duplicates, thumbnails
+from fieldray_adapt.data.dataset import DATA_STEP, find_data_problems, find_duplicates, thumbnails
 from fieldray_adapt.data.layouts import Row
-from fieldray_adapt.evaluation.cross import CROSS
+from fieldray_adapt.evaluation.cross_validation import CROSS_VALIDATION_STEP
 from fieldray_adapt.evaluation.evaluate import (
-    Evaluated,
+    EvaluatedImages,
+    auc_by_group,
     border_pixels,
-    by_group,
-    choose_point,
-    compare,
-    distances,
-    figures,
-    fit_gate,
-    known,
-    measured_point,
+    choose_operating_point,
+    compare_with_int8,
+    fit_ood_gate,
+    ood_distances,
+    part_figures,
+    select_known,
     shortcut_scores,
     thumbnail_pixels,
+    with_measured_figures,
 )
-from fieldray_adapt.evaluation.evaluate_step import EVALUATE
+from fieldray_adapt.evaluation.evaluate_step import EVALUATE_STEP
 from fieldray_adapt.evaluation.figures import ClassifierFigures, CrossFigures, GateFigures, LabelFigures
-from fieldray_adapt.files import plain
-from fieldray_adapt.pack.card import filled, warnings_of
-from fieldray_adapt.pack.step import PACK, cross_validation_of
-from fieldray_adapt.recipes.classifier import Point
+from fieldray_adapt.files import to_builtins
+from fieldray_adapt.pack.card import find_warnings, render_template
+from fieldray_adapt.pack.step import PACK_STEP, published_cross_validation
+from fieldray_adapt.recipes.classifier import OperatingPointChoice
 from fieldray_adapt.run import Run
-from fieldray_adapt.training.steps import QUANTISE, TRAIN
+from fieldray_adapt.training.steps import QUANTISE_STEP, TRAIN_STEP
 from tiny_recipe import RECIPE, draw, read_recipe
 
 TITLES = {"en": "Balanced", "uk": "Збалансована"}
@@ -69,14 +69,14 @@ def _rows(count: int, **facts: object) -> list[Row]:
     ]
 
 
-def _evaluated(seed: int, *, count: int = 400, **facts: object) -> Evaluated:
+def _evaluated(seed: int, *, count: int = 400, **facts: object) -> EvaluatedImages:
     generator = np.random.default_rng(seed)
     truth = np.arange(count) % 2 == 0
     scores = 1 / (1 + np.exp(-generator.normal(np.where(truth, 1.5, -1.5), 1.0)))
-    return Evaluated(scores=scores, truth=truth, rows=_rows(count, **facts))
+    return EvaluatedImages(scores=scores, truth=truth, rows=_rows(count, **facts))
 
 
-def _cases(part: Evaluated, categories: Sequence[Category] = ()) -> list[Case]:
+def _cases(part: EvaluatedImages, categories: Sequence[Category] = ()) -> list[Case]:
     """The images as they were screened: refused ones have no score."""
     said = [*categories, *["normal"] * (len(part.rows) - len(categories))]
     return [
@@ -96,10 +96,12 @@ def _cases(part: Evaluated, categories: Sequence[Category] = ()) -> list[Case]:
 
 def test_points_come_from_validation_and_figures_from_test() -> None:
     validation, test = _evaluated(1), _evaluated(2)
-    wanted = Point(name="high", titles=TITLES, rule="sensitivity", sensitivity=0.97, band_catches=0.99, band_clears=0.9)
-    chosen = choose_point(wanted, label="x", validation=validation)
-    found = figures({"high": _cases(test)}, points=[chosen])
-    point = measured_point(chosen, figures=found, measured_on=MEASURED_ON)
+    wanted = OperatingPointChoice(
+        name="high", titles=TITLES, rule="sensitivity", sensitivity=0.97, band_catches=0.99, band_clears=0.9
+    )
+    chosen = choose_operating_point(wanted, label="x", validation=validation)
+    found = part_figures({"high": _cases(test)}, points=[chosen])
+    point = with_measured_figures(chosen, figures=found, measured_on=MEASURED_ON)
     caught = (validation.scores[validation.truth] >= point.threshold).mean()
     assert 0.97 <= caught < 0.98  # the highest threshold that catches enough, of 200: 194
     assert (validation.scores[validation.truth] < point.unsure_low).mean() <= 0.01
@@ -112,20 +114,22 @@ def test_points_come_from_validation_and_figures_from_test() -> None:
 
 
 def test_unknown_answers_are_not_evaluated() -> None:
-    evaluated = known(np.array([0.1, 0.9, 0.5]), np.array([0, 1, np.nan], np.float32), _rows(3))
+    evaluated = select_known(np.array([0.1, 0.9, 0.5]), np.array([0, 1, np.nan], np.float32), _rows(3))
     assert evaluated.truth.tolist() == [False, True] and evaluated.patients == ["p0", "p1"]
 
 
 def test_groups_need_ten_images_of_each_class() -> None:
     evaluated = _evaluated(3, count=40, view="PA", sex="F", age_years=30.0)
-    assert set(by_group(evaluated)) == {"view", "sex", "age", "source"} and set(by_group(evaluated)["age"]) == {"18-39"}
-    assert by_group(_evaluated(3, count=18, view="PA")) == {}
+    assert set(auc_by_group(evaluated)) == {"view", "sex", "age", "source"} and set(auc_by_group(evaluated)["age"]) == {
+        "18-39"
+    }
+    assert auc_by_group(_evaluated(3, count=18, view="PA")) == {}
 
 
 def test_float_and_int8_are_compared_image_by_image() -> None:
     whole = _evaluated(4)
     shifted = dataclasses.replace(whole, scores=np.clip(whole.scores + 0.01, 0, 1))
-    found = compare(whole, shifted)
+    found = compare_with_int8(whole, shifted)
     assert found.mean_absolute_difference == pytest.approx(0.01, rel=0.02)
     assert found.auc_float == pytest.approx(found.auc_int8, abs=1e-3)
 
@@ -134,13 +138,13 @@ def test_the_gate_keeps_its_own_and_refuses_ood_rows() -> None:
     generator = np.random.default_rng(5)
     mixing = generator.normal(size=(8, 20))
     images = (generator.normal(size=(900, 8)) @ mixing + 3).astype(np.float32)
-    gate = fit_gate(images[:600], images[600:], components=8, keeps=0.98)
+    gate = fit_ood_gate(images[:600], images[600:], components=8, accepted_share=0.98)
     assert gate.projection.shape == (20, 8)
-    assert (distances(gate, images[600:]) > gate.limit).mean() == pytest.approx(0.02, abs=0.005)
+    assert (ood_distances(gate, images[600:]) > gate.limit).mean() == pytest.approx(0.02, abs=0.005)
     # whitened: the root mean square distance of the images it was fitted on is 1
-    assert np.sqrt((distances(gate, images[:600]) ** 2).mean()) == pytest.approx(1, abs=0.02)
+    assert np.sqrt((ood_distances(gate, images[:600]) ** 2).mean()) == pytest.approx(1, abs=0.02)
     ood_images = (generator.normal(size=(100, 8)) * 6 @ mixing + 3).astype(np.float32)
-    assert (distances(gate, ood_images) > gate.limit).mean() > 0.95
+    assert (ood_distances(gate, ood_images) > gate.limit).mean() > 0.95
 
 
 def _marked_images(place: str) -> tuple[np.ndarray, np.ndarray]:
@@ -186,16 +190,16 @@ def test_copies_across_parts_leave_the_training() -> None:
     parts[5] = "training"  # of another patient there
     apart = find_duplicates(images, digests, parts, [Path(name) for name in "abcdeff"])
     assert apart.exact == ((0, 3), (5, 6)) and apart.training_copies == {0, 5}
-    said = found.figures([f"line {n}" for n in range(6)], most=5)
+    said = found.figures([f"line {n}" for n in range(6)], max_examples=5)
     assert said.near_examples == (("line 1", "line 4"),) and said.training_copies_left_out == 1
 
 
 def test_what_speaks_against_the_figures_is_warned_of() -> None:
     def label(*, best: float, area: float, positive: int, refused: float = 0.0) -> ClassifierFigures:
-        test = figures({"high": _cases(_evaluated(1))}, points=[])
+        test = part_figures({"high": _cases(_evaluated(1))}, points=[])
         test = structs.replace(test, auc=Estimate(area, area, area), positive=positive, negative=400)
         shortcuts = {"border": 0.5, "thumbnail": best}
-        both = compare(_evaluated(1), _evaluated(1))
+        both = compare_with_int8(_evaluated(1), _evaluated(1))
         found = LabelFigures(
             validation_auc=test.auc, test=test, by_group={}, shortcuts=shortcuts, float_against_int8=both
         )
@@ -203,27 +207,29 @@ def test_what_speaks_against_the_figures_is_warned_of() -> None:
         return ClassifierFigures(labels={"x": found}, data=None, gate=gate)  # type: ignore[arg-type]
 
     def codes(found: ClassifierFigures) -> list[str]:
-        return [why.code for why in warnings_of(found, meanings={"x": "opacity"})]
+        return [why.code for why in find_warnings(found, meanings={"x": "opacity"})]
 
     assert codes(label(best=0.6, area=0.9, positive=400)) == []
     assert codes(label(best=0.7, area=0.9, positive=400)) == ["pack_shortcut"]
     assert codes(label(best=0.88, area=0.9, positive=99)) == ["pack_shortcut_close", "pack_few_images"]
     assert codes(label(best=0.5, area=0.9, positive=400, refused=0.06)) == ["pack_gate_refuses"]
-    (warning,) = warnings_of(label(best=0.88, area=0.9, positive=400), meanings={"x": "затемнення"})
+    (warning,) = find_warnings(label(best=0.88, area=0.9, positive=400), meanings={"x": "затемнення"})
     assert "затемнення" in Translator("uk").reason(warning) and "0,88" in Translator("uk").reason(warning)
 
 
 def test_a_card_counts_as_an_audit_of_images_does() -> None:
     test = _evaluated(5)
     cases = _cases(test, ["refused"] * 10 + ["read_first"] * 4)
-    wanted = Point(name="high", titles=TITLES, rule="sensitivity", sensitivity=0.9, band_catches=0.95, band_clears=0.9)
-    point = choose_point(wanted, label="x", validation=_evaluated(6))
-    found = figures({"high": cases}, points=[point])
+    wanted = OperatingPointChoice(
+        name="high", titles=TITLES, rule="sensitivity", sensitivity=0.9, band_catches=0.95, band_clears=0.9
+    )
+    point = choose_operating_point(wanted, label="x", validation=_evaluated(6))
+    found = part_figures({"high": cases}, points=[point])
     audited = audit(cases, [point], rule=Rule(unit="image", refers="above"))
     (at,), own = audited.points, found.points["high"]
     assert (own.detected, own.falsely_referred) == (at.detected, at.falsely_referred)
     assert (own.sensitivity, own.specificity) == (at.sensitivity, at.specificity)
-    assert plain(own.classes) == plain_classes(at.classes)
+    assert to_builtins(own.classes) == plain_classes(at.classes)
     assert (found.images, found.scored, found.auc) == (400, 390, audited.area)
     assert found.calibration_error == audited.calibration_error
     # the first 14 are half with the finding: 5 of them refused, 2 read first, which are referred whatever the score
@@ -241,7 +247,7 @@ def test_a_card_counts_as_an_audit_of_images_does() -> None:
 
 def test_a_class_of_which_no_image_is_scored_is_told_with_the_reason() -> None:
     with pytest.raises(UsageProblem, match=r"Of 20 test images, 0 have a score.*frontal chest"):
-        figures({"high": _cases(_evaluated(5, count=20), ["refused"] * 20)}, points=[])
+        part_figures({"high": _cases(_evaluated(5, count=20), ["refused"] * 20)}, points=[])
 
 
 @pytest.mark.adapt
@@ -251,7 +257,7 @@ def test_every_judged_image_is_scored_out_of_its_fold(tmp_path: Path) -> None:
     text = RECIPE.replace("cross_folds = [0, 1, 2]", "cross_folds = [0, 1]")
     (tmp_path / "recipe.toml").write_text(text, encoding="utf-8")
     run = Run(recipe=read_recipe(tmp_path / "recipe.toml"), progress=lambda *_: None)
-    run.execute((DATA, CROSS), say=lambda _: None)
+    run.execute((DATA_STEP, CROSS_VALIDATION_STEP), say=lambda _: None)
     with np.load(tmp_path / "run" / "cross" / "scores.npz") as arrays:
         stages = {name: arrays[name][:, 0] for name in ("trained", "pruned", "int8")}
     judged = (np.arange(90) // 2 % 3 < 2) & (np.arange(90) < 60)  # of two of three folds, of the clean source
@@ -268,16 +274,16 @@ def test_every_judged_image_is_scored_out_of_its_fold(tmp_path: Path) -> None:
     assert f"{found['stages']['int8']['auc']['value']:.3f} (" in page
     assert page.count("<svg") == 1 and str(tmp_path) not in page
     # what the card says
-    published = cross_validation_of(run)
-    assert published is not None and plain(published) == {"bright": found}
-    said = filled("classifier_cross.md", code="bright", meaning="Bright", found=published["bright"])
+    published = published_cross_validation(run)
+    assert published is not None and to_builtins(published) == {"bright": found}
+    said = render_template("classifier_cross.md", code="bright", meaning="Bright", found=published["bright"])
     assert f"As the int8 file that a pack holds: AUC {found['stages']['int8']['auc']['value']:.3f} (" in said
     only_trained = converted({**found, "stages": {"trained": found["stages"]["trained"]}}, CrossFigures)
-    said = filled("classifier_cross.md", code="bright", meaning="Bright", found=only_trained)
+    said = render_template("classifier_cross.md", code="bright", meaning="Bright", found=only_trained)
     assert "before pruning and int8: AUC" in said
     other = replace(run.recipe, training=replace(run.recipe.training, epochs=5))
-    assert cross_validation_of(replace(run, recipe=other)) is None
-    assert cross_validation_of(replace(run, recipe=replace(run.recipe, calibration_images=7))) is None
+    assert published_cross_validation(replace(run, recipe=other)) is None
+    assert published_cross_validation(replace(run, recipe=replace(run.recipe, calibration_images=7))) is None
 
 
 ELSEWHERE = """
@@ -296,7 +302,7 @@ def test_the_thresholds_of_the_own_hospital_are_measured_at_another_on_nobody_of
     (tmp_path / "recipe.toml").write_text(RECIPE + ELSEWHERE, encoding="utf-8")
     recipe = replace(read_recipe(tmp_path / "recipe.toml"), prune=None)
     run = Run(recipe=recipe, progress=lambda *_: None)
-    run.execute((DATA, TRAIN, QUANTISE, EVALUATE, PACK), say=lambda _: None)
+    run.execute((DATA_STEP, TRAIN_STEP, QUANTISE_STEP, EVALUATE_STEP, PACK_STEP), say=lambda _: None)
     results = json.loads((tmp_path / "run" / "evaluate" / "metrics.json").read_text(encoding="utf-8"))
     found = results["labels"]["bright"]
     there, points = found["external_test"], found["test"]["points"]
@@ -319,12 +325,12 @@ def test_the_thresholds_of_the_own_hospital_are_measured_at_another_on_nobody_of
     assert "не має файлу, скомпільованого для Edge TPU.\n\n- Прогноз" in ukrainian
     assert re.search(r"- AUC [01],\d{3} \(від [01],\d{3} до [01],\d{3}\)", ukrainian)
     # nobody of the recipe is measured
-    assert not data_problems(run.recipe, every_image=True)
+    assert not find_data_problems(run.recipe, every_image=True)
     table = tmp_path / "elsewhere.csv"
     table.write_text(table.read_text(encoding="utf-8").replace("p201,", "p1,"), encoding="utf-8")
     with pytest.raises(UsageProblem, match=r"Patient p1 .*\(the recipe's own\).*\(elsewhere\)"):
-        run.execute((DATA, TRAIN, QUANTISE, EVALUATE), say=lambda _: None)
+        run.execute((DATA_STEP, TRAIN_STEP, QUANTISE_STEP, EVALUATE_STEP), say=lambda _: None)
     table.unlink()
-    assert {problem.location for problem in data_problems(run.recipe, every_image=True)} == {
+    assert {problem.location for problem in find_data_problems(run.recipe, every_image=True)} == {
         ("evaluation", "elsewhere")
     }

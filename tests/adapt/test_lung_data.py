@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from drawn_data import draw_lungs
-from fieldray_adapt.command import adapt, check
-from fieldray_adapt.lungs.masks import find_pairs, read_mask, shares
+from fieldray_adapt.command import check_recipe, run_recipe
+from fieldray_adapt.lungs.masks import find_pairs, mask_shares, read_mask
 from fieldray_adapt.lungs.recipe import MaskSource
 from fieldray_adapt.recipes.tables import RecipeProblems
 
@@ -45,9 +45,9 @@ def _problems(tmp_path: Path, *, more: str = "") -> list[str]:
     recipe = tmp_path / "mine.toml"
     recipe.write_text(_RECIPE.format(more=more))
     with pytest.raises(RecipeProblems) as found:
-        check(recipe)
+        check_recipe(recipe)
     with pytest.raises(RecipeProblems):  # and a run says so before it trains
-        adapt("train", recipe, say=lambda _: None, progress=lambda *_: None)
+        run_recipe("train", recipe, say=lambda _: None, progress=lambda *_: None)
     assert not (tmp_path / "run" / "train").exists()
     return list(found.value.lines)
 
@@ -63,7 +63,7 @@ def test_a_table_names_images_masks_and_patients(data: Path) -> None:
     assert (first.row.patient, first.mask.name, first.line, first.evaluate_only) == ("person12", "mask12.png", 14, True)
     mask = read_mask(first.mask)
     assert mask.shape == (32, 32) and 0.1 < mask.mean() < 0.5
-    assert shares(mask, 16).shape == (16, 16) and abs(shares(mask, 16).mean() / 255 - mask.mean()) < 0.01
+    assert mask_shares(mask, 16).shape == (16, 16) and abs(mask_shares(mask, 16).mean() / 255 - mask.mean()) < 0.01
 
 
 def test_two_folders_with_files_of_the_same_name(tmp_path: Path, data: Path) -> None:
@@ -81,7 +81,7 @@ def test_two_folders_with_files_of_the_same_name(tmp_path: Path, data: Path) -> 
 
 def test_a_recipe_without_faults_has_none(tmp_path: Path, data: Path) -> None:
     (tmp_path / "mine.toml").write_text(_RECIPE.format(more=""))
-    check(tmp_path / "mine.toml")
+    check_recipe(tmp_path / "mine.toml")
 
 
 def test_masks_that_cannot_be_used_are_named_with_file_and_row(tmp_path: Path, data: Path) -> None:
@@ -139,5 +139,5 @@ def test_recipes_that_do_not_fit_together(tmp_path: Path, data: Path, said: str,
     recipe = tmp_path / "mine.toml"
     recipe.write_text(_RECIPE.format(more="").replace(said, instead, 1))
     with pytest.raises(RecipeProblems) as found:
-        check(recipe)
+        check_recipe(recipe)
     assert complaint in "\n".join(found.value.lines)

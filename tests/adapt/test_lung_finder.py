@@ -18,18 +18,18 @@ from fieldray.domain.image import Image
 from fieldray.domain.model import InputSpec, Requirement
 from fieldray.errors import UsageProblem
 from fieldray.packs.verified import read_pack
-from fieldray_adapt.command import adapt, check
-from fieldray_adapt.data.augmentation import Augmentation, draw_motion, moved
+from fieldray_adapt.command import check_recipe, run_recipe
+from fieldray_adapt.data.augmentation import Augmentation, apply_motion, draw_motion
 from fieldray_adapt.data.image_set import LungFinder, read_images, read_rows
-from fieldray_adapt.evaluation.evaluate import evidence_figures, evidence_shares, map_span
+from fieldray_adapt.evaluation.evaluate import evidence_figures, evidence_shares, heat_map_span
 from fieldray_adapt.networks.architectures import resnet50
 from fieldray_adapt.networks.specification import Weights, initial_weights
-from fieldray_adapt.recipes.classifier import Recipe
+from fieldray_adapt.recipes.classifier import ClassifierRecipe
 from fieldray_adapt.recipes.shared import Source
 from fieldray_adapt.run import Run
 from fieldray_adapt.training.classifier import Samples, Schedule, TrainingOptions, train
 from fieldray_adapt.training.engine_interface import EngineSettings
-from fieldray_adapt.training.steps import specification_of, train_recipe
+from fieldray_adapt.training.steps import recipe_specification, train_recipe
 from shipped_packs import CHILDREN
 from tiny_lungs import write_tiny_lungs
 from tiny_recipe import RECIPE, bright_or_dark, read_recipe
@@ -90,7 +90,7 @@ def test_images_are_cropped_and_keep_where_their_lungs_are(tmp_path: Path) -> No
     whole = InputSpec(height=32, width=32, intensity="as_displayed")
 
     def read(wanted: InputSpec, pack: Path | None):
-        return read_images(rows, wanted, cache=tmp_path / "images.npz", progress=lambda *_: None, finder=pack)
+        return read_images(rows, wanted, cache=tmp_path / "images.npz", progress=lambda *_: None, lung_pack=pack)
 
     cropped, plain = read(spec, finder), read(whole, None)
     assert plain.lungs is None and cropped.lungs is not None and cropped.lungs.shape == (4, 64, 64)
@@ -119,8 +119,8 @@ def test_a_pack_that_was_trained_on_lungs_requires_the_pack_that_finds_them(tmp_
     text += '[[data]]\nname = "drawn"\nlayout = "csv"\npath = "images.csv"\ncolumns = { fold = "fold" }\n'
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(text, encoding="utf-8")
-    check(recipe)
-    adapt("run", recipe, say=lambda _: None, progress=lambda *_: None)
+    check_recipe(recipe)
+    run_recipe("run", recipe, say=lambda _: None, progress=lambda *_: None)
     folder = tmp_path / "packs" / "quick-0.1.0"
     model = read_pack(folder).model
     (required,) = model.manifest.requires
@@ -132,7 +132,7 @@ def test_a_pack_that_was_trained_on_lungs_requires_the_pack_that_finds_them(tmp_
     assert "cropped to the lungs with 5% of their extent around them" in model.card
     shutil.rmtree(tmp_path / "test-lungs-1.0.0")
     with pytest.raises(UsageProblem, match="which is no pack"):
-        check(recipe)
+        check_recipe(recipe)
     assert read_recipe(recipe).lungs == tmp_path / "test-lungs-1.0.0"
 
 
@@ -140,12 +140,12 @@ NETWORK = resnet50(height=32, width=32, labels=1, blocks=(1, 1)).scaled(0.125)
 
 
 def test_three_stages_and_a_last_stride_of_one_make_finer_class_maps() -> None:
-    from fieldray_adapt.networks.specification import shapes
+    from fieldray_adapt.networks.specification import layer_shapes
 
     sides = {(2, (3, 4, 6, 3)): 8, (1, (3, 4, 6, 3)): 16, (2, (3, 4, 6)): 16}
     for (stride, blocks), side in sides.items():
         network = resnet50(height=256, width=256, labels=1, blocks=blocks, last_stride=stride)
-        assert shapes(network)["class_maps"][:2] == (side, side)
+        assert layer_shapes(network)["class_maps"][:2] == (side, side)
 
 
 def test_an_image_and_its_lungs_move_alike() -> None:
@@ -154,8 +154,8 @@ def test_an_image_and_its_lungs_move_alike() -> None:
     large[16:40, 8:32] = small[8:20, 4:16] = 255
     for seed in range(10):
         motion = draw_motion(settings, np.random.default_rng(seed))
-        shrunk = moved(large, motion).reshape(32, 2, 32, 2).mean((1, 3))
-        assert np.abs(shrunk - moved(small, motion)).mean() < 8  # of 255: the edges alone
+        shrunk = apply_motion(large, motion).reshape(32, 2, 32, 2).mean((1, 3))
+        assert np.abs(shrunk - apply_motion(small, motion)).mean() < 8  # of 255: the edges alone
 
 
 @pytest.mark.adapt
@@ -204,7 +204,7 @@ def _two_sources() -> Samples:
     )
 
 
-def _trained(recipe: Recipe, training: Samples, folder: Path) -> Weights:
+def _trained(recipe: ClassifierRecipe, training: Samples, folder: Path) -> Weights:
     run = Run(recipe=recipe, progress=lambda *_: None)
     return train_recipe(run, training=training, validation=_two_sources(), folder=folder)[0]
 
@@ -219,7 +219,7 @@ def test_heads_of_single_sources_are_averaged_in_their_shares(tmp_path: Path) ->
     alone = [_trained(recipe, samples, tmp_path / samples.sources[0]) for samples in (clean, other)]
     expected = 0.75 * alone[0]["class_maps/kernel"] + 0.25 * alone[1]["class_maps/kernel"]
     np.testing.assert_allclose(averaged["class_maps/kernel"], expected, atol=1e-5)
-    start = initial_weights(specification_of(recipe), seed=0)
+    start = initial_weights(recipe_specification(recipe), seed=0)
     assert all(np.array_equal(averaged[key], start[key]) for key in start if not key.startswith("class_maps"))
 
 
@@ -273,6 +273,6 @@ def test_the_strongest_colour_is_what_half_of_the_images_called_abnormal_reach()
     maps = np.full((4, 2, 2), -3.0, np.float32)
     maps[:, 0, 1] = [99.0, 3.0, 5.0, 11.0]
     scores = np.array([0.49, 0.5, 0.9, 0.99])  # the first is below the threshold, and does not count
-    assert map_span(maps, scores, threshold=0.5, zero=1.0) == 4.0
-    assert map_span(maps, scores, threshold=0.5, zero=20.0) is None
-    assert map_span(maps, scores, threshold=1.0, zero=1.0) is None
+    assert heat_map_span(maps, scores, threshold=0.5, zero=1.0) == 4.0
+    assert heat_map_span(maps, scores, threshold=0.5, zero=20.0) is None
+    assert heat_map_span(maps, scores, threshold=1.0, zero=1.0) is None

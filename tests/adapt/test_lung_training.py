@@ -9,29 +9,27 @@ import numpy as np
 import pytest
 
 from fieldray.domain.model import LUNG_CHECKS, InputSpec
-from fieldray_adapt.data.augmentation import (
-    DRAWN,
-    PARTS,
-    UNKNOWN,
-    WEIGHTS,
+from fieldray_adapt.data.augmentation import PairAugmentation, augment_with_mask, whiten_lung
+from fieldray_adapt.data.check_images import (
+    CHEST_PART_KINDS,
+    OOD_KIND_WEIGHTS,
+    SYNTHETIC_KINDS,
+    UNKNOWN_TARGET,
     CheckImages,
-    PairAugmentation,
-    apply,
-    augment_pair,
-    whitened,
+    reorient,
 )
 from fieldray_adapt.lungs import train as training
 from fieldray_adapt.lungs.dataset import LungData
 from fieldray_adapt.lungs.engine import MaskEngine, checks_loss, dice_loss, mask_loss
-from fieldray_adapt.lungs.mask_fit import dice, fit_of, jaccard, surface_distances
+from fieldray_adapt.lungs.mask_fit import dice_coefficient, jaccard_index, measure_fit, surface_distances
 from fieldray_adapt.lungs.networks import compact_unet, mask_side, published_unet
-from fieldray_adapt.lungs.recipe import LungNetwork, LungRecipe, LungTraining, MaskSource, Stage
+from fieldray_adapt.lungs.recipe import LungNetwork, LungRecipe, LungTraining, MaskSource, TrainingStage
 from fieldray_adapt.lungs.train import mask_targets
-from fieldray_adapt.networks.specification import channel_sets, initial_weights, multiply_adds, shapes
+from fieldray_adapt.networks.specification import channel_sets, initial_weights, layer_shapes, multiply_add_count
 from fieldray_adapt.recipes.classifier import PackTexts
 from fieldray_adapt.recipes.shared import Source
-from fieldray_adapt.training.engine import EpochFigures
 from fieldray_adapt.training.keras_engine import build_network, get_weights, set_weights
+from fieldray_adapt.training.loop import EpochFigures
 from tiny_recipe import Killed
 
 pytestmark = pytest.mark.adapt
@@ -61,7 +59,7 @@ def _data(chests: int = 6) -> LungData:
     )
 
 
-def _recipe(tmp_path: Path, *stages: Stage) -> LungRecipe:
+def _recipe(tmp_path: Path, *stages: TrainingStage) -> LungRecipe:
     return LungRecipe(
         kind="lung-fields",
         pack=PackTexts(id="lungs"),
@@ -113,7 +111,7 @@ def test_a_training_killed_in_a_later_stage_goes_on_there_and_ends_alike(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training, "MaskEngine", _Engine)
-    recipe = _recipe(tmp_path, Stage(side=32, epochs=1), Stage(side=SIDE, epochs=2))
+    recipe = _recipe(tmp_path, TrainingStage(side=32, epochs=1), TrainingStage(side=SIDE, epochs=2))
     whole, _ = training.train(recipe, _data(), folder=tmp_path / "whole")
 
     def kill(row: EpochFigures) -> None:
@@ -152,10 +150,10 @@ def test_only_sides_that_halve_evenly_are_taken() -> None:
 
 
 def test_the_published_network_sees_the_image_mirrored_beyond_its_border() -> None:
-    training = LungTraining(stages=(Stage(side=220, epochs=1),), checks_per_step=0)
+    training = LungTraining(stages=(TrainingStage(side=220, epochs=1),), checks_per_step=0)
     engine = MaskEngine(LungNetwork(kind="published", root_channels=2), 220, training)
     image = np.arange(36 * 36, dtype=np.int64).reshape(1, 36, 36).astype(np.uint8)
-    seen = engine.prepared(image)
+    seen = engine.prepare(image)
     assert seen.shape == (1, 220, 220, 1)
     assert np.array_equal(seen[0, 92:128, 92:128, 0], image[0].astype(np.float32) / 255)
     assert np.array_equal(seen[0, 91, 92:128, 0], image[0, 0].astype(np.float32) / 255)  # its mirror image
@@ -165,12 +163,12 @@ def test_the_published_network_sees_the_image_mirrored_beyond_its_border() -> No
 
 def test_the_compact_network_is_small_and_its_mask_half_the_side() -> None:
     network = compact_unet(height=256, width=256)
-    sizes = shapes(network)
+    sizes = layer_shapes(network)
     assert sizes["mask"] == (128, 128, 1) and sizes["scores"] == (len(LUNG_CHECKS),)
-    assert 20e6 < multiply_adds(network) < 60e6
+    assert 20e6 < multiply_add_count(network) < 60e6
     with_region = compact_unet(height=256, width=256, masks=2)
-    assert shapes(with_region)["mask"] == (128, 128, 2)
-    assert multiply_adds(with_region) < 1.05 * multiply_adds(network)
+    assert layer_shapes(with_region)["mask"] == (128, 128, 2)
+    assert multiply_add_count(with_region) < 1.05 * multiply_add_count(network)
     sets = channel_sets(network)
     assert all(sets[f"enlarge{step}"] == sets[f"step{step}"] for step in range(4))  # what is added is one set
     with pytest.raises(ValueError, match="multiples of 32"):
@@ -206,12 +204,12 @@ def _square(top: int, left: int, *, side: int = 8, size: int = 32) -> np.ndarray
 
 def test_dice_and_jaccard_of_perfect_disjoint_half_and_empty_masks() -> None:
     one, shifted, away, none = _square(0, 0), _square(0, 4), _square(16, 16), np.zeros((32, 32), np.bool_)
-    assert (dice(one, one), jaccard(one, one)) == (1.0, 1.0)
-    assert (dice(one, away), jaccard(one, away)) == (0.0, 0.0)
+    assert (dice_coefficient(one, one), jaccard_index(one, one)) == (1.0, 1.0)
+    assert (dice_coefficient(one, away), jaccard_index(one, away)) == (0.0, 0.0)
     # 8 x 8 cells each, 8 x 4 of them shared: 2 * 32 / 128 and 32 / 96
-    assert (dice(one, shifted), jaccard(one, shifted)) == (0.5, 1 / 3)
-    assert (dice(none, none), jaccard(none, none)) == (1.0, 1.0)
-    assert (dice(one, none), jaccard(one, none)) == (0.0, 0.0)
+    assert (dice_coefficient(one, shifted), jaccard_index(one, shifted)) == (0.5, 1 / 3)
+    assert (dice_coefficient(none, none), jaccard_index(none, none)) == (1.0, 1.0)
+    assert (dice_coefficient(one, none), jaccard_index(one, none)) == (0.0, 0.0)
 
 
 def test_distances_are_told_in_pixels_of_512() -> None:
@@ -219,13 +217,13 @@ def test_distances_are_told_in_pixels_of_512() -> None:
     upper, lower = np.zeros((32, 32), np.bool_), np.zeros((32, 32), np.bool_)
     upper[10], lower[11] = True, True
     assert np.unique(surface_distances(upper, lower)).tolist() == [16.0]
-    fit = fit_of(upper, lower)
+    fit = measure_fit(upper, lower)
     assert (fit.average_distance, fit.distance_95, fit.dice) == (16.0, 16.0, 0.0)
     none = np.zeros((32, 32), np.bool_)
     assert surface_distances(none, none).tolist() == [0.0]
     assert surface_distances(upper, none) == pytest.approx([512 * np.sqrt(2)])  # as far as can be
     with pytest.raises(ValueError, match="cannot be compared"):
-        fit_of(upper, np.zeros((16, 16), np.bool_))
+        measure_fit(upper, np.zeros((16, 16), np.bool_))
 
 
 def test_one_minus_dice_of_perfect_disjoint_and_empty_masks() -> None:
@@ -251,7 +249,7 @@ def test_the_loss_of_masks_adds_the_cross_entropy() -> None:
 def test_what_is_unknown_of_a_mask_teaches_nothing() -> None:
     truth = _square(0, 0)[None, ..., None].astype(np.float32)
     logits = np.where(truth > 0, 30, -30).astype(np.float32)
-    both, wrong = np.concatenate([truth, np.full_like(truth, UNKNOWN)], axis=-1), np.full_like(logits, 30)
+    both, wrong = np.concatenate([truth, np.full_like(truth, UNKNOWN_TARGET)], axis=-1), np.full_like(logits, 30)
     assert float(mask_loss(both, np.concatenate([logits, wrong], axis=-1))[0]) < 1e-3
     both[0, : len(truth[0]) // 2, :, 1] = 0  # known to hold nothing: the cross-entropy of those cells alone
     half = np.concatenate([logits, np.zeros_like(logits)], axis=-1)
@@ -264,11 +262,11 @@ def test_a_mask_says_of_the_other_only_what_follows() -> None:
     masks = np.stack([seen, whole])
     visible, region = mask_targets(masks, shows_region=False).transpose(2, 0, 1)
     assert np.array_equal(visible, seen / 255)
-    assert (region[whole > 0] == 1).all() and (region[1:7, 3:5] == UNKNOWN).all()
+    assert (region[whole > 0] == 1).all() and (region[1:7, 3:5] == UNKNOWN_TARGET).all()
     assert (region[0] == 0).all() and (region[7] == 0).all() and (region[:, 0] == 0).all() and (region[:, 7] == 0).all()
     visible, region = mask_targets(masks, shows_region=True).transpose(2, 0, 1)
     assert np.array_equal(region, whole / 255)
-    assert (visible[seen > 0] == UNKNOWN).all() and (visible[seen == 0] == 0).all()
+    assert (visible[seen > 0] == UNKNOWN_TARGET).all() and (visible[seen == 0] == 0).all()
     assert np.array_equal(mask_targets(masks[:1], shows_region=False)[..., 0], seen / 255)
 
 
@@ -294,7 +292,7 @@ def _pair(side: int = 64) -> tuple[np.ndarray, np.ndarray]:
 def test_a_mask_moves_with_its_image() -> None:
     image, mask = _pair()
     for seed in range(5):
-        moved, follows = augment_pair(image, mask, _MOVES, generator=np.random.default_rng(seed))
+        moved, follows = augment_with_mask(image, mask, _MOVES, generator=np.random.default_rng(seed))
         assert not np.array_equal(moved, image)
         assert np.abs(moved.astype(int) - follows // 2).max() <= 1  # still the same box
 
@@ -302,14 +300,16 @@ def test_a_mask_moves_with_its_image() -> None:
 def test_grey_levels_letters_and_borders_leave_the_mask_alone() -> None:
     image, mask = _pair()
     settings = PairAugmentation(gamma=0.5, contrast=0.5, noise=0.1, letters=1, collimation=1, inversion=1)
-    changed, follows = augment_pair(image, mask, settings, generator=np.random.default_rng(0))
+    changed, follows = augment_with_mask(image, mask, settings, generator=np.random.default_rng(0))
     assert np.array_equal(follows, mask) and not np.array_equal(changed, image)
 
 
 def test_all_masks_of_an_image_move_alike() -> None:
     image, mask = _pair()
-    _, follows = augment_pair(image, mask, _MOVES, generator=np.random.default_rng(1))
-    _, both = augment_pair(image, np.stack([mask, 255 - mask], axis=-1), _MOVES, generator=np.random.default_rng(1))
+    _, follows = augment_with_mask(image, mask, _MOVES, generator=np.random.default_rng(1))
+    _, both = augment_with_mask(
+        image, np.stack([mask, 255 - mask], axis=-1), _MOVES, generator=np.random.default_rng(1)
+    )
     assert np.array_equal(both[..., 0], follows) and not np.array_equal(both[..., 1], follows)
 
 
@@ -319,41 +319,41 @@ def test_a_white_lung_is_cut_out_of_its_mask_and_nothing_else_is() -> None:
     image = np.where(mask > 0, np.uint8(40), np.uint8(160))
     shares = []
     for seed in range(8):
-        changed, seen = whitened(image, mask, np.random.default_rng(seed))
+        changed, seen = whiten_lung(image, mask, np.random.default_rng(seed))
         gone = (mask > 0) & (seen == 0)
         assert gone.any() and (seen <= mask).all()
         assert changed[gone].mean() > 110 and changed[seen > 0].mean() < 70
         shares.append([gone[:, half].sum() / (mask[:, half] > 0).sum() for half in (slice(0, 32), slice(32, 64))])
     assert any(max(one) == 1 for one in shares) and any(0 < max(one) < 1 for one in shares)
     one_lung = np.where(np.arange(64) < 32, mask, np.uint8(0))
-    same, seen = whitened(image, one_lung, np.random.default_rng(0))
+    same, seen = whiten_lung(image, one_lung, np.random.default_rng(0))
     assert np.array_equal(same, image) and np.array_equal(seen, one_lung)
 
 
 def test_all_zeros_change_nothing() -> None:
     image, mask = _pair()
-    same, follows = augment_pair(image, mask, PairAugmentation(), generator=np.random.default_rng(0))
+    same, follows = augment_with_mask(image, mask, PairAugmentation(), generator=np.random.default_rng(0))
     assert np.array_equal(same, image) and np.array_equal(follows, mask)
 
 
 def test_a_turned_image_has_the_targets_of_what_was_done_to_it() -> None:
     image = np.arange(16, dtype=np.uint8).reshape(4, 4)
-    same, targets = apply(image)
+    same, targets = reorient(image)
     assert np.array_equal(same, image) and targets.tolist() == [1, 0, 0, 0, 0, 0]
-    clockwise, targets = apply(image, turns=1)
+    clockwise, targets = reorient(image, turns=1)
     assert clockwise[0].tolist() == [12, 8, 4, 0]  # the left column, from below, is now on top
     assert dict(zip(LUNG_CHECKS, targets, strict=True))["rotated_90"] == 1 and targets.sum() == 2
-    both, targets = apply(image, turns=3, is_mirrored=True, is_inverted=True)
+    both, targets = reorient(image, turns=3, is_mirrored=True, is_inverted=True)
     assert targets.tolist() == [1, 0, 0, 1, 1, 1]
     assert np.array_equal(both, 255 - np.rot90(image[:, ::-1]))
 
 
-@pytest.mark.parametrize("kind", [*WEIGHTS, "files"])
+@pytest.mark.parametrize("kind", [*OOD_KIND_WEIGHTS, "files"])
 def test_every_kind_of_ood_image_is_an_image_of_its_own(kind: str) -> None:
     chests = np.random.default_rng(0).integers(0, 256, (3, 64, 64), np.uint8)
     images = CheckImages(chests={"a": (chests, 1.0)}, ood_images=chests[:2])
     first, again, other = (
-        images.ood_image(PairAugmentation(noise=0.05), generator=np.random.default_rng(seed), kind=kind)
+        images.draw_ood_image(PairAugmentation(noise=0.05), generator=np.random.default_rng(seed), kind=kind)
         for seed in (0, 0, 1)
     )
     assert first.shape == (64, 64) and first.dtype == np.uint8 and first.std() > 1
@@ -365,15 +365,15 @@ def test_of_a_ood_image_nothing_is_known_but_that_it_is_one() -> None:
     images = CheckImages(chests={"a": (chests, 1.0)}, ood_images=np.zeros((0, 64, 64), np.uint8))
     generator = np.random.default_rng(0)
     _, targets = images.draw(PairAugmentation(), ood_share=1.0, generator=generator)
-    assert targets.tolist() == [0] + [UNKNOWN] * 5
+    assert targets.tolist() == [0] + [UNKNOWN_TARGET] * 5
     _, targets = images.draw(PairAugmentation(), ood_share=0.0, generator=generator)
-    assert targets[0] == 1 and UNKNOWN not in targets
-    assert set(WEIGHTS) == {*DRAWN, *PARTS}
+    assert targets[0] == 1 and UNKNOWN_TARGET not in targets
+    assert set(OOD_KIND_WEIGHTS) == {*SYNTHETIC_KINDS, *CHEST_PART_KINDS}
 
 
 def test_sources_are_drawn_by_their_weights() -> None:
     dark, light = np.zeros((1, 64, 64), np.uint8), np.full((1, 64, 64), 255, np.uint8)
     images = CheckImages(chests={"dark": (dark, 3.0), "light": (light, 1.0)}, ood_images=dark)
     generator = np.random.default_rng(0)
-    drawn = [images.chest(generator)[0, 0] for _ in range(400)]
+    drawn = [images.draw_chest(generator)[0, 0] for _ in range(400)]
     assert 0.68 < np.mean(np.array(drawn) == 0) < 0.82  # three of four

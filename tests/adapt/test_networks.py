@@ -15,20 +15,20 @@ import pytest
 
 from fieldray.errors import UsageProblem
 from fieldray.packs.verified import read_pack
-from fieldray_adapt.data.dataset import targets_of
+from fieldray_adapt.data.dataset import label_targets
 from fieldray_adapt.data.layouts import Row
 from fieldray_adapt.networks.architectures import (
     NETWORKS,
-    convolutions,
+    channels_from_pack,
     googlenet,
     mobilenet,
-    pack_channels,
-    pack_weights,
+    read_convolutions,
     resnet34,
     resnet50,
     squeezenet,
     vgg16,
     vgg16_dense,
+    weights_from_pack,
 )
 from fieldray_adapt.networks.specification import (
     INPUT,
@@ -36,18 +36,18 @@ from fieldray_adapt.networks.specification import (
     Specification,
     initial_weights,
     keep_channels,
+    layer_shapes,
     load_network,
-    multiply_adds,
-    parameters,
+    multiply_add_count,
+    parameter_count,
     save_network,
-    shapes,
     weight_axes,
     weight_shapes,
 )
 from fieldray_adapt.recipes.shared import LabelRule
-from fieldray_adapt.training.engine_interface import STATISTICS
+from fieldray_adapt.training.engine_interface import STATISTIC_SUFFIXES
 from fieldray_adapt.training.keras_engine import build_network, set_weights
-from fieldray_adapt.training.steps import specification_of
+from fieldray_adapt.training.steps import recipe_specification
 from shipped_packs import CHILDREN, MODELS
 from tiny_recipe import RECIPE, adapted, draw, read_recipe
 
@@ -69,16 +69,16 @@ def test_resnet50_has_the_published_size() -> None:
     network = resnet50(height=224, width=224, labels=1)
     biases = sum(count for count in (64, *[64, 64, 256] * 3, 256, *[128, 128, 512] * 4, 512))
     biases += sum(count for count in (*[256, 256, 1024] * 6, 1024, *[512, 512, 2048] * 3, 2048))
-    assert parameters(network) == 23_587_712 - biases - 2 * 7 * 7 * 64 + 2049
-    assert shapes(network)["class_maps"] == (7, 7, 1)
-    assert 3.5e9 < multiply_adds(network) < 3.9e9
+    assert parameter_count(network) == 23_587_712 - biases - 2 * 7 * 7 * 64 + 2049
+    assert layer_shapes(network)["class_maps"] == (7, 7, 1)
+    assert 3.5e9 < multiply_add_count(network) < 3.9e9
 
 
 def test_vgg16_for_small_images_ends_in_one_cell() -> None:
     network = vgg16_dense()
-    assert shapes(network)["block5_pool"] == (1, 1, 512)
+    assert layer_shapes(network)["block5_pool"] == (1, 1, 512)
     # 13 convolutions 14,714,688 (published, three channels) less 2 * 9 * 64 for one channel; dense 512-4096-4096-10
-    assert parameters(network) == 14_714_688 - 1152 + 513 * 4096 + 4097 * 4096 + 4097 * 10
+    assert parameter_count(network) == 14_714_688 - 1152 + 513 * 4096 + 4097 * 4096 + 4097 * 10
 
 
 @pytest.mark.parametrize(
@@ -92,19 +92,21 @@ def test_vgg16_for_small_images_ends_in_one_cell() -> None:
 )
 def test_learnt_parameters_are_as_published(kind: str, published: int, maps: int) -> None:
     whole = NETWORKS[kind](height=224, width=224, labels=1000, input_channels=3)
-    sizes = {key: math.prod(shape) for key, shape in weight_shapes(whole).items() if not key.endswith(STATISTICS)}
+    sizes = {
+        key: math.prod(shape) for key, shape in weight_shapes(whole).items() if not key.endswith(STATISTIC_SUFFIXES)
+    }
     assert sum(sizes.values()) == published
-    assert shapes(whole)["class_maps"] == (maps, maps, 1000)
+    assert layer_shapes(whole)["class_maps"] == (maps, maps, 1000)
     # One grey channel and one label: what the first and the last layer have less.
     grey = NETWORKS[kind](height=224, width=224, labels=1)
     first, features = next(iter(sizes)), weight_shapes(whole)["class_maps/kernel"][2]
-    assert parameters(whole) - parameters(grey) == sizes[first] * 2 // 3 + 999 * (features + 1)
+    assert parameter_count(whole) - parameter_count(grey) == sizes[first] * 2 // 3 + 999 * (features + 1)
 
 
 def test_joined_outputs_have_their_channel_sets_one_after_another() -> None:
     network = squeezenet(height=64, width=64, labels=2).with_channels({"fire2_expand1x1": 5, "fire2_expand3x3": 7})
-    assert shapes(network)["fire2"] == (16, 16, 12)
-    assert weight_axes(network)["fire3_squeeze/kernel"][2].parts == ("fire2_expand1x1", "fire2_expand3x3")
+    assert layer_shapes(network)["fire2"] == (16, 16, 12)
+    assert weight_axes(network)["fire3_squeeze/kernel"][2].channel_sets == ("fire2_expand1x1", "fire2_expand3x3")
     weights = initial_weights(network, seed=0)
     smaller, sliced = keep_channels(network, weights, keep={"fire2_expand3x3": np.array([1, 6])})
     assert smaller.channels["fire2_expand3x3"] == 2
@@ -179,7 +181,7 @@ def test_removing_dead_channels_changes_nothing(network: Specification) -> None:
         set_weights(model, values)
         assert all(np.array_equal(values[key], array) for key, array in get_weights(model).items())
         outputs.append([np.asarray(tensor) for tensor in model(images)])
-    assert parameters(smaller) < 0.4 * parameters(network)
+    assert parameter_count(smaller) < 0.4 * parameter_count(network)
     assert np.std(outputs[0][0]) > 1e-7
     for whole, cut in zip(*outputs, strict=True):
         # the head starts small, so the logits do too: compare with their own size
@@ -208,7 +210,7 @@ def test_the_map_is_the_evidence_and_labels_can_be_dropped() -> None:
 @pytest.mark.parametrize("kind", sorted(NETWORKS))
 def test_a_recipe_names_it(kind: str, tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text(RECIPE.replace("blocks = [1]", f'kind = "{kind}"'))
-    asked = specification_of(read_recipe(tmp_path / "recipe.toml"))
+    asked = recipe_specification(read_recipe(tmp_path / "recipe.toml"))
     assert asked == NETWORKS[kind](height=32, width=32, labels=1).scaled(0.125)
 
 
@@ -229,17 +231,17 @@ WHOLE = resnet50(height=256, width=256, labels=1, last_stride=1)
 
 @pytest.mark.adapt
 def test_the_network_of_a_pack_goes_on_as_it_was() -> None:
-    network = WHOLE.with_channels(pack_channels(CHILDREN, WHOLE))
-    weights = {**initial_weights(network, seed=0), **pack_weights(CHILDREN, network)}
+    network = WHOLE.with_channels(channels_from_pack(CHILDREN, WHOLE))
+    weights = {**initial_weights(network, seed=0), **weights_from_pack(CHILDREN, network)}
     model = read_pack(CHILDREN).model
     images = model.golden.inputs.astype(np.float32) / 255
-    _, weights["class_maps/kernel"], weights["class_maps/bias"] = list(convolutions(model.files["litert"]))[-1]
+    _, weights["class_maps/kernel"], weights["class_maps/bias"] = list(read_convolutions(model.files["litert"]))[-1]
     scores = build_network(network, outputs=["scores"])
     set_weights(scores, weights)
     # What is left is the rounding of the values between the layers, which the pack's own network carries.
     differences = np.abs(np.asarray(scores.predict_on_batch(images)) - model.golden.scores)
     assert differences.mean() < 0.03 and differences.max() < 0.1
-    assert not any(key.startswith("class_maps/") for key in pack_weights(CHILDREN, network))
+    assert not any(key.startswith("class_maps/") for key in weights_from_pack(CHILDREN, network))
 
 
 @pytest.mark.adapt
@@ -253,7 +255,7 @@ def test_the_network_of_a_pack_goes_on_as_it_was() -> None:
 )
 def test_a_pack_of_another_network_is_refused(network) -> None:
     with pytest.raises(UsageProblem, match="No layer of the weights in"):
-        pack_weights(CHILDREN, network)
+        weights_from_pack(CHILDREN, network)
 
 
 @pytest.mark.parametrize(
@@ -267,9 +269,9 @@ def test_a_pack_of_another_network_is_refused(network) -> None:
 def test_a_recipe_may_name_counts_of_its_own(channels: dict[str, int], words: str) -> None:
     recipe = read_recipe(MODELS / "recipes" / "pneumonia-paediatric-quick.toml")
     own = replace(recipe, network=replace(recipe.network, channels={"conv1": 64}))
-    assert specification_of(own).channels["conv1"] == 64
+    assert recipe_specification(own).channels["conv1"] == 64
     with pytest.raises(UsageProblem, match=words):
-        specification_of(replace(recipe, network=replace(recipe.network, channels=channels)))
+        recipe_specification(replace(recipe, network=replace(recipe.network, channels=channels)))
 
 
 def _rule(**changes: object) -> LabelRule:
@@ -296,7 +298,7 @@ def test_auxiliary_labels_may_ask_who_the_image_is_of() -> None:
         _rule(column="age", above_years=50.0),
         _rule(positive=("x",)),
     ]
-    found = targets_of([row, older, unknown], labels)
+    found = label_targets([row, older, unknown], labels)
     expected = [[1, np.nan, 0, 1], [0, 0, 1, 1], [1, np.nan, np.nan, 1]]
     assert np.array_equal(found, np.array(expected, np.float32), equal_nan=True)
 

@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 
 from fieldray.errors import UsageProblem
-from fieldray_adapt.files import publish, require_publishable
+from fieldray_adapt.files import require_publishable, write_published
 from fieldray_adapt.reports.page import (
     Code,
     Figure,
+    Paragraph,
     Report,
     Section,
     Table,
-    Text,
     duration_text,
-    page,
-    settings,
+    render_page,
+    settings_parts,
     value_text,
 )
-from fieldray_adapt.training.engine import EpochFigures
+from fieldray_adapt.training.loop import EpochFigures
 
 TRAINED = {
     "input": {"height": 64, "margin": 0.04, "labels": ("a", "b")},
@@ -31,13 +31,16 @@ TRAINED = {
 }
 
 
-def _html(*parts: Table | Figure | Text | Code) -> str:
-    return page(Report(title="A <run>", sections=[Section(title="Size & speed", parts=parts)])).decode()
+def _html(*parts: Table | Figure | Paragraph | Code) -> str:
+    return render_page(Report(title="A <run>", sections=[Section(title="Size & speed", parts=parts)])).decode()
 
 
 def test_everything_that_comes_from_outside_is_escaped_and_plots_are_not() -> None:
     html = _html(
-        Text("<b>"), Table(head=("<i>",), rows=[["<u>"]]), Code("<s> [labels]"), Figure(svg="<svg/>", caption="<q>")
+        Paragraph("<b>"),
+        Table(head=("<i>",), rows=[["<u>"]]),
+        Code("<s> [labels]"),
+        Figure(svg="<svg/>", caption="<q>"),
     )
     assert not any(tag in html for tag in ("<b>", "<i>", "<u>", "<s>", "<q>", "<run>"))
     assert "<svg/>" in html and "&lt;s&gt; [labels]" in html
@@ -46,16 +49,16 @@ def test_everything_that_comes_from_outside_is_escaped_and_plots_are_not() -> No
 
 def test_columns_of_numbers_are_set_right() -> None:
     table = Table(head=("name", "images", "share", "note"), rows=[["a", "1,024", "0.5", "x"], ["b", "7", "-", "1"]])
-    assert table.numbers == {1, 2}
+    assert table.number_columns == {1, 2}
     assert _html(table).count('class="number"') == 6
 
 
 def test_a_section_without_parts_is_left_out() -> None:
-    assert "Pruning" not in page(Report(title="A", sections=[Section(title="Pruning", parts=[])])).decode()
+    assert "Pruning" not in render_page(Report(title="A", sections=[Section(title="Pruning", parts=[])])).decode()
 
 
 def test_settings_become_tables_without_a_raw_dictionary() -> None:
-    html = _html(*settings(TRAINED))
+    html = _html(*settings_parts(TRAINED))
     assert "{" not in html[html.index("<main>") :] and "None" not in html and "[" not in html[html.index("<main>") :]
     assert "set x" in html and "a, b" in html
 
@@ -79,17 +82,17 @@ def test_a_label_may_be_called_anything(meaning: str) -> None:
 CONTENT = {
     "cross.json": b'{\n "pack": "tiny 1.0.0"}\n',
     "results.json": b'{\n "study": "quick"}\n',
-    "report.html": page(Report(title="A study", sections=[])),
+    "report.html": render_page(Report(title="A study", sections=[])),
 }
 
 
 @pytest.mark.parametrize("name", CONTENT)
 def test_an_earlier_one_is_replaced_and_nothing_else(tmp_path: Path, name: str) -> None:
     for _ in range(2):
-        publish(tmp_path / name, CONTENT[name])
+        write_published(tmp_path / name, CONTENT[name])
     assert (tmp_path / name).read_bytes() == CONTENT[name]
     (tmp_path / name).write_bytes(b"somebody's own")
-    for act in (lambda: publish(tmp_path / name, CONTENT[name]), lambda: require_publishable(tmp_path / name)):
+    for act in (lambda: write_published(tmp_path / name, CONTENT[name]), lambda: require_publishable(tmp_path / name)):
         with pytest.raises(UsageProblem) as problem:
             act()
         assert problem.value.reason.code == "output_not_ours"

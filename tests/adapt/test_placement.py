@@ -24,14 +24,14 @@ from fieldray_adapt.command import compile_pack
 from fieldray_adapt.networks.edgetpu import (
     MIB,
     compile_for_edgetpu,
-    describe,
+    describe_placement,
     estimate_ms,
-    placement_of,
     placement_step,
+    read_placement,
 )
-from fieldray_adapt.pack.card import card, edgetpu_section
+from fieldray_adapt.pack.card import edgetpu_section, render_card
 from fieldray_adapt.run import Run
-from fieldray_adapt.training.steps import specification_of
+from fieldray_adapt.training.steps import recipe_specification
 from packs_factory import make_lung_fields
 from program import runner
 from tiny_models import changed_model, tiny_model_bytes
@@ -42,8 +42,8 @@ RECIPE = Path(__file__).parents[2] / "models" / "recipes" / "pneumonia-paediatri
 
 
 def test_an_int8_file_maps_as_a_whole() -> None:
-    placement = placement_of(tiny_model_bytes())
-    assert placement.mapped == len(placement.operators) and not placement.left_on_cpu
+    placement = read_placement(tiny_model_bytes())
+    assert placement.mapped_count == len(placement.operators) and not placement.left_on_cpu
     assert placement.subgraphs == 1 and not placement.compiled
     # int8 weights 4 x 4x4x1 and 1 x 1x1x4, int32 biases 4 and 1, and two reshapes to two int32 sides each
     assert placement.weight_bytes == 64 + 4 + 4 * 4 + 4 + 2 * 2 * 4
@@ -54,8 +54,8 @@ def test_an_int8_file_maps_as_a_whole() -> None:
 
 
 def test_float_values_do_not_map() -> None:
-    placement = placement_of(tiny_model_bytes("float32"))
-    assert placement.mapped == 0 and placement.subgraphs == 0 and placement.estimate_ms is None
+    placement = read_placement(tiny_model_bytes("float32"))
+    assert placement.mapped_count == 0 and placement.subgraphs == 0 and placement.estimate_ms is None
     assert any("float32" in why for why in placement.left_on_cpu)
 
 
@@ -65,12 +65,12 @@ def test_what_follows_an_operator_on_the_cpu_stays_there() -> None:
             if code.builtinCode == schema.BuiltinOperator.LOGISTIC:
                 code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.FLOOR
 
-    placement = placement_of(changed_model(unknown_scores))
+    placement = read_placement(changed_model(unknown_scores))
     left = placement.left_on_cpu
     assert left["FLOOR: not an operator of the Edge TPU"] == 1
     # the conversion of the scores to uint8 comes after it; the maps and features do not
     assert left["QUANTIZE: comes after an operator that stays on the CPU"] == 1
-    assert placement.mapped == len(placement.operators) - 2
+    assert placement.mapped_count == len(placement.operators) - 2
 
 
 def test_an_unfixed_size_and_a_fused_pool_are_named() -> None:
@@ -84,8 +84,8 @@ def test_an_unfixed_size_and_a_fused_pool_are_named() -> None:
             if isinstance(row.builtinOptions, schema.Pool2DOptionsT):
                 row.builtinOptions.fusedActivationFunction = 1
 
-    assert any("size is not fixed" in why for why in placement_of(changed_model(dynamic)).left_on_cpu)
-    assert any("fused" in why for why in placement_of(changed_model(fused)).left_on_cpu)
+    assert any("size is not fixed" in why for why in read_placement(changed_model(dynamic)).left_on_cpu)
+    assert any("fused" in why for why in read_placement(changed_model(fused)).left_on_cpu)
 
 
 def test_the_estimate_is_the_published_fit() -> None:
@@ -100,17 +100,17 @@ OTHERS = [b"", b"TFL3", b"\x10\x00\x00\x00TFL3" + b"\xff" * 40, bytes(200)]
 @pytest.mark.parametrize("data", [*OTHERS, *(tiny_model_bytes()[:length] for length in (40, 200, 700))])
 def test_other_bytes_and_a_file_cut_short_are_refused_plainly(data: bytes) -> None:
     with pytest.raises(UsageProblem, match="TensorFlow Lite"):
-        placement_of(data)
+        read_placement(data)
 
 
 COMPILED = fake_compile(tiny_model_bytes(), (1, 5000), (2, 300), oldest_runtime=14)
 
 
 def test_a_compiled_file_says_it_exactly() -> None:
-    placement = placement_of(COMPILED)
-    assert placement.compiled and placement.subgraphs == 1 and placement.mapped == 1
+    placement = read_placement(COMPILED)
+    assert placement.compiled and placement.subgraphs == 1 and placement.mapped_count == 1
     assert (placement.cached_bytes, placement.streamed_bytes, placement.least_runtime) == (5000, 300, 14)
-    assert "exact" in describe(placement) and "version 14" in describe(placement)
+    assert "exact" in describe_placement(placement) and "version 14" in describe_placement(placement)
 
 
 def test_a_package_that_stands_alone_streams_everything() -> None:
@@ -129,17 +129,17 @@ def test_options_without_a_package_are_a_plain_error() -> None:
 
 
 def test_the_report_says_what_is_an_estimate() -> None:
-    text = describe(placement_of(tiny_model_bytes()))
+    text = describe_placement(read_placement(tiny_model_bytes()))
     assert "Forecast" in text and "an estimate, not measured" in text
 
 
 def test_the_card_says_whether_there_is_a_compiled_file_and_the_forecast_where_there_is_none() -> None:
     recipe = read_recipe(RECIPE)
     files = {"litert": tiny_model_bytes()}
-    text = card("card.md", recipe.pack, specification=specification_of(recipe), files=files, tools={})
+    text = render_card("card.md", recipe.pack, specification=recipe_specification(recipe), files=files, tools={})
     said = "\n## Edge TPU\n\nThis pack has no file compiled for the Edge TPU.\n\n"
     said += "- Forecast for the Edge TPU (not compiled): "
-    operators = len(placement_of(files["litert"]).operators)
+    operators = len(read_placement(files["litert"]).operators)
     assert f"{said}{operators} of {operators} operators mapped, 1 subgraph(s)\n- Weights kept on" in text
     assert "ms per image on USB 3: an estimate, not measured\n\n## Data\n" in text
     exact = edgetpu_section(files | {"edgetpu": COMPILED})
@@ -165,7 +165,7 @@ def test_the_placement_of_the_int8_file_is_reported(tmp_path: Path) -> None:
 
 
 def test_what_compiles_partly_is_refused(tmp_path: Path) -> None:
-    operators = len(placement_of(tiny_model_bytes()).operators)
+    operators = len(read_placement(tiny_model_bytes()).operators)
     partly = fake_compile(tiny_model_bytes(), (1, 5000), is_whole=False)
     with pytest.raises(UsageProblem, match=f"{operators} operators on the CPU"):
         compile_for_edgetpu(tiny_model_bytes(), compiler=fake_compiler(tmp_path, partly))
@@ -194,21 +194,21 @@ def test_a_pack_is_compiled_with_its_golden_vectors_checked_and_signed_anew(tmp_
     none = edgetpu_kind(find=lambda: (), libraries=("libfieldray-none.so.1",))
     compiled = partial(compile_pack, key=key, say=said.append, compiler=compiler, kinds=(none, cpu_kind()))
     with pytest.raises(UsageProblem, match="so the pack was not changed"):
-        compiled(shipped, packs=None)
+        compiled(shipped, output_folder=None)
     with pytest.raises(BackendProblem, match="gives other results on this computer"):
-        compiled(shipped, packs=mine, kinds=(blind,))
+        compiled(shipped, output_folder=mine, kinds=(blind,))
     assert not mine.exists() and not key.exists()
     stranger = tmp_path / "stranger.pem"
     stranger.write_text("no key")
     with pytest.raises(UsageProblem, match="not an unencrypted PEM key"):
-        compiled(shipped, packs=mine, key=stranger)
+        compiled(shipped, output_folder=mine, key=stranger)
     assert not mine.exists()
     # another key's pack is in the way: the key made for this one goes again, and the folder made for the key
     with pytest.raises(PackProblem, match="The pack is signed with the key"):
-        compiled(shipped, packs=shipped.parent, key=tmp_path / "keys" / "new.pem")
+        compiled(shipped, output_folder=shipped.parent, key=tmp_path / "keys" / "new.pem")
     assert not (tmp_path / "keys").exists() and read_verified_manifest(shipped).fingerprint == fingerprint(shipped)
 
-    place = compiled(shipped, packs=mine)
+    place = compiled(shipped, output_folder=mine)
     assert said[-1] == "CPU: gives the scores of the 5 golden vectors."
     assert said[-2].startswith("Edge TPU: not run. No Edge TPU is connected.")
     found = read_verified_manifest(place)
@@ -219,7 +219,7 @@ def test_a_pack_is_compiled_with_its_golden_vectors_checked_and_signed_anew(tmp_
     assert model.card == f"# Tiny\n\n{edgetpu_section(model.files)}\n" and "(exact)" in model.card
     assert "edgetpu" not in read_verified_manifest(shipped).description.files
     # one's own is replaced where it is, and says everything once
-    assert compiled(place, packs=None) == place
+    assert compiled(place, output_folder=None) == place
     assert read_verified_manifest(place).description.provenance == found.description.provenance
     assert read_card(place) == model.card
 

@@ -13,14 +13,36 @@ import pytest
 
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray_adapt.networks.architectures import resnet50, vgg16_dense
-from fieldray_adapt.networks.specification import Specification, Weights, initial_weights, keep_channels, parameters
+from fieldray_adapt.networks.specification import (
+    Specification,
+    Weights,
+    initial_weights,
+    keep_channels,
+    parameter_count,
+)
 from fieldray_adapt.prune.iterations import Iteration, RunFolder
-from fieldray_adapt.prune.laws import AnyLaw, Constant, Context, ContextDependent, Linear, Multiplicative, Range
-from fieldray_adapt.prune.loop import best, prune
-from fieldray_adapt.prune.plan import PruneRecipe, Stop
-from fieldray_adapt.prune.selection import Keep, PruningRule, Scores, one_shot, rectified_layers, select, weight_sizes
-from fieldray_adapt.recipes.tables import key, parse, table
-from fieldray_adapt.training.engine import Effort
+from fieldray_adapt.prune.laws import (
+    AnyLaw,
+    Bounds,
+    ConstantLaw,
+    Context,
+    ContextDependentLaw,
+    LinearLaw,
+    MultiplicativeLaw,
+)
+from fieldray_adapt.prune.loop import prune, smallest_adequate_iteration
+from fieldray_adapt.prune.plan import PruneRecipe, StopRules
+from fieldray_adapt.prune.selection import (
+    ChannelScores,
+    KeptChannels,
+    PruningRule,
+    rectified_layers,
+    select_channels,
+    select_in_one_shot,
+    weight_sizes,
+)
+from fieldray_adapt.recipes.tables import key, parse_table, table
+from fieldray_adapt.training.loop import Effort
 from tiny_recipe import Killed
 
 
@@ -40,11 +62,13 @@ class FormulaTask:
         if self._dies_at == (name, self._calls[name]):
             raise Killed
 
-    def zero_shares(self, specification: Specification, weights: Weights) -> Scores:
+    def zero_shares(self, specification: Specification, weights: Weights) -> ChannelScores:
         self._called("zero_shares")
         return {name: np.linspace(0, 1, specification.channels[name]) for name in rectified_layers(specification)}
 
-    def cut(self, specification: Specification, weights: Weights, *, keep: Keep) -> tuple[Specification, Weights]:
+    def cut(
+        self, specification: Specification, weights: Weights, *, keep: KeptChannels
+    ) -> tuple[Specification, Weights]:
         return keep_channels(specification, weights, keep=keep)
 
     def retrain(self, specification: Specification, weights: Weights, *, effort: Effort, seed: int) -> Weights:
@@ -59,7 +83,7 @@ class FormulaTask:
 
     def seconds_per_image(self, specification: Specification, weights: Weights) -> float:
         self._called("seconds_per_image")
-        return parameters(specification) * 1e-6
+        return parameter_count(specification) * 1e-6
 
     def propose_batch_size(self, specification: Specification, weights: Weights) -> int | None:
         return 64
@@ -70,13 +94,13 @@ def original() -> tuple[Specification, Weights]:
     return network, initial_weights(network, seed=0)
 
 
-def plan(stop: Stop, **changes: AnyLaw) -> PruneRecipe:
+def plan(stop: StopRules, **changes: AnyLaw) -> PruneRecipe:
     given: dict[str, AnyLaw] = {
-        "batch_size": Constant(start=32),
-        "epochs": Constant(start=0.5),
-        "learning_rate": Constant(start=1e-3),
-        "cut_off": Constant(start=0.5),
-        "minimum_channels": Constant(start=2),
+        "batch_size": ConstantLaw(start=32),
+        "epochs": ConstantLaw(start=0.5),
+        "learning_rate": ConstantLaw(start=1e-3),
+        "cut_off": ConstantLaw(start=0.5),
+        "minimum_channels": ConstantLaw(start=2),
     }
     return PruneRecipe(**{**given, **changes}, stop=stop, cut_kind="level")
 
@@ -87,7 +111,7 @@ def run(folder: Path, wanted: PruneRecipe, task: FormulaTask | None = None) -> t
 
 
 def test_each_iteration_halves_and_is_recorded(tmp_path: Path) -> None:
-    why, rows = run(tmp_path, plan(Stop(iterations=3)))
+    why, rows = run(tmp_path, plan(StopRules(iterations=3)))
     assert why == "iterations"
     assert [row.number for row in rows] == [0, 1, 2, 3]
     sizes = [RunFolder(tmp_path, fingerprint="a").network(number)[0].channels["fc1"] for number in range(4)]
@@ -101,22 +125,24 @@ def test_each_iteration_halves_and_is_recorded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stop", "why"),
     [
-        (Stop(iterations=9, lowest_quality=0.7), "lowest_quality"),
-        (Stop(iterations=9, target_parameters=3000), "target_parameters"),
-        (Stop(iterations=9), "nothing_left"),
+        (StopRules(iterations=9, lowest_quality=0.7), "lowest_quality"),
+        (StopRules(iterations=9, target_parameters=3000), "target_parameters"),
+        (StopRules(iterations=9), "nothing_left"),
     ],
 )
-def test_the_rule_that_stops_it_is_named(tmp_path: Path, stop: Stop, why: str) -> None:
+def test_the_rule_that_stops_it_is_named(tmp_path: Path, stop: StopRules, why: str) -> None:
     found, rows = run(tmp_path, plan(stop))
     assert found == why
     if why == "lowest_quality":
-        assert rows[-1].quality < 0.7 <= best(rows, stop=stop).quality
+        assert rows[-1].quality < 0.7 <= smallest_adequate_iteration(rows, stop=stop).quality
 
 
 def test_settings_follow_their_laws(tmp_path: Path) -> None:
     task = FormulaTask()
     wanted = plan(
-        Stop(iterations=2), epochs=Linear(start=0.5, step=0.25), batch_size=ContextDependent(start=16, batch=1.0)
+        StopRules(iterations=2),
+        epochs=LinearLaw(start=0.5, step=0.25),
+        batch_size=ContextDependentLaw(start=16, batch=1.0),
     )
     run(tmp_path, wanted, task)
     # the profile proposes 64, and a strength of 1 follows it wholly
@@ -129,7 +155,7 @@ def test_settings_follow_their_laws(tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", ["zero_shares", "retrain", "quality", "seconds_per_image"])
 @pytest.mark.parametrize("call", [1, 2])
 def test_a_run_killed_anywhere_ends_as_if_it_had_not_been(tmp_path: Path, method: str, call: int) -> None:
-    wanted = plan(Stop(iterations=2), epochs=ContextDependent(start=0.5, time=-0.5))
+    wanted = plan(StopRules(iterations=2), epochs=ContextDependentLaw(start=0.5, time=-0.5))
     _, straight = run(tmp_path / "straight", wanted)
     with pytest.raises(Killed):
         run(tmp_path / "killed", wanted, FormulaTask(dies_at=(method, call)))
@@ -147,25 +173,25 @@ def _bias(folder: Path) -> float:
 
 
 def test_a_finished_run_is_not_done_again(tmp_path: Path) -> None:
-    run(tmp_path, plan(Stop(iterations=1)))
+    run(tmp_path, plan(StopRules(iterations=1)))
     task = FormulaTask()
-    why, _ = run(tmp_path, plan(Stop(iterations=1)), task)
+    why, _ = run(tmp_path, plan(StopRules(iterations=1)), task)
     assert why == "iterations" and not task.efforts
 
 
 @pytest.mark.parametrize("spoil", [lambda text: text[:-20], lambda text: text.replace("parameters", "sizes")])
 def test_a_damaged_record_says_so(tmp_path: Path, spoil: Callable[[str], str]) -> None:
-    run(tmp_path, plan(Stop(iterations=1)))
+    run(tmp_path, plan(StopRules(iterations=1)))
     path = tmp_path / "iterations.jsonl"
     path.write_text(spoil(path.read_text()))
     with pytest.raises(StorageProblem, match="damaged"):
-        run(tmp_path, plan(Stop(iterations=1)))
+        run(tmp_path, plan(StopRules(iterations=1)))
 
 
 def test_looking_at_a_run_does_not_begin_it(tmp_path: Path) -> None:
     assert RunFolder(tmp_path / "run", fingerprint="a").iterations() == ()
     assert RunFolder(tmp_path / "run", fingerprint="b").iterations() == ()
-    run(tmp_path / "run", plan(Stop(iterations=1)))
+    run(tmp_path / "run", plan(StopRules(iterations=1)))
     with pytest.raises(UsageProblem, match="other settings"):
         RunFolder(tmp_path / "run", fingerprint="b")
 
@@ -174,50 +200,50 @@ HALVED = Context(size=0.5, loss=2.0, time=0.25, batch=4.0)
 
 
 def test_constant_linear_and_multiplicative_do_not_look_at_the_context() -> None:
-    assert Constant(start=3.0).next(9.0, HALVED) == 3.0
-    assert Linear(start=1.0, step=0.5).next(2.0, HALVED) == 2.5
-    assert Multiplicative(start=1.0, factor=1.5).next(2.0, HALVED) == 3.0
+    assert ConstantLaw(start=3.0).next(9.0, HALVED) == 3.0
+    assert LinearLaw(start=1.0, step=0.5).next(2.0, HALVED) == 2.5
+    assert MultiplicativeLaw(start=1.0, factor=1.5).next(2.0, HALVED) == 3.0
 
 
 def test_a_product_answers_by_powers_of_the_ratios() -> None:
     # time fell to a quarter: 10 * 0.25 ** -1 = 40; size 0.5 ** 1 = 0.5; loss 2 ** 1 = 2; batch 4 ** 0.5 = 2
-    assert ContextDependent(start=10, time=-1).next(10, HALVED) == pytest.approx(40)
-    assert ContextDependent(start=10, size=1, loss=1, batch=0.5).next(10, HALVED) == pytest.approx(10 * 0.5 * 2 * 2)
+    assert ContextDependentLaw(start=10, time=-1).next(10, HALVED) == pytest.approx(40)
+    assert ContextDependentLaw(start=10, size=1, loss=1, batch=0.5).next(10, HALVED) == pytest.approx(10 * 0.5 * 2 * 2)
 
 
 def test_a_sum_moves_by_doublings_and_may_cross_zero() -> None:
     # log2(0.5) = -1 and log2(2) = 1: -0.1 + 0.3 * -1 + 0.5 * 1 = 0.1
-    law = ContextDependent(start=-0.1, size=0.3, loss=0.5, form="sum")
+    law = ContextDependentLaw(start=-0.1, size=0.3, loss=0.5, form="sum")
     assert law.next(-0.1, HALVED) == pytest.approx(0.1)
 
 
 def test_values_stay_within_their_bounds() -> None:
-    assert Linear(start=16, step=-6, bounds=Range(lowest=8)).next(10, Context()) == 8
-    assert Multiplicative(start=1, factor=3, bounds=Range(highest=2)).next(1, Context()) == 2
-    assert ContextDependent(start=1, time=-1, bounds=Range(highest=3)).next(1, HALVED) == 3
+    assert LinearLaw(start=16, step=-6, bounds=Bounds(lowest=8)).next(10, Context()) == 8
+    assert MultiplicativeLaw(start=1, factor=3, bounds=Bounds(highest=2)).next(1, Context()) == 2
+    assert ContextDependentLaw(start=1, time=-1, bounds=Bounds(highest=3)).next(1, HALVED) == 3
 
 
 def test_bounds_and_factors_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="lowest"):
-        Range(lowest=2, highest=1)
+        Bounds(lowest=2, highest=1)
     with pytest.raises(ValueError, match="factor"):
-        Multiplicative(start=1, factor=0)
+        MultiplicativeLaw(start=1, factor=0)
 
 
 @pytest.mark.parametrize(
     ("written", "law"),
     [
-        ({"start": 3.0}, Constant(start=3.0)),
-        ({"start": 1.0, "step": 0.5}, Linear(start=1.0, step=0.5)),
+        ({"start": 3.0}, ConstantLaw(start=3.0)),
+        ({"start": 1.0, "step": 0.5}, LinearLaw(start=1.0, step=0.5)),
         (
             {"start": 1.0, "factor": 2.0, "bounds": {"highest": 4.0}},
-            Multiplicative(start=1.0, factor=2.0, bounds=Range(highest=4.0)),
+            MultiplicativeLaw(start=1.0, factor=2.0, bounds=Bounds(highest=4.0)),
         ),
-        ({"start": 1.0, "form": "sum"}, ContextDependent(start=1.0, form="sum")),
+        ({"start": 1.0, "form": "sum"}, ContextDependentLaw(start=1.0, form="sum")),
     ],
 )
 def test_a_law_is_named_by_the_key_that_it_has_for_itself(written: dict[str, object], law: AnyLaw) -> None:
-    assert parse(_Moving, {"rate": written}) == _Moving(rate=law)
+    assert parse_table(_Moving, {"rate": written}) == _Moving(rate=law)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +255,7 @@ def test_a_law_is_named_by_the_key_that_it_has_for_itself(written: dict[str, obj
     ],
 )
 def test_what_is_no_law_is_named(written: object, wrong: str) -> None:
-    found = parse(_Moving, {"rate": written})
+    found = parse_table(_Moving, {"rate": written})
     assert isinstance(found, list) and [problem.detail for problem in found] == [wrong]
 
 
@@ -244,7 +270,7 @@ ZEROS = {"a": np.array([0.9, 0.1, 0.5, 0.1, 0.4])}
 
 
 def kept(rule: PruningRule) -> list[int]:
-    return [int(index) for index in select(ZEROS, rule=rule)["a"]]
+    return [int(index) for index in select_channels(ZEROS, rule=rule)["a"]]
 
 
 def test_by_level_what_is_zero_more_often_goes() -> None:
@@ -268,7 +294,7 @@ def test_a_set_smaller_than_the_minimum_stays() -> None:
 
 
 def test_equal_channels_all_stay_at_their_own_mean() -> None:
-    assert len(select({"a": np.full(7, 0.1 + 0.2)}, rule=PruningRule(kind="deviation", value=0.0))["a"]) == 7
+    assert len(select_channels({"a": np.full(7, 0.1 + 0.2)}, rule=PruningRule(kind="deviation", value=0.0))["a"]) == 7
 
 
 def test_a_residual_stage_is_judged_by_its_sums_and_labels_never() -> None:
@@ -283,11 +309,11 @@ def test_magnitude_keeps_the_heaviest_and_random_its_seed() -> None:
     network = vgg16_dense(dense_units=32).scaled(0.125)
     weights = initial_weights(network, seed=1)
     weights["fc1/kernel"][:, 5] *= 100
-    keep = one_shot(network, weights, kind="magnitude", share=0.1)
-    assert [int(index) for index in one_shot(network, weights, kind="magnitude", share=1e-9)["fc1"]] == [5]
+    keep = select_in_one_shot(network, weights, kind="magnitude", share=0.1)
+    assert [int(index) for index in select_in_one_shot(network, weights, kind="magnitude", share=1e-9)["fc1"]] == [5]
     assert 5 in keep["fc1"]
     assert weight_sizes(network, weights)["fc1"].argmax() == 5
-    first, again = (one_shot(network, weights, kind="random", share=0.5, seed=3) for _ in range(2))
+    first, again = (select_in_one_shot(network, weights, kind="random", share=0.5, seed=3) for _ in range(2))
     assert all(np.array_equal(first[name], again[name]) for name in first)
     smaller, _ = keep_channels(network, weights, keep=first)
     assert smaller.channels["block5_conv3"] == 32 and smaller.channels["labels"] == 10

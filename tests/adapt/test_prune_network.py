@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from drawn_data import draw_digits
 from fieldray.errors import UsageProblem
 from fieldray_adapt.data.augmentation import Augmentation
-from fieldray_adapt.files import as_json
+from fieldray_adapt.files import json_bytes
 from fieldray_adapt.networks.architectures import mobilenet, resnet50, vgg16_dense
 from fieldray_adapt.networks.specification import (
     Layer,
@@ -22,21 +22,21 @@ from fieldray_adapt.networks.specification import (
     Weights,
     initial_weights,
     keep_channels,
-    parameters,
+    parameter_count,
 )
 from fieldray_adapt.prune.conversion import Conversion
 from fieldray_adapt.prune.iterations import RunFolder
-from fieldray_adapt.prune.laws import Constant
+from fieldray_adapt.prune.laws import ConstantLaw
 from fieldray_adapt.prune.loop import prune
-from fieldray_adapt.prune.plan import PruneRecipe, Stop
+from fieldray_adapt.prune.plan import PruneRecipe, StopRules
 from fieldray_adapt.prune.recipe import StudyRecipe
 from fieldray_adapt.prune.selection import zero_shares
 from fieldray_adapt.prune.study import Study
 from fieldray_adapt.prune.tasks import ImageTask, restore_scale
 from fieldray_adapt.training.classifier import Schedule, TrainingOptions
-from fieldray_adapt.training.engine import Effort, Labelled, fit, quality
 from fieldray_adapt.training.engine_interface import EngineSettings
 from fieldray_adapt.training.keras_engine import build_network, set_weights
+from fieldray_adapt.training.loop import Effort, Labelled, measure_accuracy, train_on_arrays
 from fieldray_adapt.training.profile import Network
 from tiny_recipe import bright_or_dark, read_recipe
 
@@ -87,12 +87,14 @@ def _bright_or_dark(count: int) -> Labelled:
 def test_training_learns_and_the_same_seed_gives_the_same_weights(tmp_path: Path) -> None:
     network, weights = _two_layers()
     data, effort = _bright_or_dark(64), Effort(batch_size=16, epochs=20.0, learning_rate=0.05)
-    before, loss_before = quality(network, weights, data=data, settings=SETTINGS)
+    before, loss_before = measure_accuracy(network, weights, data=data, settings=SETTINGS)
     first, again = (
-        fit(network, weights, data=data, effort=effort, seed=1, settings=SETTINGS, folder=tmp_path / str(number))
+        train_on_arrays(
+            network, weights, data=data, effort=effort, seed=1, settings=SETTINGS, folder=tmp_path / str(number)
+        )
         for number in range(2)
     )
-    after, loss_after = quality(network, first, data=data, settings=SETTINGS)
+    after, loss_after = measure_accuracy(network, first, data=data, settings=SETTINGS)
     assert after == 1.0 and loss_after < loss_before / 2 and before < 1.0
     assert all(np.array_equal(first[key], again[key]) for key in first)
 
@@ -159,7 +161,7 @@ def _by_size(
     rounds: int,
 ) -> dict[str, dict[str, float]]:
     assert rounds == 7 and set(files) == set(networks) and len(images) and settings.threads == 1
-    return {name: {"int8": parameters(network) * 1e-6} for name, (network, _) in networks.items()}
+    return {name: {"int8": parameter_count(network) * 1e-6} for name, (network, _) in networks.items()}
 
 
 def _by_name(network: Network, *, folder: Path, say: Callable[[], None], **_: object) -> Conversion:
@@ -167,7 +169,7 @@ def _by_name(network: Network, *, folder: Path, say: Callable[[], None], **_: ob
     if not folder.exists():
         folder.mkdir(parents=True)
         say()
-    return Conversion(b"", 1 - parameters(network[0]) * 1e-9, 0.5)
+    return Conversion(b"", 1 - parameter_count(network[0]) * 1e-9, 0.5)
 
 
 @pytest.mark.timeout(600)
@@ -175,7 +177,7 @@ def test_a_small_study_ends_in_a_table(tmp_path: Path) -> None:
     study = Study(_recipe(tmp_path), timer=_by_size, tester=_by_name)
     found = study.run()
     results = json.loads((tmp_path / "results.json").read_text())
-    assert json.loads(as_json(found)) == results
+    assert json.loads(json_bytes(found)) == results
     assert results["original"]["speed_up"] == {"int8": 1.0}
     first, second = (results["runs"][name]["iterations"][-1] for name in ("constant", "further"))
     assert results["original"]["parameters"] > first["parameters"] > second["parameters"]
@@ -198,7 +200,7 @@ def test_a_small_study_ends_in_a_table(tmp_path: Path) -> None:
 def test_a_run_cannot_begin_where_another_never_came(tmp_path: Path) -> None:
     recipe = _recipe(tmp_path, RECIPE.replace("teacher =", "after_iteration = 5\nteacher ="))
     with pytest.raises(UsageProblem, match="The run constant has no iteration 5"):
-        Study(recipe).run_law(recipe.run_named("further"))
+        Study(recipe).run_pruning(recipe.run_named("further"))
 
 
 def test_a_finished_study_is_only_timed_again(tmp_path: Path) -> None:
@@ -295,12 +297,12 @@ def _network() -> tuple[Specification, Weights]:
 
 def test_a_residual_network_is_pruned_on_images(tmp_path: Path) -> None:
     plan = PruneRecipe(
-        batch_size=Constant(start=8),
-        epochs=Constant(start=1.5),
-        learning_rate=Constant(start=1e-3),
-        cut_off=Constant(start=0.0),
-        minimum_channels=Constant(start=4),
-        stop=Stop(iterations=1),
+        batch_size=ConstantLaw(start=8),
+        epochs=ConstantLaw(start=1.5),
+        learning_rate=ConstantLaw(start=1e-3),
+        cut_off=ConstantLaw(start=0.0),
+        minimum_channels=ConstantLaw(start=4),
+        stop=StopRules(iterations=1),
         multiple=4,
     )
     folder = RunFolder(tmp_path, fingerprint="")

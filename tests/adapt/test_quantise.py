@@ -10,12 +10,12 @@ from fieldray.domain.model import InputSpec
 from fieldray_adapt.networks.architectures import NETWORKS, resnet50, vgg16_dense
 from fieldray_adapt.networks.quantise import (
     PENALTY_SHARE,
-    Answers,
-    answer,
+    NetworkOutputs,
     correct_rounding,
-    equalise,
+    equalise_channels,
     quantise,
     refit_head,
+    run_network,
     to_float_file,
 )
 from fieldray_adapt.networks.specification import Specification, Weights, initial_weights, weight_shapes
@@ -44,7 +44,7 @@ def test_int8_and_float_files_say_the_same() -> None:
     assert np.ptp(scores) > 0.1
     files = (to_float_file(NETWORK, weights), quantise(NETWORK, weights, representative=images))
     for file, tolerance in zip(files, (1e-4, 0.03), strict=True):
-        found = answer(file.data, images, spec=SPEC, outputs=file.roles(NETWORK), labels=2)
+        found = run_network(file.data, images, spec=SPEC, outputs=file.roles(NETWORK), labels=2)
         np.testing.assert_allclose(found.scores, scores, atol=tolerance)
         np.testing.assert_allclose(found.class_maps, maps.transpose(0, 3, 1, 2), atol=tolerance * 10 * np.ptp(maps))
         np.testing.assert_allclose(found.features, features, atol=tolerance * 5 * features.max())
@@ -64,7 +64,7 @@ def test_rounding_no_longer_moves_the_means() -> None:
     means = []
     for chosen in (weights, *rounded):
         file = to_float_file(NETWORK, chosen)
-        found = answer(file.data, images, spec=SPEC, outputs=file.roles(NETWORK), labels=2)
+        found = run_network(file.data, images, spec=SPEC, outputs=file.roles(NETWORK), labels=2)
         means.append(found.features.mean(0))
     before, after = (np.abs(own - means[0]).mean() for own in means[1:])
     assert after < 0.3 * before
@@ -107,14 +107,14 @@ def _outputs(
 @pytest.mark.parametrize("kind", sorted(MADE))
 def test_the_network_computes_the_same(kind: str) -> None:
     specification, weights, images = _network(kind)
-    levelled = equalise(specification, weights, representative=images)
+    levelled = equalise_channels(specification, weights, representative=images)
     before, after = (_outputs(specification, own, images, "logits") for own in (weights, levelled))
     assert before.std() > 0 and np.abs(before - after).max() < 1e-3 * np.abs(before).max()
 
 
 def test_channels_come_closer_where_they_are_rectified_or_added() -> None:
     specification, weights, images = _network("resnet50")
-    levelled = equalise(specification, weights, representative=images)
+    levelled = equalise_channels(specification, weights, representative=images)
     for name in ("conv2_block1_1", "conv3_block1_out"):
         spreads = []
         for own in (weights, levelled):
@@ -125,7 +125,7 @@ def test_channels_come_closer_where_they_are_rectified_or_added() -> None:
 
 def test_what_is_not_rectified_stays_as_it_is() -> None:
     specification, weights, images = _network("mobilenet")
-    levelled = equalise(specification, weights, representative=images)
+    levelled = equalise_channels(specification, weights, representative=images)
     assert all(np.array_equal(weights[key], levelled[key]) for key in weights if not key.startswith("class_maps"))
 
 
@@ -135,8 +135,8 @@ KERNEL = np.array([1.0, -2.0, 0.5, 0.0, 3.0, -1.0], np.float32)
 WEIGHTS = Weights({"class_maps/kernel": KERNEL.reshape(1, 1, 6, 1), "class_maps/bias": np.array([0.25], np.float32)})
 
 
-def _answers(features: NDArray[np.float32], logits: NDArray[np.float32]) -> Answers:
-    return Answers(scores=logits[:, None], features=features, class_maps=logits[:, None, None, None])
+def _answers(features: NDArray[np.float32], logits: NDArray[np.float32]) -> NetworkOutputs:
+    return NetworkOutputs(scores=logits[:, None], features=features, class_maps=logits[:, None, None, None])
 
 
 def _logits(weights: Weights, features: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -146,7 +146,7 @@ def _logits(weights: Weights, features: NDArray[np.float32]) -> NDArray[np.float
 def test_a_constant_shift_of_the_features_is_taken_back() -> None:
     whole = _answers(FEATURES, _logits(WEIGHTS, FEATURES))
     shifted = FEATURES + np.array([0.1, 0, -0.2, 0, 0.05, 0.3], np.float32)
-    refitted = refit_head(WEIGHTS, whole=whole, integer=_answers(shifted, _logits(WEIGHTS, shifted)))
+    refitted = refit_head(WEIGHTS, float_outputs=whole, int8_outputs=_answers(shifted, _logits(WEIGHTS, shifted)))
     np.testing.assert_allclose(_logits(refitted, shifted), _logits(WEIGHTS, FEATURES), atol=1e-4)
 
 
@@ -158,7 +158,7 @@ def test_noise_in_one_feature_moves_weight_to_the_others() -> None:
     noisy[:, 4] = RNG.random(400)
     target = _logits(WEIGHTS, twins)
     before = np.abs(_logits(WEIGHTS, noisy) - target).mean()
-    refitted = refit_head(WEIGHTS, whole=_answers(twins, target), integer=_answers(noisy, target))
+    refitted = refit_head(WEIGHTS, float_outputs=_answers(twins, target), int8_outputs=_answers(noisy, target))
     # variance 1/12 of a feature against the penalty: of the useless weight 0.083 / (0.083 + 0.3) = 22 % go
     share = (1 / 12) / (1 / 12 + PENALTY_SHARE)
     assert np.abs(_logits(refitted, noisy) - target).mean() < before * (1 - share / 2)

@@ -19,14 +19,14 @@ from fieldray.errors import UsageProblem
 from fieldray.packs.cards import parts
 from fieldray.packs.manifest import LungFieldsManifest, parse
 from fieldray.packs.verified import read_pack
-from fieldray_adapt.command import STEPS
-from fieldray_adapt.lungs.cross import hospitals, left_out
+from fieldray_adapt.command import CLASSIFIER_STEPS
 from fieldray_adapt.lungs.dataset import LungData
+from fieldray_adapt.lungs.hospital_cross_validation import list_hospitals, without_hospital
 from fieldray_adapt.lungs.recipe import LungRecipe
-from fieldray_adapt.recipes.classifier import with_whole_paths
-from fieldray_adapt.recipes.tables import Document
+from fieldray_adapt.recipes.classifier import with_absolute_paths
+from fieldray_adapt.recipes.tables import RecipeDocument
 from fieldray_adapt.run import Run
-from fieldray_adapt.training.engine import CHECKPOINT
+from fieldray_adapt.training.loop import CHECKPOINT_NAME
 from tiny_recipe import adapted, read_recipe
 
 pytestmark = [pytest.mark.adapt, pytest.mark.slow]
@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.adapt, pytest.mark.slow]
 
 def _only(recipe: Path, step: str) -> None:
     """One step without those before it."""
-    chosen = tuple(known for known in STEPS if known.name == step)
+    chosen = tuple(known for known in CLASSIFIER_STEPS if known.name == step)
     Run(recipe=read_recipe(recipe), progress=lambda *_: None).execute(chosen, say=lambda _: None)
 
 
@@ -69,7 +69,7 @@ def test_from_images_to_a_pack(tmp_path: Path) -> None:
     assert "no patient is on two sides" in model.card
     caught = pneumonia["test"]["points"]["balanced"]["sensitivity"]
     assert f"{caught['count']} of {caught['of']}: {caught['value']:.3f} (" in model.card and caught["low"] < 1
-    assert not list(run.rglob(CHECKPOINT))
+    assert not list(run.rglob(CHECKPOINT_NAME))
     split = json.loads((run / "data" / "facts.json").read_text())["split_sha256"]
     assert f"split_sha256: {split}" in model.card
     first, second = json.loads((run / "prune" / "table.json").read_text())
@@ -94,7 +94,9 @@ def _check_report(report: str) -> None:
 
 def _check_resuming(recipe: Path) -> None:
     said = adapted("run", recipe)
-    assert [line for line in said if "done before" in line] == [f"{step.name}: done before" for step in STEPS]
+    assert [line for line in said if "done before" in line] == [
+        f"{step.name}: done before" for step in CLASSIFIER_STEPS
+    ]
     text = recipe.read_text(encoding="utf-8")
     recipe.write_text(text.replace("ood_gate_keeps = 0.99", "ood_gate_keeps = 0.98"), encoding="utf-8")
     assert {"train: done before", "quantise: done before", "evaluate ..."} < set(adapted("run", recipe))
@@ -225,14 +227,14 @@ columns = { path = "film", classes = "label", patient = "patient_id" }
 
     with (run / "data" / "images_and_masks.npz").open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         data = LungData(**arrays)
-    whole = with_whole_paths(Document.read(recipe).parsed(LungRecipe), recipe)
-    for number, name in enumerate(hospitals(whole)):
-        rest = left_out(whole, data, number)
+    whole = with_absolute_paths(RecipeDocument.read(recipe).parsed(LungRecipe), recipe)
+    for number, name in enumerate(list_hospitals(whole)):
+        rest = without_hospital(whole, data, number)
         held = set(rest.image_patients[rest.image_parts == "held out"])
         learnt = set(rest.image_patients[np.isin(rest.image_parts, ("training", "validation"))])
         assert len(held) == 4 and not held & learnt and len(learnt) == 8
         assert name not in rest.chest_sources[rest.chest_parts != "left out"]
-        checks = rest.checks("training", {}, side=64)
+        checks = rest.check_images("training", {}, side=64)
         assert name not in checks.chests and ("montgomery" in checks.chests) == (name != "montgomery")
         evaluated = set(rest.image_sources[rest.image_parts == "evaluate"])
         assert evaluated == ({"shenzhen"} if name == "shenzhen" else set())

@@ -16,20 +16,20 @@ from PIL import Image
 
 from fieldray.cli import run as run_command
 from fieldray.errors import UsageProblem
-from fieldray_adapt.command import KINDS, adapt, check, new
-from fieldray_adapt.recipes.classifier import what_is_trained
+from fieldray_adapt.command import RECIPE_KINDS, check_recipe, run_recipe, write_new_recipe
+from fieldray_adapt.recipes.classifier import training_description
 from fieldray_adapt.recipes.tables import (
-    Document,
     Key,
     KeyProblems,
+    RecipeDocument,
     RecipeProblems,
     Rules,
     key,
-    parse,
-    require,
+    parse_table,
+    recipe_template,
     require_ranges,
+    require_rules,
     table,
-    template,
 )
 from tiny_recipe import read_recipe
 
@@ -63,7 +63,7 @@ def _problems(folder: Path, text: str) -> list[str]:
     """What is wrong with a recipe of this text in the folder."""
     (folder / "recipe.toml").write_text(text)
     with pytest.raises(RecipeProblems) as found:
-        check(folder / "recipe.toml")
+        check_recipe(folder / "recipe.toml")
     return list(found.value.lines)
 
 
@@ -76,36 +76,36 @@ def test_a_first_recipe_for_a_folder_of_two_classes_fits_on_a_screen(tmp_path: P
     assert len(FIRST.splitlines()) < 12
     draw_folders(tmp_path / "images", count=40)
     (tmp_path / "first.toml").write_text(FIRST)
-    check(tmp_path / "first.toml")
+    check_recipe(tmp_path / "first.toml")
     recipe = read_recipe(tmp_path / "first.toml")
     assert recipe.labels[0].meaning == {"en": "Sick"} and recipe.pack.names == {"en": "first"}
     assert recipe.data[0].name == "images" and recipe.run == tmp_path / "run"
     assert recipe.evaluation.points[0].titles == {"en": "Balanced"}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", RECIPE_KINDS)
 def test_a_template_is_a_recipe_and_so_is_one_with_every_key_set(tmp_path: Path, kind: str) -> None:
-    text = template(KINDS[kind].schema)
+    text = recipe_template(RECIPE_KINDS[kind].schema)
     path = tmp_path / "recipe.toml"
     path.write_text(text, encoding="utf-8")
-    Document.read(path).parsed(KINDS[kind].schema)
+    RecipeDocument.read(path).parsed(RECIPE_KINDS[kind].schema)
     full = re.sub(r"^#(?=[a-z_]+ = |\[)", "", re.sub(r"(?m)^#?[a-z_]+ = \.\.\.\n", "", text), flags=re.MULTILINE)
     assert "\n#epochs" not in full and len(full) > 1000
     path.write_text(full, encoding="utf-8")
-    Document.read(path).parsed(KINDS[kind].schema)
+    RecipeDocument.read(path).parsed(RECIPE_KINDS[kind].schema)
     assert all(line.startswith("#") for line in text.splitlines() if "(" in line and ")" in line and "=" not in line)
 
 
 def test_new_writes_a_recipe_and_its_credits_and_replaces_nothing(tmp_path: Path) -> None:
-    written = new("classifier", tmp_path / "mine.toml")
+    written = write_new_recipe("classifier", tmp_path / "mine.toml")
     assert [path.name for path in written] == ["mine.toml", "mine.credits.md"]
     (tmp_path / "mine.credits.md").write_text("Drawn by code.\n")
     assert read_recipe(tmp_path / "mine.toml").pack.credits_text == "Drawn by code."
     with pytest.raises(UsageProblem, match="already exists"):
-        new("classifier", tmp_path / "mine.toml")
-    assert new("pruning-study", tmp_path / "study.toml") == [tmp_path / "study.toml"]
+        write_new_recipe("classifier", tmp_path / "mine.toml")
+    assert write_new_recipe("pruning-study", tmp_path / "study.toml") == [tmp_path / "study.toml"]
     with pytest.raises(UsageProblem, match=r"no recipe of the kind segmenter\. The kinds are: classifier"):
-        new("segmenter", tmp_path / "other.toml")
+        write_new_recipe("segmenter", tmp_path / "other.toml")
 
 
 def test_the_command_names_every_problem_and_ends_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,7 +173,7 @@ def test_a_recipe_without_a_teacher_is_told_as_before_there_were_teachers() -> N
     """Else a pack made again would leave out the figures of the cross-validation that there is."""
     models = Path(__file__).parents[2] / "models"
     published = json.loads((models / "studies" / "tuberculosis-adult" / "cross.json").read_text(encoding="utf-8"))
-    trained = what_is_trained(read_recipe(models / "recipes" / "tuberculosis-adult.toml"))
+    trained = training_description(read_recipe(models / "recipes" / "tuberculosis-adult.toml"))
     assert json.loads(json.dumps(trained)) == published["trained"]
 
 
@@ -187,7 +187,7 @@ def test_problems_of_the_data_are_named_before_anything_is_trained(tmp_path: Pat
     assert "line 14: data[2] cannot be used" in found[2] and "the folder does not exist" in found[2]
     assert len(found) == 3
     with pytest.raises(UsageProblem, match="3 problems"):
-        adapt("run", tmp_path / "recipe.toml", say=lambda _: None, progress=lambda *_: None)
+        run_recipe("run", tmp_path / "recipe.toml", say=lambda _: None, progress=lambda *_: None)
     assert not (tmp_path / "run" / "data").exists()
 
     (tmp_path / "rows.csv").write_text(TABLE.replace("lable", "label"))
@@ -240,7 +240,7 @@ def test_networks_are_averaged_of_groups_that_can_teach(tmp_path: Path) -> None:
     found = _problems(tmp_path, text.replace("evaluated = false", "evaluated = false\nshare = 0"))
     assert [line for line in found if "must draw from every group" in line]
     (tmp_path / "recipe.toml").write_text(text.replace("evaluated = false", 'evaluated = false\ngroup = "images"'))
-    check(tmp_path / "recipe.toml")
+    check_recipe(tmp_path / "recipe.toml")
 
 
 @table
@@ -319,7 +319,7 @@ class Inner:
 
     def __post_init__(self) -> None:
         require_ranges(self)
-        require((self.size < 90 or self.rate < 1, "rate", "must be below 1 for a large size"))
+        require_rules((self.size < 90 or self.rate < 1, "rate", "must be below 1 for a large size"))
 
 
 @dataclass(frozen=True)
@@ -338,7 +338,7 @@ class Outer:
 
 
 def _said_of(table: dict[str, object]) -> list[str]:
-    found = parse(Outer, table)
+    found = parse_table(Outer, table)
     assert isinstance(found, list)
     return [f"{problem.key} {problem.detail}" for problem in found]
 
@@ -352,7 +352,7 @@ def test_a_table_becomes_a_dataclass() -> None:
         "limit": 4,
         "pair": [1, 2],
     }
-    assert parse(Outer, table) == Outer(
+    assert parse_table(Outer, table) == Outer(
         "a", Inner(2, 1.0), several=(Inner(3),), either=Other(Path("x")), limit=4.0, pair=(1, 2)
     )
 
@@ -412,7 +412,7 @@ size = [
         encoding="utf-8",
     )
     with pytest.raises(RecipeProblems) as found:
-        Document.read(path).parsed(Outer)
+        RecipeDocument.read(path).parsed(Outer)
     assert found.value.lines == (
         "line 2: kind must be one of a, b, not c",
         'line 3: limit must be a number, not "several = 5\\n"',
@@ -426,6 +426,6 @@ size = [
 def test_a_file_that_is_no_toml_is_named(tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text("kind = ")
     with pytest.raises(UsageProblem, match=r"recipe\.toml cannot be read"):
-        Document.read(tmp_path / "recipe.toml")
+        RecipeDocument.read(tmp_path / "recipe.toml")
     with pytest.raises(UsageProblem, match=r"none\.toml cannot be read"):
-        Document.read(tmp_path / "none.toml")
+        RecipeDocument.read(tmp_path / "none.toml")

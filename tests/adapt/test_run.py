@@ -20,12 +20,21 @@ from fieldray.domain.model import InputSpec
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import Reason, reason
 from fieldray_adapt.data.image_set import read_images, read_rows
-from fieldray_adapt.files import plain, undone_on_failure
+from fieldray_adapt.files import to_builtins, undone_on_failure
 from fieldray_adapt.networks.specification import load_weights
-from fieldray_adapt.pack.written import is_as_written, written_pack
-from fieldray_adapt.run import HISTORY, LOCK_NAME, SPLIT, STATUS, Run, Step, keep_epoch, locked
-from fieldray_adapt.training.engine import Checkpoint, EpochFigures
-from fieldray_adapt.training.steps import network_of
+from fieldray_adapt.pack.written import is_pack_unchanged, written_pack_facts
+from fieldray_adapt.run import (
+    HISTORY_NAME,
+    LOCK_NAME,
+    SPLIT_NAME,
+    STATUS_NAME,
+    Run,
+    Step,
+    append_epoch,
+    lock_run_folder,
+)
+from fieldray_adapt.training.loop import Checkpoint, EpochFigures
+from fieldray_adapt.training.steps import load_step_network
 from packs_factory import make_pack
 from tiny_recipe import read_recipe
 
@@ -56,13 +65,13 @@ def test_a_step_that_fails_is_named_and_the_one_before_it_stays_done(tmp_path: P
     run, said = _run(tmp_path), list[str]()
     with pytest.raises(UsageProblem):
         run.execute((FIRST, SECOND), say=said.append)
-    assert run.status["first"].is_done and run.status["first"].facts["answer"] == 1
-    assert run.status["second"].record.state == "failed"
-    assert run.status["second"].record.problem == "The label pneumonia has no negative images in the test part."
+    assert run.step_statuses["first"].is_done and run.step_statuses["first"].facts["answer"] == 1
+    assert run.step_statuses["second"].record.state == "failed"
+    assert run.step_statuses["second"].record.problem == "The label pneumonia has no negative images in the test part."
     mended = Step(name="second", perform=_works, recipe_keys=("data",))
     said.clear()
     run.execute((FIRST, mended), say=said.append)
-    assert said == ["first: done before", "second ..."] and run.status["second"].is_done
+    assert said == ["first: done before", "second ..."] and run.step_statuses["second"].is_done
 
 
 def test_a_result_that_cannot_be_written_leaves_a_run_that_resumes(tmp_path: Path) -> None:
@@ -71,10 +80,13 @@ def test_a_result_that_cannot_be_written_leaves_a_run_that_resumes(tmp_path: Pat
     (run.folder("first") / "result.json").mkdir()  # no file can take its place
     with pytest.raises(StorageProblem, match=r"Cannot write to .*result\.json"):
         run.execute((FIRST,), say=lambda _: None)
-    assert run.status["first"].record.state == "failed" and "Cannot write" in run.status["first"].record.problem
+    assert (
+        run.step_statuses["first"].record.state == "failed"
+        and "Cannot write" in run.step_statuses["first"].record.problem
+    )
     (run.folder("first") / "result.json").rmdir()
     run.execute((FIRST,), say=lambda _: None)
-    assert run.status["first"].is_done
+    assert run.step_statuses["first"].is_done
 
 
 def _anothers(place: Path) -> None:
@@ -90,21 +102,21 @@ def test_a_pack_that_is_not_there_any_more_is_made_again(tmp_path: Path, happens
         if made and made[0].exists():
             shutil.rmtree(made[0])
         made.append(make_pack(tmp_path / "packs"))
-        return plain(written_pack(made[-1]))
+        return to_builtins(written_pack_facts(made[-1]))
 
-    step = Step(name="pack", perform=packs, recipe_keys=("pack",), is_valid=is_as_written)
+    step = Step(name="pack", perform=packs, recipe_keys=("pack",), is_valid=is_pack_unchanged)
     for change in (None, None, happens):
         if change:
             change(made[-1])
         run.execute((step,), say=said.append)
-    assert said == ["pack ...", "pack: done before", "pack ..."] and is_as_written(run.status["pack"].facts)
+    assert said == ["pack ...", "pack: done before", "pack ..."] and is_pack_unchanged(run.step_statuses["pack"].facts)
 
 
 def test_a_damaged_pack_is_not_said_to_be_done(tmp_path: Path) -> None:
-    facts = plain(written_pack(make_pack(tmp_path)))
-    assert is_as_written(facts)
+    facts = to_builtins(written_pack_facts(make_pack(tmp_path)))
+    assert is_pack_unchanged(facts)
     Path(facts["pack"], "model.tflite").write_bytes(b"?")
-    assert not is_as_written(facts)
+    assert not is_pack_unchanged(facts)
 
 
 def _reason(act: Callable[[], object]) -> Reason:
@@ -113,7 +125,7 @@ def _reason(act: Callable[[], object]) -> Reason:
     return caught.value.reason
 
 
-@pytest.mark.parametrize(("name", "code"), [("result.json", "run_file_changed"), (SPLIT, "run_split_changed")])
+@pytest.mark.parametrize(("name", "code"), [("result.json", "run_file_changed"), (SPLIT_NAME, "run_split_changed")])
 def test_a_file_that_was_changed_after_its_step_is_named(tmp_path: Path, name: str, code: str) -> None:
     def perform(run: Run) -> Mapping[str, Any]:
         run.write("first", name, [1])
@@ -135,7 +147,7 @@ def test_a_file_that_was_changed_after_its_step_is_named(tmp_path: Path, name: s
 def test_a_damaged_status_is_named_and_may_be_deleted(tmp_path: Path, content: bytes) -> None:
     run = _run(tmp_path)
     run.execute((FIRST,), say=lambda _: None)
-    path = run.recipe.run / STATUS
+    path = run.recipe.run / STATUS_NAME
     path.write_bytes(content)
     why = _reason(lambda: run.execute((FIRST,), say=lambda _: None))
     assert why.code == "run_file_damaged" and str(path) in why.text
@@ -160,7 +172,7 @@ def test_damaged_weights_and_checkpoints_are_named(tmp_path: Path, content: byte
 def test_a_damaged_specification_and_damaged_digests_are_named(tmp_path: Path) -> None:
     run = _run(tmp_path)
     for name, read in (
-        ("train/specification.json", lambda: network_of(run, "train")),
+        ("train/specification.json", lambda: load_step_network(run, "train")),
         ("data/digests.json", lambda: read_rows([], folder=run.folder("data"))),
     ):
         for content in ("", "[1]", '{"layers": 1}' if "train" in name else "7"):
@@ -174,10 +186,10 @@ def test_a_damaged_specification_and_damaged_digests_are_named(tmp_path: Path) -
 
 def test_the_history_of_a_training_grows_with_its_epochs(tmp_path: Path) -> None:
     def known() -> list[float]:
-        return [row["loss"] for row in json.loads((tmp_path / HISTORY).read_text())]
+        return [row["loss"] for row in json.loads((tmp_path / HISTORY_NAME).read_text())]
 
     def keep(epoch: int, loss: float) -> None:
-        keep_epoch(tmp_path, EpochFigures(epoch=epoch, epochs=2, loss=loss))
+        append_epoch(tmp_path, EpochFigures(epoch=epoch, epochs=2, loss=loss))
 
     keep(1, 3.0)
     keep(2, 2.0)
@@ -186,7 +198,7 @@ def test_the_history_of_a_training_grows_with_its_epochs(tmp_path: Path) -> None
     assert known() == [3.0, 2.5]
     keep(1, 4.0)  # another training
     assert known() == [4.0]
-    (tmp_path / HISTORY).write_text("[")
+    (tmp_path / HISTORY_NAME).write_text("[")
     keep(1, 5.0)
     assert known() == [5.0]
 
@@ -194,8 +206,8 @@ def test_the_history_of_a_training_grows_with_its_epochs(tmp_path: Path) -> None
 HOLD = """
 import sys, time
 from pathlib import Path
-from fieldray_adapt.run import locked
-with locked(Path(sys.argv[1])):
+from fieldray_adapt.run import lock_run_folder
+with lock_run_folder(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.readline()
 """
@@ -212,26 +224,26 @@ def _hold(folder: Path) -> subprocess.Popen[str]:
 def test_a_second_run_is_told_who_holds_the_folder_until_that_one_dies(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with _hold(folder) as holder:
-        with pytest.raises(UsageProblem, match=rf"using .*run: process {holder.pid} of "), locked(folder):
+        with pytest.raises(UsageProblem, match=rf"using .*run: process {holder.pid} of "), lock_run_folder(folder):
             pass
         holder.kill()
         holder.wait(timeout=20)
         # The file is still there, with the dead process in it; the lock is not.
         assert str(holder.pid) in (folder / LOCK_NAME).read_text()
-        with locked(folder):
+        with lock_run_folder(folder):
             assert f"process {os.getpid()} of " in (folder / LOCK_NAME).read_text()
 
 
 def test_the_folder_is_free_again_after_a_failure(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), locked(tmp_path):
+    with pytest.raises(ZeroDivisionError), lock_run_folder(tmp_path):
         raise ZeroDivisionError
-    with locked(tmp_path), pytest.raises(UsageProblem, match=str(os.getpid())), locked(tmp_path):
+    with lock_run_folder(tmp_path), pytest.raises(UsageProblem, match=str(os.getpid())), lock_run_folder(tmp_path):
         pass
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageProblem, match="file"), locked(tmp_path / "file" / "run"):
+    with pytest.raises(StorageProblem, match="file"), lock_run_folder(tmp_path / "file" / "run"):
         pass
 
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from fieldray.packs.verified import read_pack
-from fieldray_adapt.data.dataset import targets_of
+from fieldray_adapt.data.dataset import label_targets
 from fieldray_adapt.data.layouts import Row
-from fieldray_adapt.recipes.classifier import Recipe
+from fieldray_adapt.recipes.classifier import ClassifierRecipe
 from measure_pack import recipe_at, rows_of_parts
 from program import command
 from radiologists import write_table
@@ -28,7 +28,7 @@ pytestmark = [
 ]
 
 
-def _recipe(pack: Path, *, folder: Path) -> Recipe:
+def _recipe(pack: Path, *, folder: Path) -> ClassifierRecipe:
     """The recipe of a pack. The table of what radiologists read, which runs write for themselves, lies in a folder."""
     recipe = recipe_at(MODELS / "recipes" / f"{pack.name.rpartition('-')[0]}.toml")
     table = folder / "read-by-radiologists.csv"
@@ -38,11 +38,11 @@ def _recipe(pack: Path, *, folder: Path) -> Recipe:
     )
 
 
-def _audited(rows: list[Row], recipe: Recipe, pack: Path, *, folder: Path) -> Any:
+def _audited(rows: list[Row], recipe: ClassifierRecipe, pack: Path, *, folder: Path) -> Any:
     """What `fieldray audit` counts of these images."""
     folder.mkdir()
-    (label,) = recipe.kept_labels
-    truths = targets_of(rows, [label])[:, 0]
+    (label,) = recipe.pack_labels
+    truths = label_targets(rows, [label])[:, 0]
     with (folder / "labels.csv").open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream)
         writer.writerow(["image", "label", "patient"])
@@ -74,7 +74,7 @@ def _audited(rows: list[Row], recipe: Recipe, pack: Path, *, folder: Path) -> An
 @pytest.mark.parametrize("pack", [TUBERCULOSIS, ADULTS, CHILDREN], ids=lambda pack: pack.name)
 def test_a_card_counts_what_an_audit_of_the_same_images_counts(pack: Path, tmp_path: Path) -> None:
     model, recipe = read_pack(pack).model, _recipe(pack, folder=tmp_path)
-    (label,), metrics = recipe.kept_labels, model.manifest.metrics
+    (label,), metrics = recipe.pack_labels, model.manifest.metrics
     found: Any = metrics["labels"]
     point = model.manifest.operating_points[0]
     for part, rows in rows_of_parts(recipe, model.manifest.provenance, folder=tmp_path).items():

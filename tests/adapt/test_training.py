@@ -19,13 +19,20 @@ from fieldray_adapt.networks.specification import (
     Weights,
     channel_sets,
     initial_weights,
-    parameters,
-    shapes,
+    layer_shapes,
+    parameter_count,
 )
-from fieldray_adapt.training.classifier import Samples, Schedule, TrainingOptions, balanced_draw, train
-from fieldray_adapt.training.engine import CHECKPOINT, Effort, EpochFigures, Labelled, distillation_targets, fit
+from fieldray_adapt.training.classifier import Samples, Schedule, TrainingOptions, draw_balanced, train
 from fieldray_adapt.training.engine_interface import Batch, EngineSettings
-from fieldray_adapt.training.teacher import efficientnet_lite0, read_weights, teacher_targets
+from fieldray_adapt.training.loop import (
+    CHECKPOINT_NAME,
+    Effort,
+    EpochFigures,
+    Labelled,
+    distillation_targets,
+    train_on_arrays,
+)
+from fieldray_adapt.training.teacher import efficientnet_lite0, read_teacher_weights, teacher_targets
 from tiny_recipe import Killed, bright_or_dark
 
 ENGINE = "torch" if importlib.util.find_spec("torch") else "tensorflow"
@@ -35,7 +42,7 @@ NETWORK = resnet50(height=32, width=32, labels=1, blocks=(1,)).scaled(0.125)
 def test_classes_are_drawn_equally_within_each_source() -> None:
     sources = ["a"] * 90 + ["b"] * 20
     classes = ["0"] * 80 + ["1"] * 10 + ["0"] * 5 + ["1"] * 15
-    drawn = balanced_draw(sources, classes, count=400, shares={"a": 3.0}, generator=np.random.default_rng(0))
+    drawn = draw_balanced(sources, classes, count=400, shares={"a": 3.0}, generator=np.random.default_rng(0))
     found = Counter((sources[i], classes[i]) for i in drawn)
     # shares 3 : 1 of 400, halved between the classes
     assert found == {("a", "0"): 150, ("a", "1"): 150, ("b", "0"): 50, ("b", "1"): 50}
@@ -157,7 +164,7 @@ def test_a_training_that_differs_in_anything_does_not_resume_another(tmp_path, m
     for name, changed in changes.items():
         folder, seen = tmp_path / name, list[int]()
         folder.mkdir()
-        shutil.copy(tmp_path / "killed" / CHECKPOINT, folder)
+        shutil.copy(tmp_path / "killed" / CHECKPOINT_NAME, folder)
         with pytest.raises(Killed):
             _train(folder, stop_after=1, seen=seen, **changed)
         assert seen == [1], name  # from its first epoch
@@ -171,7 +178,7 @@ def test_a_training_that_differs_in_anything_does_not_resume_another(tmp_path, m
 def test_a_loss_that_is_no_number_stops_with_a_sentence(tmp_path) -> None:
     with pytest.raises(UsageProblem, match="Lower learning_rate"):
         _train(tmp_path, schedule=replace(SCHEDULE, learning_rate=1e30))
-    assert not (tmp_path / CHECKPOINT).exists()
+    assert not (tmp_path / CHECKPOINT_NAME).exists()
 
 
 @pytest.mark.adapt
@@ -192,7 +199,7 @@ DATA = Labelled(np.random.default_rng(2).random((16, 8, 8, 1), np.float32), np.e
 @pytest.mark.adapt
 def test_a_killed_training_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     weights, args = initial_weights(DENSE, seed=0), {"effort": EFFORT, "seed": 5, "settings": CATEGORICAL}
-    whole = fit(DENSE, weights, data=DATA, folder=tmp_path / "whole", **args)  # type: ignore[arg-type]
+    whole = train_on_arrays(DENSE, weights, data=DATA, folder=tmp_path / "whole", **args)  # type: ignore[arg-type]
 
     def die(row: EpochFigures) -> None:
         if row.epoch == 3:
@@ -200,15 +207,17 @@ def test_a_killed_training_goes_on_to_the_same_weights(tmp_path: Path) -> None:
 
     done = list[int]()
     with pytest.raises(Killed):
-        fit(DENSE, weights, data=DATA, folder=tmp_path, progress=die, **args)  # type: ignore[arg-type]
-    resumed = fit(DENSE, weights, data=DATA, folder=tmp_path, progress=lambda row: done.append(row.epoch), **args)  # type: ignore[arg-type]
+        train_on_arrays(DENSE, weights, data=DATA, folder=tmp_path, progress=die, **args)  # type: ignore[arg-type]
+    resumed = train_on_arrays(
+        DENSE, weights, data=DATA, folder=tmp_path, progress=lambda row: done.append(row.epoch), **args
+    )  # type: ignore[arg-type]
     # two epochs of 16 images in eights are four steps, and so four parts, of which three were done
     assert done == [4]
     assert all(np.array_equal(whole[key], resumed[key]) for key in whole)
-    assert (tmp_path / CHECKPOINT).exists()  # until what came of it is kept
+    assert (tmp_path / CHECKPOINT_NAME).exists()  # until what came of it is kept
     done.clear()
     other = Labelled(1 - DATA.images, DATA.targets)
-    fit(DENSE, weights, data=other, folder=tmp_path, progress=lambda row: done.append(row.epoch), **args)  # type: ignore[arg-type]
+    train_on_arrays(DENSE, weights, data=other, folder=tmp_path, progress=lambda row: done.append(row.epoch), **args)  # type: ignore[arg-type]
     assert done == [1, 2, 3, 4]  # other data are not fitted from it
 
 
@@ -273,12 +282,12 @@ def test_the_network_is_that_of_the_paper() -> None:
     specification = efficientnet_lite0()
     sets = channel_sets(specification)
     kept = sum(2 * specification.channels[sets[layer.name]] for layer in specification.layers if layer.batch_norm)
-    assert parameters(specification) - kept == 4_652_008 - 1_281_000
-    assert shapes(specification)["head"] == (7, 7, 1280)
+    assert parameter_count(specification) - kept == 4_652_008 - 1_281_000
+    assert layer_shapes(specification)["head"] == (7, 7, 1280)
 
 
 def test_the_weights_are_read_from_the_layout_of_the_file(weights: Weights, file: Path) -> None:
-    found = read_weights(file)
+    found = read_teacher_weights(file)
     assert found.keys() == weights.keys()
     assert all(np.array_equal(found[name], array) for name, array in weights.items())
 
@@ -287,9 +296,9 @@ def test_other_weights_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.npz"
     np.savez(path, a=np.zeros(3))
     with pytest.raises(UsageProblem, match=r"other.npz does not have the weights of an EfficientNet-Lite0"):
-        read_weights(path)
+        read_teacher_weights(path)
     with pytest.raises(UsageProblem) as problem:
-        read_weights(tmp_path / "none.npz")
+        read_teacher_weights(tmp_path / "none.npz")
     assert problem.value.reason.code == "data_unreadable"
 
 

@@ -24,19 +24,19 @@ from fieldray.errors import EnvironmentProblem, StorageProblem, UsageProblem
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
 from fieldray.store.rows import ref_of
-from fieldray_cluster.archive import Archive, ArchiveProgress, PieceOptions
+from fieldray_cluster.archive import ArchiveDriver, ArchiveProgress, PieceOptions
 from fieldray_cluster.archive_folder import ArchiveFolder, list_images
 from fieldray_cluster.archive_worker import (
     ArchiveRequest,
     PieceSpec,
     SentFiles,
-    contents_of,
-    packed,
-    problem_of_node,
-    results_of,
+    check_node,
+    pack_outcomes,
+    parse_results,
+    read_content,
 )
-from fieldray_cluster.connection import ConnectionSettings, describe, open_client
-from fieldray_cluster.pool import NodesUnfit, Piece
+from fieldray_cluster.connection import ConnectionSettings, describe_cluster, open_client
+from fieldray_cluster.worker_registry import IncompatibleNodes, Piece
 
 TWO_WORKERS = ConnectionSettings(workers=2)
 SOMEWHERE = "tcp://127.0.0.1:1"
@@ -88,9 +88,9 @@ def stand_ins() -> dict[str, Callable[..., Any]]:
         if name == "bad-rows":
             return screen(dataclasses.replace(spec, refs=spec.refs[::-1]))
         if name == "bad-size":
-            archive_worker.packed = lambda *_: bytes(2**25)
+            archive_worker.pack_outcomes = lambda *_: bytes(2**25)
         if name == "bad-type":
-            archive_worker.answer_bytes = lambda *_: None  # what it is to run with the next piece
+            archive_worker.screen_to_bytes = lambda *_: None  # what it is to run with the next piece
         if name == "bad-silent":
             time.sleep(600)
         while len(list(begun.iterdir())) < 5:
@@ -141,7 +141,7 @@ class Begun:
     def keep(self, refs: Sequence[ImageRef], start: int, *, request: ArchiveRequest | None = None) -> None:
         """Results of an earlier start from number `start` on: none of these is an image."""
         outcomes = [Refused(ref=ref, reason=reason("not_an_image")) for ref in refs]
-        self.folder.keep(Piece(start, start + len(refs)), packed(outcomes, request or self.request))
+        self.folder.write_results(Piece(start, start + len(refs)), pack_outcomes(outcomes, request or self.request))
 
     def refs(self, start: int, stop: int) -> list[ImageRef]:
         with self.folder.open_list() as images:
@@ -168,10 +168,10 @@ class Begun:
                 notes.append((node, why))
 
         with self.folder.open_list() as images:
-            told = {"save": save, "progress": progress.append, "note": note}
-            choices = {"chunk_images": 4, "screen": STAND_INS["screen"], "inspect": STAND_INS["inspect"], **options}
+            told = {"save": save, "progress": progress.append, "on_message": note}
+            choices = {"chunk_images": 4, "screen": STAND_INS["screen"], "check_node": STAND_INS["inspect"], **options}
             pieces = PieceOptions(**choices)  # type: ignore[arg-type]
-            archive = Archive(self.folder, self.request, images, **told, options=pieces)  # type: ignore[arg-type]
+            archive = ArchiveDriver(self.folder, self.request, images, **told, options=pieces)  # type: ignore[arg-type]
             archive.run(connection)
             counts = Counter(outcome.ref.path.name for outcome in saved)
             assert len(counts) == len(images) and set(counts.values()) == {1}
@@ -182,7 +182,7 @@ class Begun:
 @pytest.fixture
 def begun(tmp_path: Path, request_made: ArchiveRequest) -> Iterator[Begun]:
     with ArchiveFolder(tmp_path / "out") as folder:
-        folder.continue_with(request_made)
+        folder.store_request(request_made)
         yield Begun(tmp_path, folder, request_made)
 
 
@@ -229,10 +229,10 @@ def test_a_process_that_is_killed_from_outside_costs_nothing(begun: Begun, role:
 def test_what_was_there_is_taken_over_and_what_is_damaged_is_done_again(begun: Begun) -> None:
     begun.write_list(10)
     begun.keep(begun.refs(2, 5), 2)
-    begun.folder.keep(Piece(6, 8), b"half of a file")
+    begun.folder.write_results(Piece(6, 8), b"half of a file")
     saved = begun.run()
     assert Counter(outcome.reason.code for outcome in saved) == {"not_an_image": 3, "blank": 7}  # type: ignore[union-attr]
-    assert begun.folder.done(10) == (Piece(0, 2), Piece(2, 5), Piece(5, 9), Piece(9, 10))
+    assert begun.folder.finished_pieces(10) == (Piece(0, 2), Piece(2, 5), Piece(5, 9), Piece(9, 10))
 
 
 def test_what_failed_is_tried_again_and_the_images_beside_it_are_not(begun: Begun) -> None:
@@ -247,11 +247,13 @@ def test_what_failed_is_tried_again_and_the_images_beside_it_are_not(begun: Begu
     ]
     pieces = (Piece(0, 2), Piece(2, 9))  # what failed on both sides of their border stays in the file of each
     for piece in pieces:
-        begun.folder.keep(piece, packed(outcomes[piece.start : piece.stop], begun.request))
+        begun.folder.write_results(piece, pack_outcomes(outcomes[piece.start : piece.stop], begun.request))
     saved = begun.run()
     assert Counter(outcome.reason.code for outcome in saved) == {"not_an_image": 5, "blank": 4}  # type: ignore[union-attr]
-    assert begun.folder.done(9) == pieces
-    kept = [results_of(begun.refs(one.start, one.stop), begun.folder.results(one), begun.request) for one in pieces]
+    assert begun.folder.finished_pieces(9) == pieces
+    kept = [
+        parse_results(begun.refs(one.start, one.stop), begun.folder.read_results(one), begun.request) for one in pieces
+    ]
     assert [outcome.reason.code for outcome in (*kept[0], *kept[1])] == [  # type: ignore[union-attr]
         "not_an_image" if code == "blank" else "blank" for code in codes
     ]
@@ -275,7 +277,9 @@ def test_results_that_are_not_of_what_was_asked_are_none(
     large = dataclasses.replace(facts, thumbnail=np.zeros((64, 64), np.uint8), preview=os.urandom(2**21))
     outcomes: list[Outcome] = [Refused(ref=ref, reason=reason("blank"), facts=facts) for ref in refs]
     hashes = {tmp_path / "a": "ab" * 32}
-    assert [one.ref for one in results_of(refs, packed(outcomes, request_made), request_made, hashes=hashes)] == refs
+    assert [
+        one.ref for one in parse_results(refs, pack_outcomes(outcomes, request_made), request_made, hashes=hashes)
+    ] == refs
     other = {
         "order": outcomes[::-1],
         "image": [outcomes[0], dataclasses.replace(outcomes[1], ref=ImageRef(path=tmp_path / "c"))],
@@ -288,7 +292,7 @@ def test_results_that_are_not_of_what_was_asked_are_none(
     if case == "content":
         hashes = {tmp_path / "a": "cd" * 32}
     with pytest.raises(ValueError, match="results"):
-        results_of(refs, packed(other, made), request_made, hashes=hashes)
+        parse_results(refs, pack_outcomes(other, made), request_made, hashes=hashes)
 
 
 def test_a_list_that_is_gone_is_not_made_again_beside_results(begun: Begun) -> None:
@@ -299,13 +303,13 @@ def test_a_list_that_is_gone_is_not_made_again_beside_results(begun: Begun) -> N
 
 def test_a_node_that_does_not_fit_is_named_before_it_gets_any_work(begun: Begun) -> None:
     begun.write_list(4)
-    with pytest.raises(NodesUnfit, match=r"local gets no work: .*another pack under the name none"):
-        begun.run(inspect=STAND_INS["inspect_other_pack"])
-    assert begun.folder.done(4) == ()
+    with pytest.raises(IncompatibleNodes, match=r"local gets no work: .*another pack under the name none"):
+        begun.run(check_node=STAND_INS["inspect_other_pack"])
+    assert begun.folder.finished_pieces(4) == ()
 
 
 def test_a_node_without_the_pack_says_so_itself(request_made: ArchiveRequest, home: Path) -> None:
-    why = problem_of_node(request_made)
+    why = check_node(request_made)
     assert why and why.code == "cluster_no_pack" and "none-1.0.0" in why.text
 
 
@@ -315,14 +319,14 @@ def test_nodes_with_a_full_disk_are_named_and_their_images_have_no_result(begun:
     with pytest.raises(EnvironmentProblem, match="local gets no work: The disk"):
         begun.run(screen=STAND_INS["screen_on_full_disk"], notes=notes)
     assert {(node, why.code) for node, why in notes} == {("local", "disk_full")}
-    assert begun.folder.done(4) == ()
+    assert begun.folder.finished_pieces(4) == ()
 
 
 def test_an_error_that_follows_the_nodes_ends_the_run_before_all_images_have_failed(begun: Begun) -> None:
     begun.write_list(3000)
     with pytest.raises(EnvironmentProblem, match="local gets no work: An unexpected error"):
         begun.run(screen=STAND_INS["screen_badly"], chunk_images=3000)
-    assert begun.folder.done(3000) == ()
+    assert begun.folder.finished_pieces(3000) == ()
 
 
 def test_files_are_sent_and_one_that_cannot_be_read_is_never_looked_for_by_a_worker(begun: Begun) -> None:
@@ -340,19 +344,19 @@ def test_a_worker_has_the_files_that_came_and_a_reason_for_each_other(tmp_path: 
     refs = [ImageRef(path=tmp_path / name) for name in names]
     (tmp_path / "empty").touch()
     (tmp_path / "unnamed").write_bytes(b"another file of this name")
-    files = {str(tmp_path / name): contents_of(tmp_path / name) for name in names[1:3]}
+    files = {str(tmp_path / name): read_content(tmp_path / name) for name in names[1:3]}
     sent, local = SentFiles({str(tmp_path / "sent"): b"1", **files}, own), list[Path]()
 
     def screen(ref: ImageRef) -> Outcome:
         local.append(ref.path)
         return Refused(ref=ref, reason=reason("blank"))
 
-    outcomes = [sent.screened(screen, ref) for ref in refs]
+    outcomes = [sent.screen(screen, ref) for ref in refs]
     assert [path.read_bytes() for path in local] == [b"1", b""] and {path.parent for path in local} == {own}
     assert [outcome.ref for outcome in outcomes] == refs
     assert [outcome.reason.code for outcome in outcomes if isinstance(outcome, Failed)] == ["missing", "missing"]
     linked = ImageRef(path=tmp_path / "linked", problem=reason("linked_folder"))  # as it was listed
-    assert sent.screened(screen, linked).category == "refused"
+    assert sent.screen(screen, linked).category == "refused"
 
 
 def test_a_scheduler_that_is_started_again_is_found_again(begun: Begun) -> None:
@@ -377,7 +381,7 @@ def test_a_scheduler_that_is_gone_for_good_ends_the_run_and_keeps_the_results(be
         pytest.raises(EnvironmentProblem, match="No scheduler answers"),
     ):
         begun.run(on_save=lambda: nodes.__exit__(None, None, None), connection=connection)
-    kept = sum(piece.size for piece in begun.folder.done(30))
+    kept = sum(piece.size for piece in begun.folder.finished_pieces(30))
     assert 0 < kept < 30
     assert len(begun.run()) == 30
 
@@ -422,7 +426,7 @@ def test_nodes_that_answer_badly_are_named_and_set_aside_while_another_goes_on(b
             client.wait_for_workers(5)
         saved = begun.run(
             screen=STAND_INS["screen_but_on_bad_nodes"], connection=connection, chunk_images=2,
-            notes=notes, waits_s=lambda _images: 5.0,
+            notes=notes, time_limit_s=lambda _images: 5.0,
         )  # fmt: skip
     assert {outcome.category for outcome in saved} == {"refused"}
     assert {(node, why.code) for node, why in notes} == {
@@ -516,5 +520,5 @@ def test_a_scheduler_that_lists_nonsense_is_named(tmp_path: Path) -> None:
         client.wait_for_workers(1)
         client.run_on_scheduler(LIES["a worker has no name"])
         with pytest.raises(EnvironmentProblem, match="sent an invalid answer") as problem:
-            describe(client)
+            describe_cluster(client)
         assert problem.value.reason.code == "cluster_node_problem"

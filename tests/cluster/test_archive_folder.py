@@ -15,7 +15,7 @@ from fieldray.settings import Settings
 from fieldray.store.results import ResultStore
 from fieldray.store.rows import ref_text
 from fieldray_cluster.archive_folder import ArchiveFolder, ImageList, is_merged, list_images
-from fieldray_cluster.pool import Piece
+from fieldray_cluster.worker_registry import Piece
 from outcomes import run_spec, screened
 
 
@@ -25,15 +25,15 @@ def test_a_range_is_halved_without_a_gap() -> None:
 
 def test_what_is_left_is_what_no_file_covers(tmp_path: Path) -> None:
     with ArchiveFolder(tmp_path / "out") as folder:
-        assert list(folder.left(7, size=3)) == [Piece(0, 3), Piece(3, 6), Piece(6, 7)]
-        folder.keep(Piece(2, 4), b"")
-        folder.keep(Piece(3, 6), b"")  # overlaps what is there: not taken for results
-        folder.keep(Piece(6, 9), b"")  # past the end of the list
+        assert list(folder.remaining_pieces(7, size=3)) == [Piece(0, 3), Piece(3, 6), Piece(6, 7)]
+        folder.write_results(Piece(2, 4), b"")
+        folder.write_results(Piece(3, 6), b"")  # overlaps what is there: not taken for results
+        folder.write_results(Piece(6, 9), b"")  # past the end of the list
         (folder.path / "chunks" / ".17-new").touch()
-        assert folder.done(7) == (Piece(2, 4),)
-        assert list(folder.left(7, size=3)) == [Piece(0, 2), Piece(4, 7)]
-        folder.forget(Piece(2, 4))
-        assert list(folder.left(2, size=9)) == [Piece(0, 2)]
+        assert folder.finished_pieces(7) == (Piece(2, 4),)
+        assert list(folder.remaining_pieces(7, size=3)) == [Piece(0, 2), Piece(4, 7)]
+        folder.delete_results(Piece(2, 4))
+        assert list(folder.remaining_pieces(2, size=9)) == [Piece(0, 2)]
 
 
 def test_the_list_gives_any_range_of_it_whatever_the_names_are(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_list_names_files_of_what_was_asked_for_alone(tmp_path: Path, path: st
     (disc / "DICOMDIR").touch()
     refs = [ImageRef(path=archive / "b.png"), ImageRef(path=Path(path.format(archive=archive, disc=disc)))]
     with ArchiveFolder(tmp_path / "out") as folder:
-        folder.continue_with(archive_request(archive, disc / "DICOMDIR"))
+        folder.store_request(archive_request(archive, disc / "DICOMDIR"))
         folder.write_list(((ref, "") for ref in refs), progress=lambda _count: None)
         if problem is None:
             with folder.open_list() as images:
@@ -104,7 +104,7 @@ def test_a_list_whose_images_are_not_those_of_its_files_is_damaged(tmp_path: Pat
 def test_a_list_with_other_rows_than_were_written_is_damaged(tmp_path: Path, rows: list[int]) -> None:
     """One twice, one cut off, or two exchanged."""
     with ArchiveFolder(tmp_path / "out") as folder:
-        folder.continue_with(archive_request(tmp_path))
+        folder.store_request(archive_request(tmp_path))
         refs = [ImageRef(path=tmp_path / f"{number}.png") for number in range(3)]
         folder.write_list(((ref, "") for ref in refs), progress=lambda _count: None)
         path = folder.path / "list.parquet"
@@ -117,12 +117,12 @@ def test_a_list_with_other_rows_than_were_written_is_damaged(tmp_path: Path, row
 def test_a_list_that_a_power_cut_left_without_its_digest_is_made_again(tmp_path: Path) -> None:
     request = archive_request(tmp_path)
     with ArchiveFolder(tmp_path / "out") as folder:
-        folder.continue_with(request)
+        folder.store_request(request)
         before = (folder.path / "archive.json").read_bytes()
         folder.write_list([(ImageRef(path=tmp_path / "a.png"), "")], progress=lambda _count: None)
         (folder.path / "archive.json").write_bytes(before)
         assert not folder.is_listed
-        folder.keep(Piece(0, 1), b"")
+        folder.write_results(Piece(0, 1), b"")
         with pytest.raises(UsageProblem, match=r"Restore archive\.json"):
             list_images(folder, [str(tmp_path)], Settings(), progress=lambda _count: None)
 
@@ -137,17 +137,17 @@ def test_nobody_else_may_look_into_the_folder_or_work_on_it(tmp_path: Path) -> N
 def test_other_settings_or_another_version_are_other_work(tmp_path: Path) -> None:
     request = archive_request("/scans")
     with ArchiveFolder(tmp_path / "out") as folder:
-        folder.continue_with(replace(request, paths=("/scnas",)))
+        folder.store_request(replace(request, paths=("/scnas",)))
         folder.write_list((), progress=lambda _count: None)  # a slip binds nobody, as long as it led to no image
-        folder.continue_with(request)
+        folder.store_request(request)
         folder.write_list([(ImageRef(path=Path("/scans/a.png")), "")], progress=lambda _count: None)
-        folder.continue_with(request)
+        folder.store_request(request)
         for other in (
             replace(request, settings=(("device", "cpu"), ("keep_previews", False))),
             replace(request, program_version="0.0.1"),
         ):
             with pytest.raises(UsageProblem, match="begun with other paths"):
-                folder.continue_with(other)
+                folder.store_request(other)
 
 
 def test_a_run_of_other_work_is_not_taken_for_that_of_the_archive(tmp_path: Path) -> None:

@@ -23,17 +23,17 @@ from archives import cluster_of_nodes, worker
 from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.paths import python_command, user_data
 from fieldray.persistence import PRIVATE, write_new
-from fieldray_cluster.certificates import FILES, make_certificates, require_certificates
+from fieldray_cluster.certificates import CERTIFICATE_FILES, make_certificates, require_certificates
 from fieldray_cluster.connection import (
     ConnectionSettings,
-    NotPlain,
-    describe,
+    ForbiddenPickle,
+    describe_cluster,
     full_address,
     host_of,
+    list_workers,
     open_client,
+    process_state,
     require_same_version,
-    state_here,
-    workers_of,
 )
 from fieldray_cluster.node import NodeGroup, NodeSettings, all_versions
 from program import python
@@ -43,7 +43,7 @@ from waiting import wait_for
 def test_certificates_are_this_user_s_alone_and_never_replaced(tmp_path: Path) -> None:
     folder = tmp_path / "certificates"
     paths = make_certificates(folder)
-    assert [path.name for path in paths] == list(FILES)
+    assert [path.name for path in paths] == list(CERTIFICATE_FILES)
     assert not any(path.stat().st_mode & 0o077 for path in (folder, *paths))
     require_certificates(folder, "node")
     with pytest.raises(UsageProblem, match="already contains"):
@@ -135,7 +135,7 @@ def test_a_client_s_certificates_give_out_work_and_are_none_of_a_node(tmp_path: 
             )
         with open_client(ConnectionSettings(address=address, certificates=client_only)) as client:
             client.wait_for_workers(2, timeout=30)
-            names = {where: each["name"] for where, each in workers_of(client).items()}
+            names = {where: each["name"] for where, each in list_workers(client).items()}
             said = {names[where]: what for where, what in client.run(os.getpid, on_error="return").items()}
     assert isinstance(said["honest/1"], int) and isinstance(said["posing/1"], OSError)
 
@@ -146,20 +146,20 @@ def test_a_clock_that_is_off_and_a_certificate_that_has_ended_are_named(tmp_path
     make_certificates(ended, days=-1)
 
     def late(dask_worker: Any = None, dask_scheduler: Any = None) -> tuple[float, str]:
-        now_s, certificate = state_here(dask_worker, dask_scheduler)
+        now_s, certificate = process_state(dask_worker, dask_scheduler)
         return now_s + (3600 if dask_worker else -3600), certificate
 
     with open_client(ConnectionSettings(workers=1, certificates=tmp_path)) as client:
-        lines = describe(client, late)
+        lines = describe_cluster(client, late)
         assert all(
             re.search("certificate until 20.*  The clock of that computer differs by 3(599|600) seconds", line)
             for line in lines
         )
         for name in ("node.pem", "node.key"):
             (tmp_path / name).write_bytes((ended / name).read_bytes())
-        assert all("were valid until" in line for line in describe(client))
+        assert all("were valid until" in line for line in describe_cluster(client))
         (tmp_path / "node.key").unlink()
-        assert all("(node.key: No such file" in line for line in describe(client))
+        assert all("(node.key: No such file" in line for line in describe_cluster(client))
 
 
 def test_a_cluster_without_workers_says_how_they_join(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_nothing_that_a_worker_or_a_scheduler_pickles_runs_here(tmp_path: Path) 
         for function, ask in itertools.product((give, fail), asked):
             with pytest.raises(Exception, match=r"exec|NotPlain|x80"):
                 ask(function)
-        with pytest.raises(NotPlain):
+        with pytest.raises(ForbiddenPickle):
             protocol.loads(protocol.dumps({"result": ToPickle(Hostile())}))
         assert client.submit(len, "values").result(timeout=30) == 6
     assert str(os.getpid()) not in {path.name for path in tmp_path.iterdir()}

@@ -29,7 +29,7 @@ from fieldray.imaging.discover import members_here
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.reasons import reason
 from fieldray.workers.pool import Workers
-from fieldray_cluster.object_server import ObjectServer, address_of, address_path, is_address
+from fieldray_cluster.object_server import ObjectServer, address_to_path, is_address, path_to_address
 from fieldray_cluster.objects import ObjectCache, ReadAhead, list_objects
 from phantoms import write_dicom
 from program import Fieldray, python, start, write_images
@@ -100,7 +100,7 @@ def quiet_fsspec() -> None:
     ],
 )
 def test_a_place_stands_for_one_address(address: str, place: str) -> None:
-    assert str(address_path(address)) == place and address_of(Path(place)) == address
+    assert str(address_to_path(address)) == place and path_to_address(Path(place)) == address
     assert is_address(address) and not any(map(is_address, (place, "C://a", "s3://")))
 
 
@@ -113,7 +113,7 @@ def listed(address: str) -> list[tuple[str, str]]:
         server, scratch = ObjectServer(address), Path(folder)
         found = list(list_objects(server, scratch, members=members_here(), identify=identify_beginning))
     return [
-        (address_of(ref.path) + (f"!{ref.member}" if ref.member else ""), ref.problem.code if ref.problem else "")
+        (path_to_address(ref.path) + (f"!{ref.member}" if ref.member else ""), ref.problem.code if ref.problem else "")
         for ref, _ in found
     ]
 
@@ -157,16 +157,16 @@ def test_each_object_is_asked_for_by_its_own_name(server: Server, tmp_path: Path
     for name in names:
         server.put(f"in/{name}", f"of {name}".encode())
     asked, found = ObjectServer(f"{server.address}/in"), dict[str, str]()
-    for address, listed_state in asked.listed():
-        text, state = asked.beginning(address, listed_state, 2**16)
-        assert asked.copy(address, state, tmp_path / "copy") == len(text)
-        assert (tmp_path / "copy").read_bytes() == text and address_of(address_path(address)) == address
+    for address, listed_state in asked.iterate_objects():
+        text, state = asked.read_beginning(address, listed_state, 2**16)
+        assert asked.download(address, state, tmp_path / "copy") == len(text)
+        assert (tmp_path / "copy").read_bytes() == text and path_to_address(address_to_path(address)) == address
         found[text.decode().removeprefix("of ")] = address
     assert sorted(found) == sorted(names)
-    assert len(set(map(address_path, found.values()))) == len(names)
+    assert len(set(map(address_to_path, found.values()))) == len(names)
     for name in ("1.png?versionId=null", "1.png#2", "1%2Epng"):
         alone = ObjectServer(found[name])
-        assert [alone.beginning(*each, 99)[0] for each in alone.listed()] == [f"of {name}".encode()]
+        assert [alone.read_beginning(*each, 99)[0] for each in alone.iterate_objects()] == [f"of {name}".encode()]
 
 
 @pytest.mark.parametrize("server", [SshServer], indirect=True)
@@ -175,7 +175,7 @@ def test_a_name_that_is_no_text_leaves_its_folder_readable(server: SshServer) ->
     for name in ("1.png", odd):
         server.put(f"in/{name}", b"1")
     place = f"{server.address}/in"
-    assert [name for name, _ in ObjectServer(place).listed()] == [f"{place}/1.png", f"{place}/{odd}"]
+    assert [name for name, _ in ObjectServer(place).iterate_objects()] == [f"{place}/1.png", f"{place}/{odd}"]
 
 
 def test_an_answer_of_another_object_is_not_taken(bucket: Bucket, tmp_path: Path) -> None:
@@ -184,9 +184,9 @@ def test_an_answer_of_another_object_is_not_taken(bucket: Bucket, tmp_path: Path
         bucket.put(f"in/{name}", f"of {name}".encode())
     bucket.answers_for["in/1.png?versionId=null"] = "in/1.png"
     asked = ObjectServer("s3://box/in")
-    right, wrong = asked.listed()
-    assert asked.beginning(*right, 99)[0] == b"of 1.png"
-    for ask in (lambda: asked.beginning(*wrong, 99), lambda: asked.copy(*wrong, tmp_path / "copy")):
+    right, wrong = asked.iterate_objects()
+    assert asked.read_beginning(*right, 99)[0] == b"of 1.png"
+    for ask in (lambda: asked.read_beginning(*wrong, 99), lambda: asked.download(*wrong, tmp_path / "copy")):
         with pytest.raises(Unreadable, match="has changed since the list was made"):
             ask()
 
@@ -242,7 +242,7 @@ def test_a_long_list_comes_in_pages(bucket: Bucket) -> None:
     for name in names:
         bucket.put(name.removeprefix("s3://box/"), b"")
     bucket.asked.clear()
-    found = ObjectServer("s3://box/long").listed()
+    found = ObjectServer("s3://box/long").iterate_objects()
     assert next(found)[0] == names[0] and len(bucket.asked) == 1
     assert [name for name, _ in found] == names[1:] and len(bucket.asked) == 2
 
@@ -271,7 +271,10 @@ def texts(server: Server) -> Listed:
     for name, text in TEXTS:
         server.put(f"in/{name}", text.encode())
     asked = ObjectServer(f"{server.address}/in")
-    return [(ImageRef(path=address_path(name)), asked.beginning(name, state, 1)[1]) for name, state in asked.listed()]
+    return [
+        (ImageRef(path=address_to_path(name)), asked.read_beginning(name, state, 1)[1])
+        for name, state in asked.iterate_objects()
+    ]
 
 
 def brought(
@@ -282,11 +285,11 @@ def brought(
     def read(ref: ImageRef) -> Outcome:
         return Failed(ref=ref, stage="decode", reason=reason("internal", detail=ref.path.read_text()))
 
-    server = ObjectServer(address, patience_s=patience_s, most_bytes=most_bytes)
+    server = ObjectServer(address, patience_s=patience_s, max_bytes=most_bytes)
     images, states = [ref for ref, _ in refs], [state for _, state in refs]
     with tempfile.TemporaryDirectory(dir=cache.parent) as own:
         with ReadAhead(server, ObjectCache(cache), images, states, Path(own)) as ahead:
-            whys = [(ref.path.name, ahead.screened(read, ref).reason) for ref in images]  # type: ignore[union-attr]
+            whys = [(ref.path.name, ahead.screen(read, ref).reason) for ref in images]  # type: ignore[union-attr]
         assert not list(Path(own).iterdir())  # what was used is gone
     return [(name, str(dict(why.parameters)["detail"]) if why.code == "internal" else why.code) for name, why in whys]
 
@@ -297,7 +300,7 @@ def test_a_fault_of_an_object_is_its_own(server: Server, texts: Listed, tmp_path
     server.put("in/11", b"TEXT 11")  # of the same size
     server.delete("in/13")
     server.put("in/40", b"a longer text than is allowed")
-    refs = [*texts, (ImageRef(path=address_path(f"{place}/40")), "")]
+    refs = [*texts, (ImageRef(path=address_to_path(f"{place}/40")), "")]
     found = brought(refs, tmp_path / "cache", place, most_bytes=20)
     wrong = {"03": "no_permission", "05": "unreadable", "11": "archive_object_changed", "13": "missing"}
     wrong["40"] = "archive_object_large"
@@ -323,7 +326,7 @@ def test_a_cache_keeps_to_its_limit_and_takes_nothing_that_is_used(
 ) -> None:
     asked, cache = ObjectServer(f"{server.address}/in"), ObjectCache(tmp_path / "cache", limit_bytes=64)
     for number, (ref, state) in enumerate(texts):
-        cache.bring(asked, address_of(ref.path), state, tmp_path / f"{number}")
+        cache.fetch(asked, path_to_address(ref.path), state, tmp_path / f"{number}")
         if number != 1:
             (tmp_path / f"{number}").unlink()
         kept = [path.stat() for path in (tmp_path / "cache").iterdir()]
@@ -415,7 +418,7 @@ from fieldray.offline import reach_server, stay_offline
 stay_offline(joins_cluster=True)
 from fieldray_cluster.object_server import ObjectServer
 import socket
-print(next(ObjectServer("s3://box/in").listed())[0])
+print(next(ObjectServer("s3://box/in").iterate_objects())[0])
 for host in ("127.0.0.2", "localhost"):
     try:
         socket.create_connection((host, PORT), timeout=1)
@@ -479,9 +482,9 @@ from pathlib import Path
 from fieldray.errors import Unreadable
 from fieldray_cluster.object_server import ObjectServer
 server = ObjectServer(sys.argv[1])
-for name, _ in server.listed():
+for name, _ in server.iterate_objects():
     try:
-        print(name, server.copy(name, "", Path(sys.argv[2])))
+        print(name, server.download(name, "", Path(sys.argv[2])))
     except Unreadable:
         print(name, "refused")
 """

@@ -54,7 +54,7 @@ def test_the_processes_of_the_program_begin_where_they_are_known_to() -> None:
         "fieldray.processes.child_main",
         "fieldray_cluster.node_main",
         "fieldray_cluster.workflow.guard",
-        "fieldray_cluster.workflow.trial",
+        "fieldray_cluster.workflow.trial_command",
     ]
     assert child_command("fieldray.bench.machine:handle")[-2:] == [
         "fieldray.processes.child_main",

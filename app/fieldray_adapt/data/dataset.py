@@ -1,10 +1,8 @@
-"""The data step of a recipe: its images and their split, frozen in one file for all later steps; and checks of the
-data.
+"""The data step of a classifier's recipe, which reads the images and divides them into parts.
 
-The parts are training, validation and test images. No patient is in two parts. Duplicate images (identical files, or
-images so similar that they show one exposure) are found and reported.
-
-`data_problems` finds all problems of a recipe's data, before hours of reading or training.
+The parts are training, validation and test. No patient is in two parts. The split is stored, so that all later steps
+use it. Duplicate images are found and reported: identical files, and images so similar that they show one exposure.
+`find_data_problems` checks the data of a recipe before hours of reading and training.
 """
 
 from __future__ import annotations
@@ -29,22 +27,22 @@ from fieldray_adapt.data.image_set import ImageSet, read_images, read_rows, rows
 from fieldray_adapt.data.layouts import (
     PARTS,
     Row,
-    alike_patients,
-    evaluated_parts,
+    assign_parts,
+    count_table_patients,
+    find_leaks,
     find_rows,
-    leaks,
-    parts_of,
-    refuse_foreign_table,
+    find_similar_patients,
+    leave_out_unevaluated,
+    require_matching_table,
     split_rows,
-    table_counts,
     table_digest,
 )
 from fieldray_adapt.evaluation.figures import DataDigests, DataFigures, DuplicateFigures, LabelCounts
-from fieldray_adapt.files import content_digest, digest, plain, write_atomically
-from fieldray_adapt.recipes.classifier import NO_WEIGHTS, Recipe
+from fieldray_adapt.files import digest, file_sha256, to_builtins, write_atomically
+from fieldray_adapt.recipes.classifier import NO_WEIGHTS, ClassifierRecipe
 from fieldray_adapt.recipes.shared import LabelRule, Source
 from fieldray_adapt.recipes.tables import Location, Problem
-from fieldray_adapt.run import SPLIT, Facts, Run, Step
+from fieldray_adapt.run import SPLIT_NAME, Run, Step, StepFacts
 from fieldray_adapt.training.classifier import Samples
 
 _THUMBNAIL_SIDE: Final = 32
@@ -55,18 +53,31 @@ _JUDGED: Final = ("validation", "test")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duplicates:
-    """Pairs of image numbers, the smaller first; `training_copies`: training images that are also evaluated on."""
+    """Duplicate images, as pairs of indices with the smaller one first.
+
+    Attributes
+    ----------
+    exact, near
+        Pairs of identical files, and pairs of nearly equal images.
+    across
+        The number of pairs whose images are in different parts.
+    training_copies
+        Indices of training images that are also validation or test images.
+    """
 
     exact: tuple[tuple[int, int], ...]
     near: tuple[tuple[int, int], ...]
     across: int
     training_copies: frozenset[int]
 
-    def figures(self, origins: Sequence[str], *, most: int) -> DuplicateFigures:
-        """Return the number of duplicates and the first pairs, by name."""
+    def figures(self, origins: Sequence[str], *, max_examples: int) -> DuplicateFigures:
+        """Return the numbers of duplicates, and the names of at most `max_examples` pairs of each kind.
+
+        `origins` has the name of each image.
+        """
 
         def named(pairs: tuple[tuple[int, int], ...]) -> tuple[tuple[str, str], ...]:
-            return tuple((origins[first], origins[second]) for first, second in pairs[:most])
+            return tuple((origins[first], origins[second]) for first, second in pairs[:max_examples])
 
         return DuplicateFigures(
             exact=len(self.exact),
@@ -81,10 +92,17 @@ class Duplicates:
 def find_duplicates(
     images: NDArray[np.uint8], digests: Sequence[str], parts: Sequence[str], files: Sequence[Path]
 ) -> Duplicates:
-    """Find pairs of images (n, height, width, channels) with equal digests, or whose 32 x 32 means correlate above
-    0.998.
+    """Find duplicate images.
 
-    One file in two sources is no pair, unless the two copies are in different parts.
+    Nearly equal are images whose 32 x 32 thumbnails correlate above 0.998. A file that two sources name is a pair only
+    if its two entries are in different parts.
+
+    Parameters
+    ----------
+    images
+        (n, height, width, channels) uint8.
+    digests, parts, files
+        SHA-256, part and path of each image.
     """
     same = frozenset(_exact(digests))
     exact, near = (
@@ -103,6 +121,7 @@ def find_duplicates(
 
 
 def _is_across(pair: tuple[int, int], parts: Sequence[str]) -> bool:
+    """Return whether the images of a pair are in different parts; "none" is no part."""
     own = {parts[index] for index in pair}
     return "none" not in own and len(own) > 1
 
@@ -130,7 +149,7 @@ def _near(images: NDArray[np.uint8]) -> tuple[tuple[int, int], ...]:
 
 
 def thumbnails(images: NDArray[np.uint8], *, side: int) -> NDArray[np.float64]:
-    """Area means (n, side * side) of the first channel, 0..255."""
+    """Return each image as the means of side x side areas of its first channel: (n, side * side), 0..255."""
     rows = _means_matrix(images.shape[1], side)
     columns = _means_matrix(images.shape[2], side)
     small = [rows @ image[:, :, 0] @ columns.T for image in images]
@@ -139,7 +158,10 @@ def thumbnails(images: NDArray[np.uint8], *, side: int) -> NDArray[np.float64]:
 
 
 def _means_matrix(size: int, count: int) -> NDArray[np.float64]:
-    """Return a matrix (count, size): each row averages its share of the pixels exactly, for any two sizes."""
+    """Return a matrix (count, size) whose rows average equal shares of `size` pixels.
+
+    A pixel on the edge of two shares counts in proportion. So the averages are exact for any two sizes.
+    """
     edges = np.arange(count + 1) * size / count
     pixels = np.arange(size)
     overlap = np.minimum(edges[1:, None], pixels + 1) - np.maximum(edges[:-1, None], pixels)
@@ -147,8 +169,8 @@ def _means_matrix(size: int, count: int) -> NDArray[np.float64]:
     return shares
 
 
-def targets_of(rows: Sequence[Row], labels: Sequence[LabelRule]) -> NDArray[np.float32]:
-    """Return targets (rows, labels): 1, 0, or nan where a row says nothing about a label."""
+def label_targets(rows: Sequence[Row], labels: Sequence[LabelRule]) -> NDArray[np.float32]:
+    """Return the targets (rows, labels) of rows: 1 with the label, 0 without, nan if unknown."""
     return np.array([[_target(row, label) for label in labels] for row in rows], np.float32).reshape(-1, len(labels))
 
 
@@ -165,16 +187,20 @@ def _target(row: Row, label: LabelRule) -> float:
     return 0.0 if not negative or values & negative else float("nan")
 
 
-def check_classes(parts: Sequence[str], targets: NDArray[np.float32], labels: Sequence[LabelRule]) -> None:
-    """Raises UsageProblem, the first of what `empty_classes` finds."""
-    for found in empty_classes(parts, targets, labels):
+def require_all_classes(parts: Sequence[str], targets: NDArray[np.float32], labels: Sequence[LabelRule]) -> None:
+    """Require images with and without each label in every part. Raises UsageProblem with the first of
+    `missing_classes`.
+    """
+    for found in missing_classes(parts, targets, labels):
         raise UsageProblem(found)
 
 
-def empty_classes(parts: Sequence[str], targets: NDArray[np.float32], labels: Sequence[LabelRule]) -> Iterator[Reason]:
-    """A data_class_empty for each label that has no positive or no negative image in a part.
+def missing_classes(
+    parts: Sequence[str], targets: NDArray[np.float32], labels: Sequence[LabelRule]
+) -> Iterator[Reason]:
+    """Yield a reason (data_class_empty) for each label without positive or without negative images in a part.
 
-    An auxiliary label is needed in training only.
+    An auxiliary label is needed in the training part only.
     """
     for part in PARTS:
         members = targets[[name == part for name in parts]]
@@ -186,8 +212,11 @@ def empty_classes(parts: Sequence[str], targets: NDArray[np.float32], labels: Se
                     yield reason("data_class_empty", label=label.code, kind=pieces, part=part)
 
 
-def counts(parts: Sequence[str], targets: NDArray[np.float32], column: int) -> dict[str, LabelCounts]:
-    """Numbers of positive, negative and unknown images of a label in each part."""
+def count_label(parts: Sequence[str], targets: NDArray[np.float32], column: int) -> dict[str, LabelCounts]:
+    """Return the numbers of positive, negative and unknown images of a label, by part.
+
+    `column` is the label's column in the targets (n, labels).
+    """
     names = {1.0: "positive", 0.0: "negative"}
     found = Counter((part, names.get(float(t), "unknown")) for part, t in zip(parts, targets[:, column], strict=True))
     kinds = ("positive", "negative", "unknown")
@@ -201,12 +230,16 @@ _SAID: Final = 5
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Dataset:
-    """Images with the known values of each label (n, labels) and the part of each image.
+    """Images with their targets (n, labels) and parts.
 
     Attributes
     ----------
+    targets
+        (n, labels) float32: 1 with the label, 0 without, nan if unknown.
+    parts
+        The part of each image: "training", "validation", "test" or "none".
     facts
-        Counts, duplicates, omitted images, and the digests of data and split.
+        Counts, duplicates, images left out, and the digests of data and split.
     """
 
     image_set: ImageSet
@@ -215,19 +248,19 @@ class Dataset:
     facts: DataFigures
 
     def indices(self, part: str) -> NDArray[np.int64]:
-        """The indices of the images in a part."""
+        """Return the indices of the images in a part."""
         return np.flatnonzero(np.array(self.parts) == part)
 
     def rows(self, part: str) -> list[Row]:
-        """The rows of a part."""
+        """Return the table rows of the images in a part."""
         return [self.image_set.rows[index] for index in self.indices(part)]
 
     def samples(self, part: str) -> Samples:
-        """The training samples of a part."""
+        """Return the images of a part for training."""
         return self.samples_of(self.indices(part))
 
     def samples_of(self, chosen: NDArray[np.int64]) -> Samples:
-        """The training samples of some images, by their numbers."""
+        """Return the images with these indices for training."""
         rows = [self.image_set.rows[index] for index in chosen]
         return Samples(
             images=self.image_set.images[chosen],
@@ -238,26 +271,26 @@ class Dataset:
         )
 
 
-def data_step(run: Run) -> Facts:
-    """Read the images, split them, and search for duplicates. Writes split.csv and facts.json.
+def data_step(run: Run) -> StepFacts:
+    """Read the images, divide them into parts, and search for duplicates. Writes split.csv and facts.json.
 
     Training images that are also validation or test images are left out. Raises UsageProblem (see
-    `layouts.read_source`, `split_rows`, `image_set.read_images`), StorageProblem.
+    `layouts.read_source`, `layouts.split_rows`, `image_set.read_images`), StorageProblem.
     """
     recipe = run.recipe
     rows = _rows(run)
-    split_rows(rows, recipe.split, recipe.data)  # reports a wrong split before reading for an hour
-    image_set = images_of(run, rows)
+    split_rows(rows, recipe.split, recipe.data)  # a wrong split is reported before the images are read for an hour
+    image_set = read_network_inputs(run, rows)
     parts = split_rows(image_set.rows, recipe.split, recipe.data)
     files = [row.path.resolve() for row in image_set.rows]
     found = find_duplicates(image_set.images, [row.sha256 for row in image_set.rows], parts, files)
     parts = ["none" if index in found.training_copies else part for index, part in enumerate(parts)]
     parts = _judged_once(image_set.rows, parts)
-    targets = targets_of(image_set.rows, recipe.labels)
-    check_classes(parts, targets, recipe.labels)
-    write_atomically(run.folder("data") / SPLIT, _split_file(image_set.rows, parts))
-    split = _read_split(run.folder("data") / SPLIT)
-    known, digests = table_counts(rows, recipe.split), _digests(rows, split)
+    targets = label_targets(image_set.rows, recipe.labels)
+    require_all_classes(parts, targets, recipe.labels)
+    write_atomically(run.folder("data") / SPLIT_NAME, _split_file(image_set.rows, parts))
+    split = _read_split(run.folder("data") / SPLIT_NAME)
+    known, digests = count_table_patients(rows, recipe.split), _digests(rows, split)
     people = [row.person for row in image_set.rows]
     facts = DataFigures(
         images={part: parts.count(part) for part in (*PARTS, "none")},
@@ -268,19 +301,22 @@ def data_step(run: Run) -> Facts:
         ),
         left_out=len(image_set.left_out),
         left_out_examples=image_set.left_out[:_REPORTED],
-        duplicates=found.figures([row.origin for row in image_set.rows], most=_REPORTED),
-        labels={label.code: counts(parts, targets, column) for column, label in enumerate(recipe.labels)},
+        duplicates=found.figures([row.origin for row in image_set.rows], max_examples=_REPORTED),
+        labels={label.code: count_label(parts, targets, column) for column, label in enumerate(recipe.labels)},
         patients_of_table=known.get("patients_of_table"),
         patients_of_table_in_data=known.get("patients_of_table_in_data"),
         data_sha256=digests.data_sha256,
         split_sha256=digests.split_sha256,
     )
     run.write("data", "facts.json", facts)
-    return {**facts.images, **known, **plain(digests)}
+    return {**facts.images, **known, **to_builtins(digests)}
 
 
 def _judged_once(rows: Sequence[Row], parts: Sequence[str]) -> list[str]:
-    """Return the parts, with only one copy of a repeated file left for validation and test."""
+    """Return the parts of the rows, with repeated files removed from validation and test.
+
+    The first row of a file keeps its part; later ones get "none".
+    """
     judged = set[str]()
 
     def part(row: Row, own: str) -> str:
@@ -291,13 +327,13 @@ def _judged_once(rows: Sequence[Row], parts: Sequence[str]) -> list[str]:
     return [part(row, own) for row, own in zip(rows, parts, strict=True)]
 
 
-def left_out_lines(folder: Path) -> list[str]:
-    """Sentences on the images that the data step of a run left out, with the reasons. Empty if none were."""
+def describe_left_out(folder: Path) -> list[str]:
+    """Return a sentence for each image that the data step left out, with the reason. Empty if no image was left out."""
     try:
-        facts = json.loads((folder / DATA.name / "facts.json").read_bytes())
+        facts = json.loads((folder / DATA_STEP.name / "facts.json").read_bytes())
     except (OSError, ValueError):
         return []
-    if "left_out" not in facts:  # of lung fields, which leave nothing out
+    if "left_out" not in facts:  # the data step of lung fields leaves no image out
         return []
     shown = facts["left_out_examples"][:_SAID]
     more = facts["left_out"] - len(shown)
@@ -305,21 +341,21 @@ def left_out_lines(folder: Path) -> list[str]:
     return [*lines, f"Left out: {more} images more; the first {_REPORTED} are in the report"] if more else lines
 
 
-def dataset_of(run: Run) -> Dataset:
-    """Return the recipe's images in the parts that the data step froze.
+def load_dataset(run: Run) -> Dataset:
+    """Return the images of a recipe with the parts that the data step stored.
 
-    Raises UsageProblem: step_missing if there is no split, data_changed if rows, files or split have changed since.
+    Raises UsageProblem: step_missing without a split, data_changed if tables, files or the split have changed since.
     """
     folder = run.folder("data")
     try:
         facts = run.read("data", "facts.json", DataFigures)
     except OSError as problem:
         raise UsageProblem(reason("step_missing", step="data")) from problem
-    rows, split = _rows(run), _read_split(folder / SPLIT)
+    rows, split = _rows(run), _read_split(folder / SPLIT_NAME)
     if _digests(rows, split) != DataDigests(data_sha256=facts.data_sha256, split_sha256=facts.split_sha256):
-        raise UsageProblem(reason("data_changed", path=folder / SPLIT))
-    image_set, parts = images_of(run, rows), [line["part"] for line in split]
-    targets = targets_of(image_set.rows, run.recipe.labels)
+        raise UsageProblem(reason("data_changed", path=folder / SPLIT_NAME))
+    image_set, parts = read_network_inputs(run, rows), [line["part"] for line in split]
+    targets = label_targets(image_set.rows, run.recipe.labels)
     return Dataset(image_set=image_set, targets=targets, parts=tuple(parts), facts=facts)
 
 
@@ -327,33 +363,37 @@ def _rows(run: Run) -> list[Row]:
     return read_rows(run.recipe.data, folder=run.folder("data"))
 
 
-def images_of(run: Run, rows: Sequence[Row], *, name: str = "images") -> ImageSet:
-    """Read rows as inputs of the recipe's network; `name` is the name of the run's file that stores them."""
+def read_network_inputs(run: Run, rows: Sequence[Row], *, name: str = "images") -> ImageSet:
+    """Read the images of rows as inputs of the recipe's network.
+
+    The result is stored in the run folder as NAME.npz, where NAME is `name`.
+    """
     cache, recipe = run.folder("data") / f"{name}.npz", run.recipe
     return read_images(
         rows,
         recipe.input,
         cache=cache,
         progress=run.progress,
-        finder=recipe.lungs,
-        accepted=recipe.pack.accepted,
+        lung_pack=recipe.lungs,
+        header_rules=recipe.pack.accepted,
     )
 
 
 def _outside(run: Run) -> str:
+    """Return a digest of the data step's inputs: tables, image files, lung-field pack and table of patients."""
     lungs = run.recipe.lungs
-    finder = content_digest(lungs / "manifest.json") if lungs else ""
+    finder = file_sha256(lungs / "manifest.json") if lungs else ""
     return digest(rows_digest(_rows(run)), finder, table_digest(run.recipe.split))
 
 
 def _digests(rows: Sequence[Row], split: Sequence[Mapping[str, str]]) -> DataDigests:
-    """Digests of the content of tables and files, and of the parts. Where files are stored does not count."""
+    """Return digests of rows and parts. The location of the files does not count."""
     parts = [{name: line[name] for name in _COLUMNS if name != "path"} for line in split]
     return DataDigests(data_sha256=rows_digest(rows), split_sha256=digest(parts))
 
 
 def _split_file(rows: Sequence[Row], parts: Sequence[str]) -> bytes:
-    """One line per image: its path, digest, patient and part."""
+    """Return the content of split.csv: a line for each image with source, path, SHA-256, patient, fold and part."""
     stream = io.StringIO(newline="")
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(_COLUMNS)
@@ -363,7 +403,7 @@ def _split_file(rows: Sequence[Row], parts: Sequence[str]) -> bytes:
 
 
 def _read_split(path: Path) -> list[dict[str, str]]:
-    """The lines of a split file. Raises UsageProblem (step_missing)."""
+    """Read the lines of split.csv. Raises UsageProblem (step_missing)."""
     try:
         with path.open(encoding="utf-8", newline="") as stream:
             return list(csv.DictReader(stream))
@@ -371,12 +411,12 @@ def _read_split(path: Path) -> list[dict[str, str]]:
         raise UsageProblem(reason("step_missing", step=path.parent.name)) from problem
 
 
-DATA: Final = Step(
+DATA_STEP: Final = Step(
     name="data",
     perform=data_step,
     recipe_keys=("input", "labels", "data", "split", "lungs"),
     external_inputs=_outside,
-    outputs=(SPLIT, "facts.json"),
+    outputs=(SPLIT_NAME, "facts.json"),
 )
 
 
@@ -386,20 +426,20 @@ _VARIES: Final = re.compile(r"\S*[\d./\\]\S*")
 _SHORTEST_WORD: Final = 4
 
 
-def data_problems(recipe: Recipe, *, every_image: bool) -> list[Problem]:
-    """The problems of the files and tables that a recipe names.
+def find_data_problems(recipe: ClassifierRecipe, *, every_image: bool) -> list[Problem]:
+    """Return the problems of the files and tables that a recipe names.
 
     Parameters
     ----------
     recipe
-        With whole paths.
+        A recipe with absolute paths.
     every_image
-        Whether a missing image counts as a problem. A run leaves it out, and its report says so.
+        Whether a missing image is a problem. A run leaves such an image out and reports it.
 
     Returns
     -------
     list of Problem
-        Each at the recipe's key that it is about. Equal ones of a source are one, with their number.
+        Problems with the location of their key in the recipe. Similar problems of a source are combined into one.
     """
     problems: list[Problem] = []
     rows: list[Row] = []
@@ -407,7 +447,7 @@ def data_problems(recipe: Recipe, *, every_image: bool) -> list[Problem]:
         found, wrong = _source_problems(source, ("data", number), every_image)
         rows += found
         problems += wrong
-        problems += _single_class(recipe.kept_labels, source, found, ("data", number))
+        problems += _single_class(recipe.pack_labels, source, found, ("data", number))
         problems += _first(list(_misspelt(recipe, source, found)), ("data", number))
     for key in ("ood_images", "elsewhere"):
         source = getattr(recipe.evaluation, key)
@@ -419,7 +459,7 @@ def data_problems(recipe: Recipe, *, every_image: bool) -> list[Problem]:
         problems.append(Problem(("training", "teacher"), f"names {teacher}, which is not there"))
     if recipe.lungs is not None and not (recipe.lungs / MANIFEST_NAME).is_file():
         problems.append(Problem(("lungs",), f"names {recipe.lungs}, which is no pack"))
-    # What is missing for a source whose table cannot be read would only be named twice.
+    # The checks below would report the consequences of an unreadable table as further problems.
     return problems or [
         *_class_problems(recipe.labels, rows),
         *_single_class_groups(recipe, rows),
@@ -427,11 +467,11 @@ def data_problems(recipe: Recipe, *, every_image: bool) -> list[Problem]:
     ]
 
 
-def _single_class_groups(recipe: Recipe, rows: Sequence[Row]) -> Iterator[Problem]:
-    """Yield problems of source groups with one class only: a network trained on such a group learns nothing."""
+def _single_class_groups(recipe: ClassifierRecipe, rows: Sequence[Row]) -> Iterator[Problem]:
+    """Yield a problem for each group of sources with one class only, from which a network would learn nothing."""
     for group, shares in recipe.groups.items() if recipe.training.average_sources else ():
-        targets = targets_of([row for row in rows if row.source in shares], recipe.kept_labels)
-        for column, label in enumerate(recipe.kept_labels):
+        targets = label_targets([row for row in rows if row.source in shares], recipe.pack_labels)
+        for column, label in enumerate(recipe.pack_labels):
             if len({value for value in targets[:, column] if value in (0, 1)}) < 2:
                 yield Problem(("data",), f"has one class of {label.code} alone in the group {group}")
 
@@ -445,10 +485,14 @@ def _source_problems(source: Source, at: Location, every_image: bool) -> tuple[l
 
 
 def _first(details: Sequence[str], at: Location, *, lead: str = "") -> Iterator[Problem]:
-    """Combine details that differ only in file names and row numbers into one problem, as for a wrong pattern."""
+    """Yield a problem for the details, which start with `lead`.
+
+    Details that differ only in file names and numbers become one problem with a count: one wrong pattern would
+    otherwise give thousands.
+    """
     groups: dict[str, list[str]] = {}
     for detail in details:
-        groups.setdefault(_VARIES.sub("", detail), []).append(detail.removesuffix("."))  # it is told inside a sentence
+        groups.setdefault(_VARIES.sub("", detail), []).append(detail.removesuffix("."))  # words may follow the detail
     for alike in list(groups.values())[:_MOST]:
         shown = alike if len(alike) <= _FEW else alike[:1]
         more = f" (and {len(alike) - 1} more like it)" if len(alike) > len(shown) else ""
@@ -458,10 +502,10 @@ def _first(details: Sequence[str], at: Location, *, lead: str = "") -> Iterator[
 
 
 def _single_class(labels: Sequence[LabelRule], source: Source, rows: Sequence[Row], at: Location) -> Iterator[Problem]:
-    """Yield problems of a source with one class only: it would teach the origin of an image instead of the finding."""
+    """Yield a problem for a source with one class only: a network would learn to recognise the source."""
     if not source.evaluated or not rows:
         return
-    targets = targets_of(rows, labels)
+    targets = label_targets(rows, labels)
     known = [{value for value in column if value in (0, 1)} for column in targets.T]
     if all(len(values) < 2 for values in known):
         named = {name for label in labels for name in (*label.positive, *label.negative)}
@@ -472,10 +516,11 @@ def _single_class(labels: Sequence[LabelRule], source: Source, rows: Sequence[Ro
         yield Problem(at, f"has images of one side of every label only ({only}{span}); set evaluated = false")
 
 
-def _misspelt(recipe: Recipe, source: Source, rows: Sequence[Row]) -> Iterator[str]:
-    """Yield rows whose class or split value is one keystroke away from one that the recipe names.
+def _misspelt(recipe: ClassifierRecipe, source: Source, rows: Sequence[Row]) -> Iterator[str]:
+    """Yield a problem for each row whose class or split value is probably misspelt.
 
-    Without this check, such a row would silently have no label or no part.
+    Such a value is one keystroke away from one that the recipe names. The row would have no label or no part, without
+    any message.
     """
     labels = [label for label in recipe.labels if label.column == "classes"]
     classes = {name for label in labels for name in (*label.positive, *label.negative)}
@@ -489,7 +534,10 @@ def _misspelt(recipe: Recipe, source: Source, rows: Sequence[Row]) -> Iterator[s
 
 
 def _one_keystroke_apart(first: str, second: str) -> bool:
-    """Whether two words of four letters or more differ in capitals, or in one letter added, changed or swapped."""
+    """Return whether two words differ in case only, or by one letter added, changed or swapped.
+
+    Words with fewer than four letters must be equal but for case.
+    """
     one, other = sorted((first.casefold(), second.casefold()), key=len)
     if one == other or len(one) < _SHORTEST_WORD:
         return one == other
@@ -501,7 +549,7 @@ def _one_keystroke_apart(first: str, second: str) -> bool:
 
 
 def _class_problems(labels: Sequence[LabelRule], rows: Sequence[Row]) -> Iterator[Problem]:
-    """Classes of a label that no image has."""
+    """Yield a problem for each class that the recipe names and no image has."""
     for number, label in enumerate(labels):
         if label.column == "age":
             continue
@@ -516,27 +564,30 @@ def _cells(row: Row, column: str) -> frozenset[str]:
     return {"view": frozenset({row.view}), "sex": frozenset({row.sex}), "classes": row.classes}[column]
 
 
-def _split_problems(recipe: Recipe, rows: Sequence[Row]) -> Iterator[Problem]:
+def _split_problems(recipe: ClassifierRecipe, rows: Sequence[Row]) -> Iterator[Problem]:
     rows = _with_copies_known(rows)
-    alike = [found.text for found in alike_patients(rows, recipe.split)]
+    alike = [found.text for found in find_similar_patients(rows, recipe.split)]
     yield from _first(alike, ("split",), lead="is no split by patient: ")
     try:
-        refuse_foreign_table(rows, recipe.split)
-        parts = parts_of(rows, recipe.split, recipe.data)
+        require_matching_table(rows, recipe.split)
+        parts = assign_parts(rows, recipe.split, recipe.data)
     except UsageProblem as problem:
         yield Problem(("split",), f"cannot be made: {problem.reason.text.removesuffix('.')}")
         return
-    yield from _first([found.text for found in leaks(rows, parts)], ("split",), lead="is no split by patient: ")
-    used = evaluated_parts(rows, parts, recipe.data)
-    empty = [found.text for found in empty_classes(used, targets_of(rows, recipe.labels), recipe.labels)]
+    yield from _first([found.text for found in find_leaks(rows, parts)], ("split",), lead="is no split by patient: ")
+    used = leave_out_unevaluated(rows, parts, recipe.data)
+    empty = [found.text for found in missing_classes(used, label_targets(rows, recipe.labels), recipe.labels)]
     yield from _first(empty, ("split",), lead="leaves a part without a class: ")
 
 
 def _with_copies_known(rows: Sequence[Row]) -> list[Row]:
-    """Add the digests of images without a patient, by which they are drawn, and of files that may be copies."""
+    """Return the rows with the SHA-256 of each file that may be a copy, or has no patient.
+
+    The split by patients needs these digests. A file whose size no other file has is read only if it has no patient.
+    """
     sizes = [row.path.stat().st_size if row.path.is_file() else 0 for row in rows]
     times = Counter(sizes)
     return [
-        row if row.patient and times[size] == 1 else replace(row, sha256=content_digest(row.path))
+        row if row.patient and times[size] == 1 else replace(row, sha256=file_sha256(row.path))
         for row, size in zip(rows, sizes, strict=True)
     ]

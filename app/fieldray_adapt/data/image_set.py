@@ -1,7 +1,7 @@
-"""The images of a data set: read once, with the program's own reader and preprocessing, and stored in the run folder.
+"""The images of a data set, read once by the program's own reader and preprocessing, and stored in the run folder.
 
-Each file is identified by the SHA-256 of its content, computed once for each state of the file. If a recipe asks for
-lungs, the lung-field pack used for screening finds them, with equal rules.
+A file is identified by the SHA-256 of its content, which is computed again only if the file has changed. If the recipe
+names a lung-field pack, the lungs are found by the code that finds them in screening.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from fieldray.inference.litert import Network, NetworkSpec, load_runtime
 from fieldray.packs.verified import read_pack
 from fieldray.reasons import Reason, reason
 from fieldray_adapt.data.layouts import Row, read_source
-from fieldray_adapt.files import arrays_in, content_digest, digest, reading, save_arrays, write_atomically
+from fieldray_adapt.files import digest, file_sha256, open_arrays, reporting_damage, save_arrays, write_atomically
 from fieldray_adapt.recipes.shared import Source
 from fieldray_adapt.run import Progress
 
-CELLS: Final = 64
-"""Rows and columns of the share of lung that is kept of an image as the network sees it."""
+LUNG_CELLS: Final = 64
+"""Rows and columns of the grid in which the share of lung is stored for each image."""
 
 
 class LungFinder:
-    """A lung-field pack in an interpreter of its own.
+    """Finds the lungs of an image with a lung-field pack.
 
-    Raises PackProblem where the pack cannot be read, UsageProblem `recipe_key` where it is no lung-field pack.
+    Raises PackProblem if the pack cannot be read, UsageProblem `recipe_key` if it is a pack of another kind.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -52,24 +52,27 @@ class LungFinder:
         self._network = Network(model.files["litert"], spec, runtime=load_runtime(), threads=1)
 
     def find(self, image: Image, *, says_chest: bool = False) -> LungFields:
-        """The lungs of one image, in pixels of its file. Raises BackendProblem."""
-        from fieldray.workers.image_worker import lungs_in  # which loads the runtime
+        """Return the lungs of an image, in pixels of its file. Raises BackendProblem.
+
+        `says_chest` tells whether the header of the file names a frontal chest X-ray.
+        """
+        from fieldray.workers.image_worker import lungs_in  # imported here, as it loads the runtime of the networks
 
         return lungs_in(image, self._model, self._network.run, says_chest=says_chest)
 
 
-def lung_shares(lungs: LungFields, pixel_map: PixelMap, *, of: tuple[int, int]) -> NDArray[np.uint8]:
-    """Return the share of lung region, 0..255, in the cells of the network's input: uint8 (CELLS, CELLS).
+def lung_shares(lungs: LungFields, pixel_map: PixelMap, *, input_size: tuple[int, int]) -> NDArray[np.uint8]:
+    """Return the share of lung in a grid over the network's input: (LUNG_CELLS, LUNG_CELLS) uint8, 255 for all lung.
 
     Parameters
     ----------
     pixel_map
-        Maps pixels of the tensor to the image.
-    of
-        Height and width of the tensor.
+        Maps pixels of the network's input to the image.
+    input_size
+        Height and width of the network's input, in pixels.
     """
-    cells = pixel_map.for_cells((CELLS, CELLS), of=of)
-    down, across = edges(cells, (CELLS, CELLS))
+    cells = pixel_map.for_cells((LUNG_CELLS, LUNG_CELLS), of=input_size)
+    down, across = edges(cells, (LUNG_CELLS, LUNG_CELLS))
     mask = lungs.whole_mask
     lung_down, lung_across = edges(lungs.pixel_map, mask.shape)
     inside = overlaps(down, lung_down) @ mask.astype(np.float64) @ overlaps(across, lung_across).T
@@ -77,23 +80,24 @@ def lung_shares(lungs: LungFields, pixel_map: PixelMap, *, of: tuple[int, int]) 
     return np.asarray(shares, np.uint8)
 
 
-CACHE: Final = "digests.json"
+DIGESTS_NAME: Final = "digests.json"
+"""The file that stores the SHA-256 of each image file."""
 
 
 def read_rows(sources: Iterable[Source], *, folder: Path) -> list[Row]:
-    """The rows of all sources, each with the SHA-256 of its file ("" where that cannot be read).
-
-    Raises what `layouts.read_source` raises, StorageProblem.
+    """Read the rows of all sources, each with the SHA-256 of its file ("" if the file cannot be read).
 
     Parameters
     ----------
     folder
-        Keeps the digests, each for as long as the file's size, times and number are what they were.
+        Stores the digests. A digest is reused as long as size, times and inode of the file are unchanged.
+
+    Raises StorageProblem, and the exceptions of `layouts.read_source`.
     """
-    rows, path = [row for source in sources for row in read_source(source)], folder / CACHE
+    rows, path = [row for source in sources for row in read_source(source)], folder / DIGESTS_NAME
     before: dict[str, list[Any]] = {}
     if path.is_file():
-        with reading(path):
+        with reporting_damage(path):
             before = dict(json.loads(path.read_text(encoding="utf-8")))
     known = dict(before)
     digests = [_digest_of(row.path, known) for row in rows]
@@ -103,12 +107,12 @@ def read_rows(sources: Iterable[Source], *, folder: Path) -> list[Row]:
 
 
 def rows_digest(rows: Sequence[Row]) -> str:
-    """A digest of rows and their files' contents, in order. The place of the files does not count."""
+    """Return a digest of rows and the contents of their files, in order. The location of the files does not count."""
     return digest([replace(row, path=Path(), origin="") for row in rows])
 
 
 def _digest_of(path: Path, known: dict[str, list[Any]]) -> str:
-    """Return the file's digest from `known`, or compute and add it."""
+    """Return the SHA-256 of a file from `known`; compute and add it there if the file is new or has changed."""
     try:
         facts = path.stat()
     except OSError:
@@ -117,23 +121,25 @@ def _digest_of(path: Path, known: dict[str, list[Any]]) -> str:
     kept = known.get(str(path))
     if kept is not None and kept[:-1] == state:
         return str(kept[-1])
-    if found := content_digest(path):
+    if found := file_sha256(path):
         known[str(path)] = [*state, found]
     return found
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ImageSet:
-    """Images that could be read.
+    """The images that could be read.
 
     Attributes
     ----------
+    rows
+        The table row of each image.
     images
-        (n, height, width, channels) uint8 as the network sees them.
+        (n, height, width, channels) uint8, as inputs of the network.
     left_out
-        Origin and sentence of each image that could not be read or is refused.
+        Origin and reason of each image that could not be read or is not suitable.
     lungs
-        (n, CELLS, CELLS) uint8, the share of lung in each cell of what the network sees; None without a finder.
+        (n, LUNG_CELLS, LUNG_CELLS) uint8, the share of lung in cells of the input; None without a lung-field pack.
     """
 
     rows: tuple[Row, ...]
@@ -149,34 +155,36 @@ def read_images(
     cache: Path,
     progress: Progress,
     shrink_to: int = 0,
-    finder: Path | None = None,
-    accepted: HeaderRules | None = None,
+    lung_pack: Path | None = None,
+    header_rules: HeaderRules | None = None,
 ) -> ImageSet:
-    """Read and prepare each row's image, or take them from `cache` if the content of every file is as it was.
+    """Read and preprocess the image of each row, or load all from the file `cache` if no image has changed.
 
     Parameters
     ----------
     rows
-        With their SHA-256, see `read_rows`.
+        Rows with the SHA-256 of their files, see `read_rows`.
     shrink_to
-        First shrink each image to a square of this side (0: not), to compare it with what is that small.
-    finder
-        The pack that finds the lungs, where the input is cropped to them or they are asked for.
-    accepted
-        What headers of the pack's images say: lungs are looked for as in a chest X-ray where one says so. None where
-        nobody asks.
+        Side in pixels of a square to which each image is shrunk first, for a comparison with images of that size. 0:
+        none.
+    lung_pack
+        The lung-field pack, if the input is cropped to the lungs or the share of lung is needed.
+    header_rules
+        The header rules of the pack: an image whose header fulfils them counts as a chest X-ray when lungs are
+        searched.
 
     Raises
     ------
     UsageProblem
-        data_none_readable when not one image could be read, data_changed when a file is no longer what its row says.
-    PackProblem
-    StorageProblem
+        data_none_readable if no image could be read, data_changed if a file does not match the digest of its row.
+    PackProblem StorageProblem
     """
-    key = digest(_key(rows, spec, shrink_to, finder), accepted, _READING)
+    key = digest(_key(rows, spec, shrink_to, lung_pack), header_rules, _READING)
     stored = _load(cache, key)
     if stored is None:
-        stored = _read_all(rows, _Reading(spec, shrink_to, LungFinder(finder) if finder else None, accepted), progress)
+        stored = _read_all(
+            rows, _Reading(spec, shrink_to, LungFinder(lung_pack) if lung_pack else None, header_rules), progress
+        )
         _store(cache, key, stored)
     images, lungs, problems = stored
     kept = [index for index in range(len(rows)) if str(index) not in problems]
@@ -186,21 +194,22 @@ def read_images(
         rows=tuple(rows[index] for index in kept),
         images=images[kept] if len(kept) < len(rows) else images,
         left_out=tuple((rows[int(index)].origin, sentence) for index, sentence in problems.items()),
-        lungs=lungs[kept] if finder else None,
+        lungs=lungs[kept] if lung_pack else None,
     )
 
 
-def with_digests(rows: Iterable[Row]) -> list[Row]:
-    """The rows, each with the SHA-256 of its file as it is now ("" where that cannot be read)."""
-    return [replace(row, sha256=content_digest(row.path)) for row in rows]
+def add_digests(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows with the current SHA-256 of their files ("" if a file cannot be read)."""
+    return [replace(row, sha256=file_sha256(row.path)) for row in rows]
 
 
 def read_every_image(
     rows: Sequence[Row], spec: InputSpec, *, cache: Path, progress: Progress
 ) -> tuple[tuple[Row, ...], NDArray[np.uint8]]:
-    """The rows, which have digests, and their grey images (n, height, width), where none may be left out.
+    """Read grey images, none of which may be missing. Returns the rows and the images (n, height, width) uint8.
 
-    Raises as `read_images`, and UsageProblem (data_unreadable) naming the first image that cannot be read.
+    The rows must have digests. Raises UsageProblem (data_unreadable) for the first unreadable image, and as
+    `read_images`.
     """
     found = read_images(rows, spec, cache=cache, progress=progress)
     for origin, sentence in found.left_out:
@@ -209,14 +218,15 @@ def read_every_image(
 
 
 _Stored = tuple[NDArray[np.uint8], NDArray[np.uint8], dict[str, str]]
-"""Images, shares of lung (none without a finder), and what is wrong with which image."""
+"""Images, shares of lung (empty without a lung-field pack), and problems by the index of the image."""
 _Prepared = tuple[NDArray[np.uint8], NDArray[np.uint8]]
-_READING: Final = 7  # another number reads all images again
+_READING: Final = 7
+"""Version of the reading: a new number makes every run read its images again."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Reading:
-    """The settings by which each image is read."""
+    """The settings by which images are read."""
 
     spec: InputSpec
     shrink_to: int
@@ -227,7 +237,7 @@ class _Reading:
         """Return the network's input for an image, and the share of lung in its cells."""
         if self.shrink_to:
             image = _shrunk(image, self.shrink_to)
-        none = np.zeros((CELLS, CELLS), np.uint8)
+        none = np.zeros((LUNG_CELLS, LUNG_CELLS), np.uint8)
         if self.finder is None:
             return to_tensor(image, self.spec).values[0], none
         says_chest = self.accepted is not None and says_frontal_chest(header, self.accepted)
@@ -235,14 +245,14 @@ class _Reading:
         place = partial(lungs.box, rows=rows, columns=columns, margin=self.spec.crop_margin)
         box = place(crop=self.spec.crop) if self.spec.crop != "none" else None
         tensor = to_tensor(image, self.spec, box=box)
-        shares = lung_shares(lungs, tensor.pixel_map, of=(self.spec.height, self.spec.width))
+        shares = lung_shares(lungs, tensor.pixel_map, input_size=(self.spec.height, self.spec.width))
         return tensor.values[0], shares
 
 
 def _read_all(rows: Sequence[Row], reading: _Reading, progress: Progress) -> _Stored:
     spec, count = reading.spec, len(rows)
     images = np.zeros((count, spec.height, spec.width, spec.channels), np.uint8)
-    lungs = np.zeros((count if reading.finder else 0, CELLS, CELLS), np.uint8)
+    lungs = np.zeros((count if reading.finder else 0, LUNG_CELLS, LUNG_CELLS), np.uint8)
     problems = dict[str, str]()
     for index, row in enumerate(rows):
         found = _read_one(row, reading)
@@ -264,7 +274,7 @@ def _read_one(row: Row, reading: _Reading) -> _Prepared | Reason:
         image = file.image()
     except (Unreadable, Unusable) as problem:
         return problem.reason
-    with suppress(Unreadable, Unusable):  # of several images it says nothing
+    with suppress(Unreadable, Unusable):  # a file with several images keeps the empty header
         ref = file.identified()
     return check_pixels(image) or reading.prepared(image, ref.header)
 
@@ -275,9 +285,11 @@ def _shrunk(image: Image, side: int) -> Image:
 
 
 def _key(rows: Sequence[Row], spec: InputSpec, shrink_to: int, finder: Path | None) -> str:
-    """Return a key that changes with a file's content, the list of files, the input or the lung-field pack."""
+    """Return a digest that changes with any file's content, the list of files, the network's input or the lung-field
+    pack.
+    """
     return digest(
-        spec, shrink_to, [row.sha256 for row in rows], content_digest(finder / "manifest.json") if finder else ""
+        spec, shrink_to, [row.sha256 for row in rows], file_sha256(finder / "manifest.json") if finder else ""
     )
 
 
@@ -290,7 +302,7 @@ def _store(path: Path, key: str, stored: _Stored) -> None:
 def _load(path: Path, key: str) -> _Stored | None:
     if not path.is_file():
         return None
-    with arrays_in(path) as arrays:
+    with open_arrays(path) as arrays:
         facts = json.loads(arrays["facts"].tobytes())
         if facts["key"] != key:
             return None

@@ -1,8 +1,8 @@
-"""The images of a source as rows of a table, and the part of each patient.
+"""Tables and folders of labelled images as rows, and the part of each patient.
 
-Published layouts of labelled images are read into common rows: class folders, CSV, CheXpert, NIH, and our index.
-Patients are divided into training, validation and test; no patient is in two parts. A random split uses a hash of the
-patient, so that new patients move nobody; a table may fix the part of some patients.
+Published layouts are read into rows of one form: class folders, CSV, CheXpert, NIH ChestX-ray14 and our own index.
+Patients are divided into training, validation and test, so that no patient is in two parts. A random split uses a hash
+of the patient, so that patients keep their part when others are added. A table may fix the part of some patients.
 """
 
 from __future__ import annotations
@@ -17,25 +17,31 @@ from typing import Final, NoReturn, Protocol
 
 from fieldray.errors import UsageProblem
 from fieldray.reasons import Reason, reason
-from fieldray_adapt.files import content_digest
-from fieldray_adapt.patients import NOBODY, alike_numbers, one_name_each, patient_sha256, share_of
+from fieldray_adapt.files import file_sha256
+from fieldray_adapt.patients import (
+    NO_PATIENT_SHA256,
+    find_similar_numbers,
+    hash_share,
+    merge_patients_sharing_files,
+    patient_sha256,
+)
 from fieldray_adapt.recipes.shared import Source, Split
 
 
 class Table(Protocol):
-    """A CSV file with a filter: a row counts if every column in `where` has one of the values given for the column."""
+    """A CSV file with a filter. A row is read if each column of `where` has one of the accepted values."""
 
     @property
     def path(self) -> Path:
-        """Return the path of the file."""
+        """The path of the file."""
 
     @property
     def where(self) -> Mapping[str, tuple[str, ...]]:
         """The accepted values, by column."""
 
 
-Wrong = Callable[[Reason], None]
-"""Hears of everything that is wrong with a source."""
+ProblemCallback = Callable[[Reason], None]
+"""Receives each problem of a source."""
 
 _SUFFIXES: Final = frozenset({".png", ".jpg", ".jpeg", ".dcm", ".dicom", ""})
 _CHEXPERT_FIRST_CLASS: Final = 5
@@ -46,16 +52,18 @@ _YEARS: Final = re.compile(r"(\d{1,3}(?:\.\d+)?)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One labelled image before it is read.
+    """A labelled image before it is read.
 
     Attributes
     ----------
-    classes
-        Classes known to be present. `unknown`: classes that may or may not be present.
+    classes, unknown
+        Classes that the image has, and classes that it may or may not have.
     origin
-        File and line, for messages.
+        File and line of the row, for messages.
+    split, fold, view, sex
+        Cells of the table; "" if the table has none.
     sha256
-        Of the file's content, in hexadecimal; "" until it is computed, and where the file cannot be read.
+        SHA-256 of the file's content as hexadecimal text; "" until it is computed, or if the file cannot be read.
     """
 
     path: Path
@@ -73,15 +81,16 @@ class Row:
 
     @property
     def person(self) -> str:
-        """The patient. The same number means the same person in all sources; an image without one is its own person.
+        """The identity of the patient: the patient number, which means one person in all sources.
 
-        Such an image is identified by its content, because its line number changes when lines are added above it.
+        An image without a patient counts as a person of its own, identified by the content of the file. Its line number
+        would change when lines are added above.
         """
         return self.patient or self.sha256 or self.origin
 
 
 def read_source(source: Source) -> list[Row]:
-    """Read the rows of one source in the file's order, without those that `where` and `drop` exclude.
+    """Read the rows of one source in the file's order, without rows that `where` and `drop` exclude.
 
     Raises UsageProblem with the first problem of `find_rows`.
     """
@@ -94,8 +103,7 @@ def read_source(source: Source) -> list[Row]:
 def find_rows(source: Source) -> tuple[list[Row], list[Reason]]:
     """Return the rows of one source, and all problems of the source.
 
-    The problems are data_unreadable, data_column (naming the existing columns), data_row, data_patient,
-    data_named_twice, data_empty.
+    The problems are data_unreadable, data_column, data_row, data_patient, data_named_twice and data_empty.
     """
     wrong: list[Reason] = []
     every = _LAYOUT_READERS[source.layout](source, wrong.append)
@@ -105,8 +113,8 @@ def find_rows(source: Source) -> tuple[list[Row], list[Reason]]:
     return rows, wrong
 
 
-def _each_once(rows: Iterable[Row], wrong: Wrong) -> Iterator[Row]:
-    """Yield rows without exact repetitions for a file; a contradicting repetition is a problem."""
+def _each_once(rows: Iterable[Row], wrong: ProblemCallback) -> Iterator[Row]:
+    """Yield each file once. A second row with other content is reported as a problem (data_named_twice)."""
     first: dict[str, Row] = {}
     for row in rows:
         known = first.setdefault(os.path.normpath(row.path), row)
@@ -128,12 +136,15 @@ _COLUMNS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         *(("view", "View Position"), ("age", "Patient Age"), ("sex", "Patient Sex"), ("sex", "Patient Gender")),
     ),
 }
-"""For each layout that is one table, what its columns hold. The first three are needed, and those of the recipe."""
+"""The columns of each layout that is one table, as (field of the row, column). The first three columns are required,
+and so are those that the recipe names.
+"""
 _NEEDED: Final = 3
+"""Number of columns that a table must have."""
 
 
-def _read_table(source: Source, wrong: Wrong) -> Iterator[Row]:
-    """Read a CSV file with the layout's or the recipe's columns; several classes are joined by |."""
+def _read_table(source: Source, wrong: ProblemCallback) -> Iterator[Row]:
+    """Read a CSV file with the columns of the layout or of the recipe. Several classes in a cell are separated by |."""
     known = _COLUMNS[source.layout]
     columns = [*(pair for pair in known if pair[0] not in source.columns), *source.columns.items()]
     names = {*(name for name, _ in known[:_NEEDED]), *source.columns}
@@ -153,8 +164,8 @@ def _read_table(source: Source, wrong: Wrong) -> Iterator[Row]:
         )
 
 
-def _read_chexpert(source: Source, wrong: Wrong) -> Iterator[Row]:
-    """Read CheXpert's train.csv: 1 is positive, 0 and blank are negative, -1 follows the recipe's `uncertain`."""
+def _read_chexpert(source: Source, wrong: ProblemCallback) -> Iterator[Row]:
+    """Read CheXpert's train.csv: 1 is positive, 0 and blank are negative, -1 follows the recipe's key `uncertain`."""
     for line, row in table_rows(source, wrong, ("Path", "Sex", "Age", "Frontal/Lateral", "AP/PA")):
         if row["Frontal/Lateral"] == "Lateral":
             continue
@@ -184,8 +195,8 @@ def _read_chexpert(source: Source, wrong: Wrong) -> Iterator[Row]:
         )
 
 
-def _read_folders(source: Source, wrong: Wrong) -> Iterator[Row]:
-    """Read a folder per class, subfolders included."""
+def _read_folders(source: Source, wrong: ProblemCallback) -> Iterator[Row]:
+    """Read a folder with a subfolder for each class."""
     if not source.path.is_dir():
         wrong(reason("data_unreadable", path=source.path, detail="the folder does not exist"))
         return
@@ -212,30 +223,35 @@ def _patient_in(name: str, source: Source) -> str | None:
     return found[1].strip() if found else None
 
 
-def table_rows(source: Table, wrong: Wrong, needed: tuple[str, ...]) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """Yield the line number and stripped cells of each row that `where` accepts."""
-    if source.path.exists() and not source.path.is_file():  # a pipe would be read for ever
-        wrong(reason("data_unreadable", path=source.path, detail="the path is not a file"))
+def table_rows(
+    source: Table, on_problem: ProblemCallback, required_columns: tuple[str, ...]
+) -> Iterator[tuple[int, Mapping[str, str]]]:
+    """Yield line number and stripped cells of each row that `where` accepts.
+
+    Problems (an unreadable file, a missing column, a wrong number of cells) are reported to `on_problem`.
+    """
+    if source.path.exists() and not source.path.is_file():  # reading a named pipe would never end
+        on_problem(reason("data_unreadable", path=source.path, detail="the path is not a file"))
         return
     try:
         with source.path.open(encoding="utf-8-sig", newline="") as stream:
             decoder = csv.DictReader(stream)
             known = decoder.fieldnames or []
             if twice := [name for name in known if known.count(name) > 1]:
-                wrong(reason("data_unreadable", path=source.path, detail=f"it has two columns named {twice[0]}"))
+                on_problem(reason("data_unreadable", path=source.path, detail=f"it has two columns named {twice[0]}"))
                 return
-            missing = [column for column in dict.fromkeys((*needed, *source.where)) if column not in known]
+            missing = [column for column in dict.fromkeys((*required_columns, *source.where)) if column not in known]
             for column in missing:
-                wrong(reason("data_column", path=source.path, column=column, known=", ".join(known) or "-"))
+                on_problem(reason("data_column", path=source.path, column=column, known=", ".join(known) or "-"))
             for row in () if missing else decoder:
                 if any(value is None for value in row.values()) or None in row:
-                    wrong(_bad_row(source, decoder.line_num, "it has another number of cells than the header"))
+                    on_problem(_bad_row(source, decoder.line_num, "it has another number of cells than the header"))
                     continue
                 cells = {column: value.strip() for column, value in row.items()}
                 if all(cells[column] in values for column, values in source.where.items()):
                     yield decoder.line_num, cells
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        wrong(reason("data_unreadable", path=source.path, detail=error))
+        on_problem(reason("data_unreadable", path=source.path, detail=error))
 
 
 def _images(source: Source) -> Path:
@@ -251,7 +267,7 @@ def _origin(source: Source, line: int) -> str:
 
 
 def _age(text: str) -> float | None:
-    """Parse an age in years, also "060Y" (NIH's older files); above 120 counts as a typing error."""
+    """Parse an age in years, also "060Y" as in older NIH files. Ages above 120 count as typing errors: None."""
     found = _YEARS.match(text.strip())
     years = float(found[1]) if found else None
     return years if years is not None and years <= 120 else None
@@ -261,7 +277,7 @@ def _bad_row(source: Table, line: int, detail: str) -> Reason:
     return reason("data_row", path=source.path, line=line, detail=detail)
 
 
-_LAYOUT_READERS: Final[Mapping[str, Callable[[Source, Wrong], Iterator[Row]]]] = {
+_LAYOUT_READERS: Final[Mapping[str, Callable[[Source, ProblemCallback], Iterator[Row]]]] = {
     **dict.fromkeys(_COLUMNS, _read_table),
     "folders": _read_folders,
     "chexpert": _read_chexpert,
@@ -273,25 +289,28 @@ _DIGEST: Final = re.compile("[0-9a-f]{64}")
 
 
 def split_rows(rows: Sequence[Row], split: Split, sources: Sequence[Source]) -> list[str]:
-    """The part of each row: "training", "validation", "test", or "none" for what is left out.
+    """Return the part of each row: "training", "validation", "test" or "none".
 
-    Images of a source that is not evaluated are left out where they are not for training, those of one that is never
-    drawn where they are.
+    Training images of a source that is never drawn are left out ("none"), and so are validation and test images of a
+    source that is not evaluated.
 
-    Raises UsageProblem: data_patients_alike for numbers that a person takes for one, data_leak and data_copies when a
-    patient would be on two sides, data_split for values without a meaning, data_split_nobody for a table of other
+    Raises UsageProblem: data_patients_alike for patient numbers that look alike, data_leak and data_copies for a
+    patient in two parts, data_split for unknown values in the split column, data_split_nobody for a table of other
     patients.
     """
-    for found in alike_patients(rows, split):
+    for found in find_similar_patients(rows, split):
         raise UsageProblem(found)
-    refuse_foreign_table(rows, split)
-    parts = parts_of(rows, split, sources)
+    require_matching_table(rows, split)
+    parts = assign_parts(rows, split, sources)
     refuse_leak(rows, parts)
-    return evaluated_parts(rows, parts, sources)
+    return leave_out_unevaluated(rows, parts, sources)
 
 
-def evaluated_parts(rows: Sequence[Row], parts: Sequence[str], sources: Sequence[Source]) -> list[str]:
-    """The parts without images for validation and test from sources that are for training only, and the reverse."""
+def leave_out_unevaluated(rows: Sequence[Row], parts: Sequence[str], sources: Sequence[Source]) -> list[str]:
+    """Return the parts of the rows, with "none" for rows that their source excludes from the part.
+
+    A source that is not evaluated has training images only; a source that is never drawn has none.
+    """
     training_only = {source.name for source in sources if not source.evaluated}
     never_drawn = {source.name for source in sources if not source.share}
     return [
@@ -300,16 +319,19 @@ def evaluated_parts(rows: Sequence[Row], parts: Sequence[str], sources: Sequence
     ]
 
 
-def parts_of(rows: Sequence[Row], split: Split, sources: Sequence[Source]) -> list[str]:
-    """Return the part of each row, before checking for patients in two parts. Raises UsageProblem (data_split)."""
+def assign_parts(rows: Sequence[Row], split: Split, sources: Sequence[Source]) -> list[str]:
+    """Return the part of each row by the rule of the split, before patients in two parts are searched.
+
+    Raises UsageProblem (data_split).
+    """
     if split.by == "random":
         return _by_random(rows, split)
     return _by_column(rows, sources) if split.by == "column" else _by_fold(rows, split)
 
 
 def table_digest(split: Split) -> str:
-    """The digest of the table of patients whose part is fixed, "" without one."""
-    return content_digest(split.table) if split.table else ""
+    """Return the SHA-256 of the table that fixes the part of some patients; "" without a table."""
+    return file_sha256(split.table) if split.table else ""
 
 
 def _by_column(rows: Sequence[Row], sources: Sequence[Source]) -> list[str]:
@@ -333,12 +355,11 @@ def _by_fold(rows: Sequence[Row], split: Split) -> list[str]:
 
 
 def _by_random(rows: Sequence[Row], split: Split) -> list[str]:
-    """Return the part of each row from the split's table, else from a hash of the patient, so that a new patient
-    moves nobody.
+    """Return the part of each row, from the split's table or else from a hash of the patient.
 
-    Patients who share a file get one part.
+    Patients who share a file get one part. A new patient changes the part of nobody else.
     """
-    settled, persons = _settled(split.table), one_name_each([(row.person, row.sha256) for row in rows])
+    settled, persons = _settled(split.table), merge_patients_sharing_files([(row.person, row.sha256) for row in rows])
     known: dict[str, str] = {}
     for row, person in zip(rows, persons, strict=True):
         if said := settled.get(patient_sha256(row.patient)):
@@ -347,7 +368,7 @@ def _by_random(rows: Sequence[Row], split: Split) -> list[str]:
     def part(row: Row, person: str) -> str:
         if found := settled.get(patient_sha256(row.patient)) or known.get(person):
             return found
-        share = share_of(person, seed=split.seed)
+        share = hash_share(person, seed=split.seed)
         if share < split.test_share:
             return "test"
         return "validation" if share < split.test_share + split.validation_share else "training"
@@ -356,9 +377,10 @@ def _by_random(rows: Sequence[Row], split: Split) -> list[str]:
 
 
 def _settled(path: Path | None) -> dict[str, str]:
-    """The part by digest of each patient whom a table names, in the open or by digest; nobody without a table.
+    """Return the parts that a table fixes, by the SHA-256 of the patient; empty without a table.
 
-    Raises UsageProblem (data_split_table, data_column, data_row, data_unreadable).
+    The table names patients in plain text or by digest. Raises UsageProblem (data_split_table, data_column, data_row,
+    data_unreadable).
     """
     found: dict[str, str] = {}
     if path is None:
@@ -373,37 +395,42 @@ def _settled(path: Path | None) -> dict[str, str]:
 
 
 def _named_by(cells: Mapping[str, str]) -> str | None:
-    """Return the digest of the one patient that a row names; None for no patient, two patients, or an invalid
-    digest.
+    """Return the SHA-256 of the patient that a row of the split's table names.
+
+    None if the row names no patient, two patients, or an invalid digest.
     """
     name, digest = cells.get("patient", ""), cells.get("patient_sha256", "").lower()
     if not (name or digest):
         return None
     known = patient_sha256(name) if name else digest
     is_one = _DIGEST.fullmatch(known) is not None and known == (digest or known)
-    return known if is_one and known != NOBODY else None
+    return known if is_one and known != NO_PATIENT_SHA256 else None
 
 
-def alike_patients(rows: Sequence[Row], split: Split) -> Iterator[Reason]:
-    """A data_patients_alike for each two numbers of patients, of the data or the split's table, that look alike."""
+def find_similar_patients(rows: Sequence[Row], split: Split) -> Iterator[Reason]:
+    """Yield a reason (data_patients_alike) for each pair of similar patient numbers, of the data and of the split's
+    table.
+    """
     names = dict[str, str]()
     for row in rows:
-        if row.patient != row.path.name:  # where a recipe gives no pattern: `1.png` is not `01.png`
+        if row.patient != row.path.name:  # without a pattern the file name is the patient, and 1.png is not 01.png
             names.setdefault(row.patient, row.origin)
     if split.table:
         for line, cells in table_rows(Source(path=split.table), _refuse, ()):
             names.setdefault(cells.get("patient", ""), f"{split.table.name}, line {line}")
-    yield from alike_numbers(names)
+    yield from find_similar_numbers(names)
 
 
-def refuse_foreign_table(rows: Sequence[Row], split: Split) -> None:
-    """Refuse a split's table that names none of the patients. Raises UsageProblem (data_split_nobody and others)."""
-    if split.table and not table_counts(rows, split)["patients_of_table_in_data"]:
+def require_matching_table(rows: Sequence[Row], split: Split) -> None:
+    """Require that the split's table names patients of the data. Raises UsageProblem (data_split_nobody, and for the
+    table).
+    """
+    if split.table and not count_table_patients(rows, split)["patients_of_table_in_data"]:
         raise UsageProblem(reason("data_split_nobody", path=split.table))
 
 
-def table_counts(rows: Sequence[Row], split: Split) -> dict[str, int]:
-    """The numbers of patients that the split's table names, and of those in the data. Empty without a table."""
+def count_table_patients(rows: Sequence[Row], split: Split) -> dict[str, int]:
+    """Return the number of patients in the split's table, and of those that are in the data. Empty without a table."""
     if split.table is None:
         return {}
     named = set(_settled(split.table))
@@ -411,8 +438,8 @@ def table_counts(rows: Sequence[Row], split: Split) -> dict[str, int]:
     return {"patients_of_table": len(named), "patients_of_table_in_data": len(found)}
 
 
-def refuse_settled(rows: Sequence[Row], split: Split) -> None:
-    """Refuse rows of another hospital with a patient of the split's table. Raises UsageProblem (data_leak)."""
+def refuse_table_patients(rows: Sequence[Row], split: Split) -> None:
+    """Require that no row of another hospital has a patient of the split's table. Raises UsageProblem (data_leak)."""
     settled = _settled(split.table)
     for row in rows:
         if part := settled.get(patient_sha256(row.patient)):
@@ -425,18 +452,21 @@ def _refuse(wrong: Reason) -> NoReturn:
 
 
 def refuse_leak(rows: Sequence[Row], parts: Sequence[str]) -> None:
-    """Raises UsageProblem, the first of what `leaks` finds."""
-    for found in leaks(rows, parts):
+    """Require that no patient is in two parts. Raises UsageProblem with the first of `find_leaks`."""
+    for found in find_leaks(rows, parts):
         raise UsageProblem(found)
 
 
-def leaks(rows: Sequence[Row], parts: Sequence[str]) -> Iterator[Reason]:
-    """A data_leak for each patient with images in two parts ("none" is no part), a data_copies where it is the same
-    file that makes one of two patients.
+def find_leaks(rows: Sequence[Row], parts: Sequence[str]) -> Iterator[Reason]:
+    """Yield a reason for each patient with images in two parts; "none" is no part.
+
+    The reason is data_leak for one patient number, data_copies for two patients who share a file.
     """
     reported = set[str]()
     seen: dict[str, tuple[str, Row]] = {}
-    for row, part, person in zip(rows, parts, one_name_each([(row.person, row.sha256) for row in rows]), strict=True):
+    for row, part, person in zip(
+        rows, parts, merge_patients_sharing_files([(row.person, row.sha256) for row in rows]), strict=True
+    ):
         if part == "none" or not row.patient:
             continue
         other, first = seen.setdefault(person, (part, row))

@@ -1,11 +1,10 @@
-"""The evaluation of a pack: operating points chosen on the validation images, figures measured on the test images.
+"""The evaluation of a classifier: operating points from validation images, and figures from test images.
 
-An operating point is chosen by the network's scores. Figures are measured on the program's screening results
-(`screening`), by the functions and rules of an audit.
-
-Shares carry their counts, and shares and areas a 95 % interval over patients (`intervals`). Nothing is chosen on the
-test images. Also measured are the scores' calibration (Platt scaling), the out-of-distribution check, the share of
-evidence inside the lungs, and shortcuts: features other than the finding that may separate the classes.
+Operating points are chosen by the scores of the network. Figures are measured on screening results of the program (see
+`screening`), by the functions and rules of an audit. Nothing is chosen on test images. Shares have their counts, and
+shares and areas a 95 % interval over patients. Also measured are the calibration of the scores (Platt scaling), the
+out-of-distribution check, the share of evidence inside the lungs, and shortcuts. A shortcut is a feature other than the
+finding that separates the classes.
 """
 
 from __future__ import annotations
@@ -32,19 +31,20 @@ from fieldray_adapt.data.dataset import thumbnails
 from fieldray_adapt.data.layouts import Row
 from fieldray_adapt.evaluation.figures import (
     EvidenceFigures,
+    GroupedFigures,
     GroupFigures,
-    Groups,
-    IntegerFigures,
+    Int8Comparison,
     Interval,
     PartFigures,
     PointFigures,
 )
-from fieldray_adapt.recipes.classifier import Point
+from fieldray_adapt.recipes.classifier import OperatingPointChoice
 
 
 def fit_logistic(features: NDArray[np.float64], truth: Truth, *, ridge: float) -> NDArray[np.float64]:
-    """Fit a logistic regression. Returns weights (n + 1,), the last one the intercept, which `ridge` does not penalise.
+    """Fit a logistic regression with an L2 penalty.
 
+    Returns the weights (n + 1,) for features (images, n). The last weight is the intercept, which has no penalty.
     Raises ValueError if a class is missing.
     """
     fitted = LogisticRegression(C=1 / ridge, solver="newton-cholesky", tol=1e-10).fit(features, truth)
@@ -52,7 +52,10 @@ def fit_logistic(features: NDArray[np.float64], truth: Truth, *, ridge: float) -
 
 
 def fit_calibration(scores: Scores, truth: Truth) -> Calibration:
-    """Fit Platt scaling to raw scores of images not trained on. A small ridge keeps perfect separation finite."""
+    """Fit Platt scaling to the raw scores of images that were not trained on.
+
+    A small ridge penalty keeps the slope finite if the classes are separated perfectly.
+    """
     slope, intercept = fit_logistic(logit(scores)[:, None], truth, ridge=0.1)
     return Calibration(slope=max(float(slope), 0.05), intercept=float(intercept))
 
@@ -60,10 +63,20 @@ def fit_calibration(scores: Scores, truth: Truth) -> Calibration:
 Features = NDArray[np.float32]
 
 
-def fit_gate(training: Features, validation: Features, *, components: int, keeps: float) -> OodGate:
-    """Fit a gate that whitens by the training features' main components; `keeps` of the validation images pass.
+def fit_ood_gate(training: Features, validation: Features, *, components: int, accepted_share: float) -> OodGate:
+    """Fit the out-of-distribution check to the network's features of chest X-rays.
 
-    The smallest components are noise of the integers. A floor of a thousandth of the mean variance limits them.
+    The features are whitened by their first principal components. Small components are rounding noise of int8; a floor
+    of a thousandth of the mean variance limits their influence.
+
+    Parameters
+    ----------
+    training, validation
+        Features (n, f) of the training images, and of the images by which the limit is chosen.
+    components
+        Number of principal components.
+    accepted_share
+        Share of the validation images below the limit, 0..1.
     """
     mean = training.mean(0, dtype=np.float64)
     covariance = np.cov((training - mean).T) + 1e-12 * np.eye(training.shape[1])
@@ -72,12 +85,12 @@ def fit_gate(training: Features, validation: Features, *, components: int, keeps
     floor = 1e-3 * float(variances.mean())
     projection = directions[:, chosen] / np.sqrt(np.maximum(variances[chosen], floor))
     loose = OodGate(mean=mean.astype(np.float32), projection=projection.astype(np.float32), limit=1.0)
-    limit = float(np.quantile(distances(loose, validation), keeps))
+    limit = float(np.quantile(ood_distances(loose, validation), accepted_share))
     return OodGate(mean=loose.mean, projection=loose.projection, limit=limit)
 
 
-def distances(gate: OodGate, features: Features) -> NDArray[np.float64]:
-    """Distance (n,) of each image's features (n, f), by the gate's own rule."""
+def ood_distances(gate: OodGate, features: Features) -> NDArray[np.float64]:
+    """Return the distance (n,) of each image from the training images, from features (n, f)."""
     return np.array([gate.distance(row) for row in features])
 
 
@@ -85,16 +98,16 @@ _LOW: Final = 0.05
 
 
 def evidence_shares(maps: NDArray[np.float32], lungs: NDArray[np.uint8], *, zero: float) -> NDArray[np.float64]:
-    """Share (n,) of each image's evidence that lies inside the lungs; nan where there is none.
+    """Return the share (n,) of each heat map's evidence that lies inside the lungs; nan without evidence.
 
     Parameters
     ----------
     maps
         (n, rows, columns) logits of one label.
     lungs
-        (n, cells, cells) share of lung, 255 being all, in cells of the same region.
+        (n, cells, cells) share of lung, 255 for all lung, over the region of the map.
     zero
-        Logit from which on a cell is evidence, see `heat_map.zero_logit`.
+        The logit above which a cell is evidence, see `heat_map.zero_logit`.
     """
     evidence = heat_map.evidence(maps, zero).astype(np.float64)
     inside = np.stack([_cells(own, evidence.shape[1:]) for own in lungs]) / 255
@@ -105,9 +118,9 @@ def evidence_shares(maps: NDArray[np.float32], lungs: NDArray[np.uint8], *, zero
 
 
 def evidence_figures(maps: NDArray[np.float32], lungs: NDArray[np.uint8], *, zero: float) -> EvidenceFigures:
-    """Mean share inside the lungs, what chance would give, and the share that only one image in twenty is below.
+    """Return the mean share of evidence inside the lungs, the share by chance, and the 5th percentile.
 
-    Parameters as of `evidence_shares`.
+    The parameters are those of `evidence_shares`.
     """
     shares = evidence_shares(maps, lungs, zero=zero)
     known = shares[~np.isnan(shares)]
@@ -119,20 +132,23 @@ def evidence_figures(maps: NDArray[np.float32], lungs: NDArray[np.uint8], *, zer
     )
 
 
-def map_span(maps: NDArray[np.float32], scores: Scores, *, threshold: float, zero: float) -> float | None:
-    """Logits above zero that the strongest cell has in half of the images at or above the threshold; None without any.
+def heat_map_span(maps: NDArray[np.float32], scores: Scores, *, threshold: float, zero: float) -> float | None:
+    """Return the logit range of the heat map's colour scale; None if no image reaches the threshold.
 
-    A heat map shows such a cell at full strength. How far logits reach depends on the number of cells and on how far
-    the evidence is gathered in few of them, so the scale is the network's own.
+    The range is the median, over the images at or above the threshold, of the strongest cell's logit above `zero`. A
+    cell with this value is shown at full strength. The range depends on the network, for example on the number of
+    cells.
 
     Parameters
     ----------
     maps
         (n, rows, columns) logits of one label.
     scores
-        (n,) calibrated.
+        (n,) calibrated scores.
     threshold
-        Of the operating point that the map is shown for.
+        The threshold of the operating point for which the map is shown.
+    zero
+        The logit above which a cell is evidence.
     """
     strongest = heat_map.evidence(maps[scores >= threshold], zero).max((1, 2), initial=0)
     found = float(np.median(strongest)) if len(strongest) else 0.0
@@ -140,7 +156,7 @@ def map_span(maps: NDArray[np.float32], scores: Scores, *, threshold: float, zer
 
 
 def _cells(shares: NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Average shares over blocks as equal as whole cells allow."""
+    """Return the mean share of lung in each cell of a coarser grid."""
     starts = [
         np.linspace(0, size, count, endpoint=False).astype(int) for size, count in zip(shares.shape, shape, strict=True)
     ]
@@ -155,8 +171,8 @@ _AGE_EDGES: Final = (0, 18, 40, 60, 200)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Evaluated:
-    """Images of one part with a known answer and a score in 0..1: scores, truth, and their rows."""
+class EvaluatedImages:
+    """Images with a known label and a score: scores in 0..1, truth, and table rows."""
 
     scores: Scores
     truth: Truth
@@ -169,14 +185,14 @@ class Evaluated:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The fields of `figures.ImageCounts`."""
+        """The numbers of images and patients, by the fields of `figures.ImageCounts`."""
         positive = int(self.truth.sum())
         whole = {"images": len(self.rows), "patients": len(set(self.patients))}
         return whole | {"positive": positive, "negative": len(self.rows) - positive}
 
     @property
-    def area(self) -> Estimate:
-        """The AUC."""
+    def auc(self) -> Estimate:
+        """The area under the ROC curve, with its 95 % interval."""
         return metrics.area(self.scores, self.truth, patients=self.patients)
 
     def sensitivity(self, threshold: float) -> Share:
@@ -187,33 +203,33 @@ class Evaluated:
         """Return the specificity at a threshold chosen on other images."""
         return metrics.specificity(self.scores, self.truth, threshold=threshold, patients=self.patients)
 
-    def specificity_at(self, wanted: float) -> Share:
-        """The specificity at a sensitivity of at least `wanted` on these images."""
-        return metrics.specificity_at_sensitivity(self.scores, self.truth, wanted=wanted, patients=self.patients)
+    def specificity_at(self, sensitivity: float) -> Share:
+        """Return the specificity at the threshold with a sensitivity of at least `sensitivity` on these images."""
+        return metrics.specificity_at_sensitivity(self.scores, self.truth, wanted=sensitivity, patients=self.patients)
 
-    def where(self, keep: NDArray[np.bool_]) -> Evaluated:
-        """The images that `keep` marks."""
+    def where(self, keep: NDArray[np.bool_]) -> EvaluatedImages:
+        """Return the images for which `keep` (n,) is true."""
         rows = [row for row, kept in zip(self.rows, keep, strict=True) if kept]
-        return Evaluated(scores=self.scores[keep], truth=self.truth[keep], rows=rows)
+        return EvaluatedImages(scores=self.scores[keep], truth=self.truth[keep], rows=rows)
 
-    def calibrated(self, calibration: Calibration) -> Evaluated:
-        """The images with calibrated scores."""
+    def calibrated(self, calibration: Calibration) -> EvaluatedImages:
+        """Return the images with calibrated scores."""
         return replace(self, scores=metrics.calibrated(self.scores, calibration))
 
 
-def known(scores: NDArray[np.float64], targets: NDArray[np.float32], rows: Sequence[Row]) -> Evaluated:
-    """Return the images (all arrays (n,)) with a score and a known answer for one label."""
-    whole = Evaluated(scores=scores, truth=targets >= 0.5, rows=rows)
+def select_known(scores: NDArray[np.float64], targets: NDArray[np.float32], rows: Sequence[Row]) -> EvaluatedImages:
+    """Return the images that have a score and a known label. All arguments have one entry for each image."""
+    whole = EvaluatedImages(scores=scores, truth=targets >= 0.5, rows=rows)
     return whole.where(~np.isnan(targets) & ~np.isnan(scores))
 
 
-def choose_point(point: Point, *, label: str, validation: Evaluated) -> OperatingPoint:
-    """An operating point by the calibrated scores of the validation images, with its figures on them.
+def choose_operating_point(point: OperatingPointChoice, *, label: str, validation: EvaluatedImages) -> OperatingPoint:
+    """Return an operating point chosen by the calibrated scores of the validation images, with its figures on them.
 
     Parameters
     ----------
     point
-        What the recipe asks for.
+        The request of the recipe.
     label
         The code of the label.
     """
@@ -236,13 +252,15 @@ def choose_point(point: Point, *, label: str, validation: Evaluated) -> Operatin
     )
 
 
-def measured_point(point: OperatingPoint, *, figures: PartFigures, measured_on: Mapping[str, str]) -> OperatingPoint:
-    """Return an operating point with its measured figures.
+def with_measured_figures(
+    point: OperatingPoint, *, figures: PartFigures, measured_on: Mapping[str, str]
+) -> OperatingPoint:
+    """Return an operating point with the sensitivity and specificity that were measured on a part.
 
     Parameters
     ----------
     measured_on
-        By language, a description of the images, with {images} and {patients} for their numbers.
+        A description of the images by language, with {images} and {patients} in place of their numbers.
     """
     at = figures.points[point.name]
     return replace(
@@ -256,19 +274,19 @@ def measured_point(point: OperatingPoint, *, figures: PartFigures, measured_on: 
     )
 
 
-RULE: Final = Rule(unit="image", refers="above")
-"""What a card counts, and what counts as referred there."""
+CARD_RULE: Final = Rule(unit="image", refers="above")
+"""The audit rule of the figures on a model card: images are counted, and referred above the threshold."""
 _RULE_WITH_UNSURE: Final = Rule(unit="image", refers="unsure")
 
 
-def figures(cases: Mapping[str, Sequence[Case]], *, points: Sequence[OperatingPoint]) -> PartFigures:
-    """Measure all figures on one part.
+def part_figures(cases: Mapping[str, Sequence[Case]], *, points: Sequence[OperatingPoint]) -> PartFigures:
+    """Measure the figures of one label on one part.
 
     Parameters
     ----------
     cases
-        By operating point, the screened images (`screening.Screening.cases`). Figures that belong to no point use the
-        first one.
+        The screened images by operating point (see `screening.Screening.cases`). Figures without an operating point are
+        measured at the first one.
     points
         The operating points of the label.
 
@@ -299,7 +317,7 @@ def figures(cases: Mapping[str, Sequence[Case]], *, points: Sequence[OperatingPo
 
 
 def _specificities(images: Sequence[Case]) -> dict[str, Share]:
-    """Return the specificity at each wanted sensitivity."""
+    """Return the specificity at each sensitivity of `WANTED_SENSITIVITIES`."""
     found, truth, patients = ranks(images)
     return {
         f"{wanted:.2f}": metrics.specificity_at_sensitivity(found, truth, wanted=wanted, patients=patients)
@@ -308,9 +326,11 @@ def _specificities(images: Sequence[Case]) -> dict[str, Share]:
 
 
 def point_figures(images: Sequence[Case], point: OperatingPoint) -> PointFigures:
-    """The figures of an audit of images at an operating point."""
-    prevalence = float(np.mean([case.truth for case in images]))  # for predictive values, which no card has
-    at, with_unsure = (at_point(images, point, rule=rule, prevalence=prevalence) for rule in (RULE, _RULE_WITH_UNSURE))
+    """Measure the figures at one operating point, by the rules of an audit."""
+    prevalence = float(np.mean([case.truth for case in images]))  # predictive values need it, but no card shows them
+    at, with_unsure = (
+        at_point(images, point, rule=rule, prevalence=prevalence) for rule in (CARD_RULE, _RULE_WITH_UNSURE)
+    )
     return PointFigures(
         threshold=point.threshold,
         unsure_low=point.unsure_low,
@@ -324,36 +344,38 @@ def point_figures(images: Sequence[Case], point: OperatingPoint) -> PointFigures
     )
 
 
-def by_group(test: Evaluated) -> Groups:
-    """AUC by view, sex, age and source, where a group has ten images of each class."""
+def auc_by_group(test: EvaluatedImages) -> GroupedFigures:
+    """Return the AUC by view, sex, age group and source, for groups with ten images of each class."""
     groups: Mapping[str, list[str]] = {
         "view": [row.view for row in test.rows],
         "sex": [row.sex for row in test.rows],
         "age": [_age_group(row.age_years) for row in test.rows],
         "source": [row.source for row in test.rows],
     }
-    found: Groups = {}
+    found: GroupedFigures = {}
     for name, values in groups.items():
         for value in sorted(set(values) - {""}):
             part = test.where(np.array([own == value for own in values]))
             if min(part.truth.sum(), (~part.truth).sum()) >= _SMALLEST_GROUP:
-                own = GroupFigures(images=len(part.rows), positive=int(part.truth.sum()), auc=part.area)
+                own = GroupFigures(images=len(part.rows), positive=int(part.truth.sum()), auc=part.auc)
                 found.setdefault(name, {})[value] = own
     return found
 
 
-def compare(whole: Evaluated, integer: Evaluated) -> IntegerFigures:
-    """Compare the float file with the int8 file on their common images, by raw scores."""
-    return IntegerFigures(
-        mean_absolute_difference=float(np.abs(whole.scores - integer.scores).mean()),
-        largest_difference=float(np.abs(whole.scores - integer.scores).max()),
-        auc_float=metrics.auc(whole.scores, whole.truth),
-        auc_int8=metrics.auc(integer.scores, integer.truth),
+def compare_with_int8(float_images: EvaluatedImages, int8_images: EvaluatedImages) -> Int8Comparison:
+    """Compare the raw scores of the float file and of the int8 file on equal images."""
+    return Int8Comparison(
+        mean_absolute_difference=float(np.abs(float_images.scores - int8_images.scores).mean()),
+        largest_difference=float(np.abs(float_images.scores - int8_images.scores).max()),
+        auc_float=metrics.auc(float_images.scores, float_images.truth),
+        auc_int8=metrics.auc(int8_images.scores, int8_images.truth),
     )
 
 
 def auc_difference(scores: Scores, truth: Truth, *, patients: list[str]) -> Interval:
-    """AUC of the second column of scores (images, 2) minus that of the first, with an interval over patients."""
+    """Return the AUC of the second column of scores (images, 2) minus that of the first, with its interval over
+    patients.
+    """
     value, low, high = metrics.area_difference(scores, truth, patients=patients)
     return Interval(value=value, low=low, high=high)
 
@@ -374,7 +396,7 @@ _RIDGE: Final = 30.0
 
 
 def border_pixels(images: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """The outermost 6 % of each image, averaged over 64 stretches of each side: (n, 256)."""
+    """Return the outermost 6 % of each image as grey values of 64 points on each side: (n, 256)."""
     height, width = images.shape[1:3]
     deep = max(1, round(_BORDER_SHARE * min(height, width)))
     grey = images[:, :, :, 0]
@@ -387,21 +409,29 @@ def border_pixels(images: NDArray[np.uint8]) -> NDArray[np.float64]:
 
 
 def thumbnail_pixels(images: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Each image as 16 x 16 pixels: (n, 256)."""
+    """Return each image as a thumbnail of 16 x 16 pixels: (n, 256)."""
     return thumbnails(images, side=_THUMBNAIL_SIDE)
 
 
 SHORTCUTS: Final = {"border": border_pixels, "thumbnail": thumbnail_pixels}
-"""What gives classes away that is no finding: pixels (n, values) of images, by name."""
+"""Features other than the finding that may separate the classes: functions from images to values (n, 256), by name."""
 
 
 def shortcut_scores(
     training: NDArray[np.float64], truth: NDArray[np.bool_], evaluated: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Scores (n,) of `evaluated` pixels by a logistic regression on the training pixels, at most 4000 drawn ones."""
+    """Return the scores (n,) of a logistic regression that sees only a shortcut.
+
+    Parameters
+    ----------
+    training, truth
+        Values of the training images (m, values), and their labels. At most 4000 images are used.
+    evaluated
+        Values of the images to score (n, values).
+    """
     chosen = np.random.default_rng(0).permutation(len(training))[:_MOST_IMAGES]
     mean, spread = training[chosen].mean(0), training[chosen].std(0) + 1e-6
     if len(np.unique(truth[chosen])) < 2:
-        return np.full(len(evaluated), 0.5)  # of one class alone nothing can be learned
+        return np.full(len(evaluated), 0.5)  # nothing can be learned from one class
     weights = fit_logistic((training[chosen] - mean) / spread, truth[chosen], ridge=_RIDGE)
     return sigmoid(((evaluated - mean) / spread) @ weights[:-1] + weights[-1])

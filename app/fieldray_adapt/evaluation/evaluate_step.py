@@ -1,7 +1,7 @@
-"""The evaluate step: choices from the int8 file's validation scores, then figures on the test images.
+"""The evaluate step of a classifier, which chooses operating points on validation images and measures on test images.
 
-The test images, and those of another hospital, are screened by the program with the pack. No training or choice uses
-the other hospital's images, so the thresholds apply to them unchanged.
+The program screens the test images with the pack, and so the images of another hospital if the recipe names one. No
+training and no choice uses images of the other hospital.
 """
 
 from __future__ import annotations
@@ -19,64 +19,67 @@ from fieldray.domain import metrics
 from fieldray.domain.heat_map import zero_logit
 from fieldray.domain.metrics import Share, share
 from fieldray.domain.model import Calibration, Estimate, OodGate, OperatingPoint
-from fieldray_adapt.data.dataset import Dataset, dataset_of, images_of, targets_of
+from fieldray_adapt.data.dataset import Dataset, label_targets, load_dataset, read_network_inputs
 from fieldray_adapt.data.image_set import ImageSet, read_images, read_rows, rows_digest
-from fieldray_adapt.data.layouts import Row, refuse_leak, refuse_settled
+from fieldray_adapt.data.layouts import Row, refuse_leak, refuse_table_patients
 from fieldray_adapt.evaluation.evaluate import (
     SHORTCUTS,
-    by_group,
-    choose_point,
-    compare,
-    distances,
+    auc_by_group,
+    choose_operating_point,
+    compare_with_int8,
     evidence_figures,
-    figures,
     fit_calibration,
-    fit_gate,
-    known,
-    map_span,
-    measured_point,
+    fit_ood_gate,
+    heat_map_span,
+    ood_distances,
+    part_figures,
+    select_known,
     shortcut_scores,
+    with_measured_figures,
 )
 from fieldray_adapt.evaluation.figures import (
-    Choices,
     ClassifierFigures,
+    EvaluationChoices,
     EvidenceFigures,
     GateFigures,
     HeatMapScale,
     HospitalFigures,
     LabelFigures,
 )
-from fieldray_adapt.evaluation.screening import Screening, loaded_pack, screen_rows
-from fieldray_adapt.files import digest, plain, save_arrays
-from fieldray_adapt.networks.quantise import Answers
-from fieldray_adapt.pack.manifest import manifest_of
+from fieldray_adapt.evaluation.screening import Screening, load_unwritten_pack, screen_rows
+from fieldray_adapt.files import digest, save_arrays, to_builtins
+from fieldray_adapt.networks.quantise import NetworkOutputs
+from fieldray_adapt.pack.manifest import make_manifest
 from fieldray_adapt.recipes.shared import LabelRule
-from fieldray_adapt.run import Facts, Run, Step
-from fieldray_adapt.training.steps import answers_of, converted_file
+from fieldray_adapt.run import Run, Step, StepFacts
+from fieldray_adapt.training.steps import read_converted_file, run_converted_file
 
 
-def rows_elsewhere(run: Run) -> list[Row]:
-    """The images of the other hospital. Empty if the recipe names no other hospital."""
+def external_rows(run: Run) -> list[Row]:
+    """Read the rows of the other hospital's images. Empty if the recipe names no other hospital."""
     chosen = run.recipe.evaluation.elsewhere
     return read_rows([chosen], folder=run.folder("data")) if chosen else []
 
 
-def images_elsewhere(run: Run, data: Dataset) -> ImageSet | None:
-    """Return the images of the other hospital as network inputs; None if the recipe names none.
+def external_images(run: Run, data: Dataset) -> ImageSet | None:
+    """Read the images of the other hospital as network inputs; None if the recipe names no other hospital.
 
-    Raises UsageProblem `data_leak` if a patient is among the recipe's own, or in the split's table.
+    Raises UsageProblem `data_leak` if a patient is also in the recipe's own data or in the split's table.
     """
-    rows = rows_elsewhere(run)
+    rows = external_rows(run)
     if not rows:
         return None
     own = data.image_set.rows
-    refuse_settled(rows, run.recipe.split)
+    refuse_table_patients(rows, run.recipe.split)
     refuse_leak([*own, *rows], [*["the recipe's own"] * len(own), *["elsewhere"] * len(rows)])
-    return images_of(run, rows, name="elsewhere")
+    return read_network_inputs(run, rows, name="elsewhere")
 
 
 def _shortcuts(own: Dataset, column: int, images: NDArray[np.uint8], targets: NDArray[np.float32]) -> dict[str, float]:
-    """AUC of the border's pixels alone and of a thumbnail of images, fitted on the same images as the network."""
+    """Return the AUC of each shortcut on `images`. The shortcut classifiers are fitted to the training images.
+
+    `column` is the label's column in the targets of the recipe.
+    """
     training = own.samples("training")
     labelled, asked = ~np.isnan(training.targets[:, column]), ~np.isnan(targets)
     truth = training.targets[labelled, column] >= 0.5
@@ -95,106 +98,110 @@ _ELSEWHERE: Final = "external_test"
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class _Measured:
-    """The images of an evaluation and the scores of the files.
+    """The images of an evaluation, and the outputs of the network files.
 
     Attributes
     ----------
+    others
+        The images of the other hospital, if there is one.
     integer
-        The int8 file's output by part, the other hospital's images included if there are any.
+        Outputs of the int8 file by part, the other hospital ("external_test") included.
     whole
-        The float file's output for the test images.
+        Outputs of the float file for the test images.
     """
 
     data: Dataset
     others: ImageSet | None
-    integer: Mapping[str, Answers]
-    whole: Answers
+    integer: Mapping[str, NetworkOutputs]
+    whole: NetworkOutputs
 
     def rows(self, part: str) -> Sequence[Row]:
-        """The rows of a part, or of the other hospital."""
+        """Return the table rows of a part, or of the other hospital."""
         return self.others.rows if part == _ELSEWHERE and self.others else self.data.rows(part)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Choice:
-    """The calibration and operating points of a label, with the network's validation AUC."""
+    """Calibration and operating points of a label, and the AUC on the validation images."""
 
     points: Sequence[OperatingPoint]
     calibration: Calibration
     validation_auc: Estimate
 
 
-def evaluate_step(run: Run) -> Facts:
-    """Choose operating points, fit the gate, screen and count.
+def evaluate_step(run: Run) -> StepFacts:
+    """Evaluate the int8 file: choose operating points, fit the out-of-distribution check, screen, and measure.
 
     Writes metrics.json, points.json, scores.npz and gate.npz.
     """
     measured = _measured(run)
     data, integer = measured.data, measured.integer
     gate, gate_figures = _evaluate_gate(run, measured)
-    chosen = {label.code: _choose(run, measured, label) for label in run.recipe.kept_labels}
+    chosen = {label.code: _choose(run, measured, label) for label in run.recipe.pack_labels}
     screened = _screened(run, measured, chosen, gate)
     labels = {
         label.code: _evaluate_label(run, measured, label, chosen[label.code], screened)
-        for label in run.recipe.kept_labels
+        for label in run.recipe.pack_labels
     }
     run.write("evaluate", "metrics.json", ClassifierFigures(labels=labels, data=data.facts, gate=gate_figures))
     points = tuple(
-        measured_point(point, figures=labels[code].test, measured_on=run.recipe.evaluation.measured_on)
+        with_measured_figures(point, figures=labels[code].test, measured_on=run.recipe.evaluation.measured_on)
         for code, own in chosen.items()
         for point in own.points
     )
     calibration = {code: own.calibration for code, own in chosen.items()}
-    run.write("evaluate", "points.json", Choices(points=points, calibration=calibration))
+    run.write("evaluate", "points.json", EvaluationChoices(points=points, calibration=calibration))
     save_arrays(
         run.folder("evaluate") / "gate.npz",
         {"mean": gate.mean, "projection": gate.projection, "limit": np.array(gate.limit)},
     )
-    kept = [run.recipe.labels.index(label) for label in run.recipe.kept_labels]
+    kept = [run.recipe.labels.index(label) for label in run.recipe.pack_labels]
     targets = {f"{part}_targets": data.samples(part).targets[:, kept] for part in _PARTS}
     scores = {part: answers.scores for part, answers in integer.items()} | {"test_float": measured.whole.scores}
     scores["test_screened"] = np.stack([screened["test"].scores(code) for code in labels], axis=1)
     save_arrays(run.folder("evaluate") / "scores.npz", {**scores, **targets})
-    return {code: plain(own.test.auc) for code, own in labels.items()}
+    return {code: to_builtins(own.test.auc) for code, own in labels.items()}
 
 
 def _measured(run: Run) -> _Measured:
-    data = dataset_of(run)
-    integer = {part: answers_of(run, "int8", data.samples(part).images, part) for part in _PARTS}
-    whole = answers_of(run, "float", data.samples("test").images, "test, float")
-    others = images_elsewhere(run, data)
+    data = load_dataset(run)
+    integer = {part: run_converted_file(run, "int8", data.samples(part).images, part) for part in _PARTS}
+    whole = run_converted_file(run, "float", data.samples("test").images, "test, float")
+    others = external_images(run, data)
     if others is not None:
-        integer[_ELSEWHERE] = answers_of(run, "int8", others.images, "images elsewhere")
+        integer[_ELSEWHERE] = run_converted_file(run, "int8", others.images, "images elsewhere")
     return _Measured(data=data, others=others, integer=integer, whole=whole)
 
 
 def _choose(run: Run, measured: _Measured, label: LabelRule) -> _Choice:
-    """Calibration and operating points of one label, by the network's scores of the validation images."""
+    """Choose calibration and operating points of a label from the scores of the validation images."""
     recipe, part = run.recipe, "validation"
-    scores = measured.integer[part].scores[:, recipe.kept_labels.index(label)]
-    raw = known(scores, _targets(measured, part, label, recipe.labels.index(label)), measured.rows(part))
+    scores = measured.integer[part].scores[:, recipe.pack_labels.index(label)]
+    raw = select_known(scores, _targets(measured, part, label, recipe.labels.index(label)), measured.rows(part))
     calibration = fit_calibration(raw.scores, raw.truth)
     validation = raw.calibrated(calibration)
-    points = [choose_point(point, label=label.code, validation=validation) for point in recipe.evaluation.points]
-    return _Choice(points=points, calibration=calibration, validation_auc=validation.area)
+    points = [
+        choose_operating_point(point, label=label.code, validation=validation) for point in recipe.evaluation.points
+    ]
+    return _Choice(points=points, calibration=calibration, validation_auc=validation.auc)
 
 
 def _targets(measured: _Measured, part: str, label: LabelRule, column: int) -> NDArray[np.float32]:
-    """Return the known values (n,) of a label in a part; `column` is the label's among the recipe's targets."""
+    """Return the targets (n,) of a label in a part. `column` is the label's column in the targets of the recipe."""
     if part == _ELSEWHERE:
-        return targets_of(measured.rows(part), [label])[:, 0]
+        return label_targets(measured.rows(part), [label])[:, 0]
     return measured.data.samples(part).targets[:, column]
 
 
 def _screened(run: Run, measured: _Measured, chosen: Mapping[str, _Choice], gate: OodGate) -> Mapping[str, Screening]:
-    """Screen the images of each part that figures are measured on."""
-    manifest = manifest_of(
+    """Screen the test images, and those of the other hospital, with the pack."""
+    manifest = make_manifest(
         run,
         points=[point for own in chosen.values() for point in own.points],
         calibration={code: own.calibration for code, own in chosen.items()},
         gate=gate,
     )
-    model = loaded_pack(manifest, {"litert": converted_file(run, "int8").data}, lungs=run.recipe.lungs)
+    model = load_unwritten_pack(manifest, {"litert": read_converted_file(run, "int8").data}, lungs=run.recipe.lungs)
     parts = ["test", *([_ELSEWHERE] if measured.others else [])]
     screen = partial(screen_rows, model, threads=run.recipe.training.threads, progress=run.progress)
     return {part: screen(measured.rows(part)) for part in parts}
@@ -203,61 +210,71 @@ def _screened(run: Run, measured: _Measured, chosen: Mapping[str, _Choice], gate
 def _evaluate_label(
     run: Run, measured: _Measured, label: LabelRule, chosen: _Choice, screened: Mapping[str, Screening]
 ) -> LabelFigures:
-    """Measure one label's figures on the screened images, and the figures of the network alone."""
+    """Return the figures of one label: of the screened images, and of the network's scores alone."""
     data, recipe = measured.data, run.recipe
-    column, kept_column = recipe.labels.index(label), recipe.kept_labels.index(label)
+    column, kept_column = recipe.labels.index(label), recipe.pack_labels.index(label)
     targets = {part: _targets(measured, part, label, column) for part in screened}
     parts = {
-        part: figures(own.cases(label.code, targets[part]), points=chosen.points) for part, own in screened.items()
+        part: part_figures(own.cases(label.code, targets[part]), points=chosen.points) for part, own in screened.items()
     }
     elsewhere = None
     if measured.others is not None:
         shortcuts = _shortcuts(data, column, measured.others.images, targets[_ELSEWHERE])
         elsewhere = HospitalFigures(**structs.asdict(parts[_ELSEWHERE]), shortcuts=shortcuts)
-    both = [known(own[:, kept_column], targets["test"], data.rows("test")) for own in _test_scores(measured)]
+    both = [select_known(own[:, kept_column], targets["test"], data.rows("test")) for own in _test_scores(measured)]
     heat_map, evidence = _map_figures(
         measured, kept_column, threshold=chosen.points[0].threshold, calibration=chosen.calibration
     )
     return LabelFigures(
         validation_auc=chosen.validation_auc,
         test=parts["test"],
-        by_group=by_group(known(screened["test"].scores(label.code), targets["test"], data.rows("test"))),
+        by_group=auc_by_group(select_known(screened["test"].scores(label.code), targets["test"], data.rows("test"))),
         shortcuts=_shortcuts(data, column, data.samples("test").images, targets["test"]),
         external_test=elsewhere,
-        float_against_int8=compare(*both),
+        float_against_int8=compare_with_int8(*both),
         heat_map=heat_map,
         evidence_inside=evidence,
     )
 
 
 def _test_scores(measured: _Measured) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The test scores of the float and of the int8 file, each of shape (n, labels)."""
+    """Return the scores (n, labels) of the test images by the float file, and by the int8 file."""
     return measured.whole.scores, measured.integer["test"].scores
 
 
 def _map_figures(
     measured: _Measured, column: int, *, threshold: float, calibration: Calibration
 ) -> tuple[HeatMapScale | None, EvidenceFigures | None]:
-    """Return one label's heat map scale, from validation, and the share of evidence in the test images' lungs."""
+    """Return the scale of a label's heat map, and the share of evidence inside the lungs of the test images.
+
+    The scale comes from the validation images. `column` is the label's column in the outputs of the pack.
+    """
     validation, test, zero = (
         measured.integer["validation"],
         measured.integer["test"],
         zero_logit(threshold, calibration),
     )
     scores = metrics.calibrated(validation.scores[:, column], calibration)
-    span = map_span(validation.class_maps[:, column], scores, threshold=threshold, zero=zero)
+    span = heat_map_span(validation.class_maps[:, column], scores, threshold=threshold, zero=zero)
     lungs = measured.data.samples("test").lungs
     evidence = None if lungs is None else evidence_figures(test.class_maps[:, column], lungs, zero=zero)
     return None if span is None else HeatMapScale(span=span), evidence
 
 
 def _evaluate_gate(run: Run, measured: _Measured) -> tuple[OodGate, GateFigures]:
-    """The gate from training features, its limit from validation; evaluated on test images and on the OOD images."""
+    """Fit the out-of-distribution check, and measure the shares of images that it refuses.
+
+    The check is fitted to training images, its limit to validation images. Test images and out-of-distribution images
+    are measured.
+    """
     choice, data, integer = run.recipe.evaluation, measured.data, measured.integer
     images = np.random.default_rng(run.recipe.training.seed).permutation(data.indices("training"))[:_GATE_IMAGES]
-    training = answers_of(run, "int8", data.image_set.images[np.sort(images)], "features").features
-    gate = fit_gate(
-        training, integer["validation"].features, components=choice.ood_gate_components, keeps=choice.ood_gate_keeps
+    training = run_converted_file(run, "int8", data.image_set.images[np.sort(images)], "features").features
+    gate = fit_ood_gate(
+        training,
+        integer["validation"].features,
+        components=choice.ood_gate_components,
+        accepted_share=choice.ood_gate_keeps,
     )
     found = GateFigures(limit=gate.limit, images_refused=_refused(gate, integer["test"], data.rows("test")))
     if measured.others is not None:
@@ -270,7 +287,7 @@ def _evaluate_gate(run: Run, measured: _Measured) -> tuple[OodGate, GateFigures]
         run.recipe.input,
         cache=run.folder("data") / "ood.npz",
         progress=run.progress,
-        finder=run.recipe.lungs,
+        lung_pack=run.recipe.lungs,
     )
     small = read_images(
         data.rows("test"),
@@ -278,33 +295,33 @@ def _evaluate_gate(run: Run, measured: _Measured) -> tuple[OodGate, GateFigures]
         cache=run.folder("data") / "small.npz",
         progress=run.progress,
         shrink_to=choice.ood_side,
-        finder=run.recipe.lungs,
+        lung_pack=run.recipe.lungs,
     )
     return gate, structs.replace(
         found,
         side=choice.ood_side,
         ood_images=len(ood_images.rows),
-        ood_refused=_refused(gate, answers_of(run, "int8", ood_images.images, "ood_images"), ood_images.rows),
+        ood_refused=_refused(gate, run_converted_file(run, "int8", ood_images.images, "ood_images"), ood_images.rows),
         images_refused_at_equal_resolution=_refused(
-            gate, answers_of(run, "int8", small.images, "small images"), small.rows
+            gate, run_converted_file(run, "int8", small.images, "small images"), small.rows
         ),
     )
 
 
 def _ood_rows(run: Run) -> list[Row]:
-    """Return the out-of-distribution images that the check must refuse; none if the recipe names none."""
+    """Read the rows of the out-of-distribution images; empty if the recipe names none."""
     chosen = run.recipe.evaluation.ood_images
     return read_rows([chosen], folder=run.folder("data")) if chosen else []
 
 
-def _refused(gate: OodGate, answers: Answers, rows: Sequence[Row]) -> Share:
-    return share(distances(gate, answers.features) > gate.limit, patients=[row.person for row in rows])
+def _refused(gate: OodGate, answers: NetworkOutputs, rows: Sequence[Row]) -> Share:
+    return share(ood_distances(gate, answers.features) > gate.limit, patients=[row.person for row in rows])
 
 
-EVALUATE: Final = Step(
+EVALUATE_STEP: Final = Step(
     name="evaluate",
     perform=evaluate_step,
     recipe_keys=("evaluation",),
-    external_inputs=lambda run: digest("screened", rows_digest([*_ood_rows(run), *rows_elsewhere(run)])),
+    external_inputs=lambda run: digest("screened", rows_digest([*_ood_rows(run), *external_rows(run)])),
     outputs=("metrics.json", "points.json", "gate.npz", "scores.npz"),
 )

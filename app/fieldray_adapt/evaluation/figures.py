@@ -1,7 +1,7 @@
-"""The figures of a classifier as stored in a run: data, evaluation, cross-validation.
+"""The figures of a classifier as JSON documents of a run: data, evaluation and cross-validation.
 
-Each class is a table of a JSON document; a part that a run does not have is absent there and None here. Shares and
-areas carry a 95 % interval over patients.
+Each class is an object of a document. A value that was not measured is absent in JSON and None here. Shares and areas
+have a 95 % interval over patients.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from fieldray.domain.model import Calibration, Estimate, OperatingPoint
 
 
 class Interval(Struct, frozen=True, kw_only=True):
-    """A value of any range, for example a difference or a distance, with the ends of its 95 % interval."""
+    """A value of any range, such as a difference, with the ends of its 95 % interval."""
 
     value: float
     low: float
     high: float
 
 
-def as_text(found: Share | Estimate | Interval, form: str = ".3f") -> str:
-    """A figure as text: the counts of a share, the value and its interval."""
-    counts = f"{found.count} of {found.of}: " if isinstance(found, Share) else ""
-    return f"{counts}{found.value:{form}} ({found.low:{form}} to {found.high:{form}})"
+def figure_text(figure: Share | Estimate | Interval, number_format: str = ".3f") -> str:
+    """Format a figure as text: counts of a share, then value and interval. `number_format` is a format of numbers."""
+    counts = f"{figure.count} of {figure.of}: " if isinstance(figure, Share) else ""
+    return f"{counts}{figure.value:{number_format}} ({figure.low:{number_format}} to {figure.high:{number_format}})"
 
 
 class DuplicateFigures(Struct, frozen=True, kw_only=True):
-    """Numbers of pairs of images that are copies, and the first of them by name."""
+    """Numbers of duplicate image pairs, with the names of the first pairs."""
 
     exact: int
     near: int
@@ -49,18 +49,27 @@ class LabelCounts(Struct, frozen=True, kw_only=True):
 
 
 class DataDigests(Struct, frozen=True, kw_only=True):
-    """The digests of a split: SHA-256 of rows and files, and of the parts."""
+    """SHA-256 of the data (rows and file contents), and of the split."""
 
     data_sha256: str
     split_sha256: str
 
 
 class DataFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """data/facts.json of a classifier: images and patients by part, labels by label and part, and digests.
+    """The document data/facts.json of a classifier.
 
-    `without_patient` counts the images of all parts whose patient nobody knows. Images that could not be read are left
-    out, the first of them with origin and sentence. Patients of the table are those whom the table of the split names,
-    if there is one.
+    Attributes
+    ----------
+    images, patients
+        Numbers by part.
+    without_patient
+        Number of images of all parts without a patient number.
+    left_out, left_out_examples
+        Number of images that could not be read, and origin and reason of the first ones.
+    labels
+        Numbers of images by label and part.
+    patients_of_table, patients_of_table_in_data
+        Patients that the split's table names, and how many of them are in the data; None without a table.
     """
 
     images: dict[str, int]
@@ -77,7 +86,7 @@ class DataFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ImageCounts(Struct, frozen=True, kw_only=True):
-    """The numbers of images and patients measured, and of images with and without the finding."""
+    """Numbers of images and patients measured, and of images with and without the finding."""
 
     images: int
     patients: int
@@ -86,11 +95,18 @@ class ImageCounts(Struct, frozen=True, kw_only=True):
 
 
 class PointFigures(Struct, frozen=True, kw_only=True):
-    """The figures of an operating point: its threshold and unsure zone as calibrated scores, and the counts.
+    """The figures of an operating point.
 
-    `detected`, `falsely_referred`, `sensitivity` and `specificity` are those of an audit (`audit.figures.AtPoint`) that
-    counts images and refers them by "above". In `detected_with_unsure` unsure images are referred, too. `classes`
-    holds, by "positive" and "negative", the share of each class that a person sees.
+    Attributes
+    ----------
+    threshold, unsure_low, unsure_high
+        Threshold and uncertain zone, as calibrated scores.
+    detected, falsely_referred, sensitivity, specificity
+        As in an audit (`audit.figures.AtPoint`) that counts images and refers scores above the threshold.
+    detected_with_unsure
+        The share detected if uncertain images are referred, too.
+    classes
+        For "positive" and "negative" images, the share in each class that the user sees.
     """
 
     threshold: float
@@ -105,10 +121,18 @@ class PointFigures(Struct, frozen=True, kw_only=True):
 
 
 class PartFigures(ImageCounts, frozen=True, kw_only=True):
-    """Everything counted on one part as the program screens it; specificities by the sensitivity, as `0.90`.
+    """The figures of the screened images of one part.
 
-    `auc`, `calibration_error` and `score_counts` (numbers of images in equal bins of the score) are of the `scored`
-    images, which have a score.
+    Attributes
+    ----------
+    scored
+        Number of images with a score. `auc`, `calibration_error` and `score_counts` are measured on these.
+    specificity_at_sensitivity
+        Specificity by wanted sensitivity, such as `0.90`.
+    score_counts
+        Numbers of images in equal bins of the score.
+    points
+        Figures by operating point.
     """
 
     scored: int
@@ -120,25 +144,25 @@ class PartFigures(ImageCounts, frozen=True, kw_only=True):
 
 
 class HospitalFigures(PartFigures, frozen=True, kw_only=True):
-    """The figures of a pack's thresholds at another hospital, and the AUC of each shortcut there."""
+    """The figures of a pack at another hospital with unchanged thresholds, and the AUC of each shortcut there."""
 
     shortcuts: dict[str, float]
 
 
 class GroupFigures(Struct, frozen=True, kw_only=True):
-    """The AUC within a group of images."""
+    """The AUC within a group of images, such as one sex."""
 
     images: int
     positive: int
     auc: Estimate
 
 
-Groups = dict[str, dict[str, GroupFigures]]
-"""By what the images are grouped, and by the group."""
+GroupedFigures = dict[str, dict[str, GroupFigures]]
+"""Figures of groups, by the property (view, sex, age, source) and its value."""
 
 
-class IntegerFigures(Struct, frozen=True, kw_only=True):
-    """The float file against the int8 file on the same images, raw scores."""
+class Int8Comparison(Struct, frozen=True, kw_only=True):
+    """A comparison of the raw scores of the float file and the int8 file on equal images."""
 
     mean_absolute_difference: float
     largest_difference: float
@@ -147,15 +171,15 @@ class IntegerFigures(Struct, frozen=True, kw_only=True):
 
 
 class HeatMapScale(Struct, frozen=True, kw_only=True):
-    """Logits above zero that a heat map shows at full strength."""
+    """The scale of a heat map: a cell whose logit is `span` above zero is shown at full strength."""
 
     span: float
 
 
 class EvidenceFigures(Struct, frozen=True, kw_only=True):
-    """Share of the evidence inside the lungs: the mean, the value by chance, and the 5th percentile.
+    """The share of evidence inside the lungs: mean, share by chance, and 5th percentile (`limit`).
 
-    `images` have evidence; without any there is no mean and no limit.
+    `images` is the number of images with evidence. Mean and limit are None without any.
     """
 
     images: int
@@ -165,25 +189,40 @@ class EvidenceFigures(Struct, frozen=True, kw_only=True):
 
 
 class LabelFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All figures of one label; `shortcuts` are AUCs of features other than the finding, on the test images.
+    """All figures of one label.
 
-    `validation_auc` is that of the network's scores alone, by which thresholds are chosen; the parts are screened.
+    Attributes
+    ----------
+    validation_auc
+        AUC of the network's scores on the validation images.
+    by_group, shortcuts, float_against_int8, evidence_inside
+        Measured on the test images.
+    external_test
+        Figures at another hospital; None without one.
     """
 
     validation_auc: Estimate
     test: PartFigures
-    by_group: Groups
+    by_group: GroupedFigures
     shortcuts: dict[str, float]
     external_test: HospitalFigures | None = None
-    float_against_int8: IntegerFigures
+    float_against_int8: Int8Comparison
     heat_map: HeatMapScale | None = None
     evidence_inside: EvidenceFigures | None = None
 
 
 class GateFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The out-of-distribution gate: its limit, and the shares of images that it refuses.
+    """The figures of the out-of-distribution check: its limit, and the shares of images that it refuses.
 
-    `side` is what test images are shrunk to before they are compared with images that are no chest X-rays; 0: not.
+    Attributes
+    ----------
+    side
+        Side in pixels to which test images are shrunk for the comparison with out-of-distribution images. 0: not
+        shrunk.
+    images_refused, elsewhere_refused
+        Of the test images, and of the images of another hospital.
+    images_refused_at_equal_resolution
+        Of the test images after shrinking.
     """
 
     limit: float
@@ -196,50 +235,57 @@ class GateFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def refused(self) -> list[Share]:
-        """Return the share of chest X-rays refused at the own hospital, and at another one if there is one."""
+        """The share of test images refused, and that of another hospital's images if there is one."""
         return [self.images_refused, *([self.elsewhere_refused] if self.elsewhere_refused else [])]
 
 
 class ClassifierFigures(Struct, frozen=True, kw_only=True):
-    """evaluate/metrics.json of a classifier; `labels` by their codes."""
+    """The document evaluate/metrics.json of a classifier, with the figures of each label by its code."""
 
     labels: dict[str, LabelFigures]
     data: DataFigures
     gate: GateFigures
 
 
-class Choices(Struct, frozen=True, kw_only=True):
-    """evaluate/points.json: the choices made on validation images; `calibration` by the labels' codes."""
+class EvaluationChoices(Struct, frozen=True, kw_only=True):
+    """The document evaluate/points.json: choices made on validation images, with the calibration of each label by its
+    code.
+    """
 
     points: tuple[OperatingPoint, ...]
     calibration: dict[str, Calibration]
 
 
 class StageFigures(Struct, frozen=True, kw_only=True):
-    """The AUC of a network in one stage of its making: of all folds together, and by fold."""
+    """The AUC of a network at one stage (trained, pruned, int8), over all folds and by fold."""
 
     auc: Estimate
     auc_by_fold: dict[str, float]
 
 
 class CrossFigures(ImageCounts, frozen=True, kw_only=True, omit_defaults=True):
-    """A cross-validation of one label: "trained", "pruned" where the recipe prunes, and "int8".
+    """The cross-validation of one label.
 
-    `after_training` is the AUC of the int8 file less that of the network as trained. One that was published earlier may
-    have the stage "trained" alone.
+    Attributes
+    ----------
+    stages
+        Figures by stage: "trained", "pruned" if the recipe prunes, and "int8". Early documents have "trained" alone.
+    after_training
+        AUC of the int8 file minus AUC of the trained network.
     """
 
     stages: dict[str, StageFigures]
     after_training: Interval | None = None
-    float_against_int8: IntegerFigures | None = None
+    float_against_int8: Int8Comparison | None = None
     specificity_at_sensitivity: dict[str, Share]
-    by_group: Groups
+    by_group: GroupedFigures
     shortcuts: dict[str, float]
 
 
 class PublishedCross(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The document cross.json: figures by label, and what decides training and conversion (see
-    `recipes.classifier`).
+    """The document cross.json: the figures of a cross-validation by label, and the settings of training and conversion.
+
+    `trained` and `made` are results of `recipes.classifier.training_description` and `conversion_description`.
     """
 
     pack: str

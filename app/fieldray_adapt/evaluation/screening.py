@@ -1,7 +1,8 @@
-"""The images that figures are measured on, screened as `fieldray screen` does it.
+"""Screening of the images that figures are measured on, as `fieldray screen` does it.
 
-The lungs are found, images are refused or read first, and looked at in finer detail where that may change the class:
-a card counts what a person sees. Each operating point screens for itself, because detail is asked for near its edges.
+The lungs are found, images may be not suitable or read first, and some are read again in finer detail. So the figures
+of a model card count what a user sees. Each operating point is screened separately, because the finer reading depends
+on the threshold.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ from fieldray_adapt.run import Progress
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Screening:
-    """The program's outcomes for images: by operating point, one for the image of each row."""
+    """Screening results: by operating point, one outcome for the image of each row."""
 
     rows: Sequence[Row]
     outcomes: Mapping[str, Sequence[Outcome]]
 
     def cases(self, label: str, targets: NDArray[np.float32]) -> dict[str, list[Case]]:
-        """Return the audit cases of the images with a known answer, by operating point.
+        """Return the images with a known label as cases of an audit, by operating point.
 
         Parameters
         ----------
@@ -62,7 +63,7 @@ class Screening:
         }
 
     def scores(self, label: str) -> NDArray[np.float64]:
-        """Return the calibrated scores (n,) at the first operating point, nan for images without a score."""
+        """Return the calibrated scores (n,) at the first operating point; nan for images without a score."""
         outcomes = next(iter(self.outcomes.values()))
         return np.array([np.nan if (score := score_and_category(one, label)[0]) is None else score for one in outcomes])
 
@@ -82,18 +83,18 @@ def _case(number: int, row: Row, outcome: Outcome, *, label: str, truth: bool) -
 
 
 def screen_rows(model: Model, rows: Sequence[Row], *, threads: int, progress: Progress) -> Screening:
-    """Screen each row's image on the CPU at each operating point of a pack.
+    """Screen the image of each row on the CPU, at each operating point of a pack.
 
     Parameters
     ----------
     model
-        The pack, with its lung fields.
+        The pack, with its lung-field pack.
     threads
-        How many images are screened at the same time; 0 for one on each core.
+        Number of images screened at the same time; 0 for one on each core.
     progress
-        Is told of `screened images`.
+        Receives the progress under the name `screened images`.
 
-    Raises EnvironmentProblem where no image can be read or run.
+    Raises EnvironmentProblem if no image can be read or no network can run.
     """
     points = dict.fromkeys(point.name for point in model.manifest.operating_points)
     settings = Settings({})
@@ -115,15 +116,17 @@ def screen_rows(model: Model, rows: Sequence[Row], *, threads: int, progress: Pr
     return Screening(rows=rows, outcomes=dict(by_point))
 
 
-def loaded_pack(manifest: Manifest, files: Mapping[str, bytes], *, lungs: Path | None) -> Model:
-    """A pack that is not written yet, as the program would load it from a drive on a computer that has no other pack.
+def load_unwritten_pack(manifest: Manifest, files: Mapping[str, bytes], *, lungs: Path | None) -> Model:
+    """Write a pack to a temporary folder, and load it as the program loads a pack from a drive.
+
+    The program has no other pack there, but for the lung-field pack `lungs` if the shipped ones do not fit.
 
     Parameters
     ----------
     manifest, files
-        Of the pack, see `write_pack`.
+        Manifest and files of the pack, see `write_pack`.
     lungs
-        The lung-field pack of the recipe, which lies beside the pack where those that ship do not serve.
+        The folder of the recipe's lung-field pack.
 
     Raises PackProblem, StorageProblem.
     """

@@ -1,4 +1,4 @@
-"""The data step of lung fields: images, masks and images for the checks, read once and split by patient."""
+"""The data step of a lung-field recipe, which reads images and masks, and divides them into parts by patient."""
 
 from __future__ import annotations
 
@@ -10,16 +10,24 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fieldray_adapt.data.augmentation import CheckImages
-from fieldray_adapt.data.image_set import read_every_image, read_images, read_rows, rows_digest, with_digests
-from fieldray_adapt.data.layouts import find_rows, parts_of
-from fieldray_adapt.files import content_digest, digest, save_arrays
+from fieldray_adapt.data.check_images import CheckImages
+from fieldray_adapt.data.image_set import add_digests, read_every_image, read_images, read_rows, rows_digest
+from fieldray_adapt.data.layouts import assign_parts, find_rows
+from fieldray_adapt.files import digest, file_sha256, save_arrays
 from fieldray_adapt.lungs.figures import LungDataFigures
-from fieldray_adapt.lungs.masks import Pair, double_images, find_pairs, list_pairs, read_mask, require_whole, shares
-from fieldray_adapt.lungs.recipe import LungRecipe, recipe_of
+from fieldray_adapt.lungs.masks import (
+    ImageMaskPair,
+    find_pairs,
+    find_repeated_images,
+    list_pairs,
+    mask_shares,
+    raise_first_problem,
+    read_mask,
+)
+from fieldray_adapt.lungs.recipe import LungRecipe, lung_recipe_of
 from fieldray_adapt.recipes.shared import Source
 from fieldray_adapt.recipes.tables import Problem
-from fieldray_adapt.run import Facts, Run, Step
+from fieldray_adapt.run import Run, Step, StepFacts
 
 _ARRAYS: Final = "images_and_masks.npz"
 _REPORTED: Final = 20
@@ -27,18 +35,18 @@ _REPORTED: Final = 20
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class LungData:
-    """Everything that is learnt from and measured on, at the size of the input.
+    """Images with masks, and images for the checks, at the size of the network's input.
 
     Attributes
     ----------
     images, masks
-        (n, side, side) uint8 each; a mask is the share of lung of each cell, 0..255.
+        (n, side, side) uint8. A mask holds the share of lung of each pixel, 0..255.
     image_parts
-        training, validation or test; "evaluate" for a source of which no mask is learnt.
+        "training", "validation" or "test"; "evaluate" for a source that is never trained on.
     chests, ood_images
-        (n, side, side) uint8, with the source and the part of each.
+        (n, side, side) uint8: chest images without masks, and out-of-distribution images.
     masks_are_chests
-        Whether the checks learn from the images with masks, too.
+        Whether the images with masks are also chest images for the checks.
     """
 
     images: NDArray[np.uint8]
@@ -56,42 +64,45 @@ class LungData:
     ood_image_parts: NDArray[np.str_]
     masks_are_chests: bool = True
 
-    def of(self, part: str) -> NDArray[np.int64]:
-        """The indices of the images with masks in a part."""
+    def part_indices(self, part: str) -> NDArray[np.int64]:
+        """Return the indices of the images with masks in a part."""
         return np.flatnonzero(self.image_parts == part)
 
-    def checks(self, part: str, weights: Mapping[str, float], *, side: int) -> CheckImages | None:
-        """The images for the checks in a part, resized to `side`, including those with masks. None without any."""
+    def check_images(self, part: str, weights: Mapping[str, float], *, side: int) -> CheckImages | None:
+        """Return the images for the checks in a part, resized to `side`; None without chest images.
+
+        `weights` has the relative frequency of each source, 1 if not named.
+        """
         chests = {
-            name: (shrunk(self.chests[own], side), weights.get(name, 1.0))
+            name: (resize_images(self.chests[own], side), weights.get(name, 1.0))
             for name in sorted(set(self.chest_sources))
             if len(own := np.flatnonzero((self.chest_sources == name) & (self.chest_parts == part)))
         }
-        sources = sorted(set(self.image_sources[self.of(part)])) if chests and self.masks_are_chests else ()
+        sources = sorted(set(self.image_sources[self.part_indices(part)])) if chests and self.masks_are_chests else ()
         for name in map(str, sources):
             own = np.flatnonzero((self.image_sources == name) & (self.image_parts == part))
             others, weight = chests.get(name, (np.zeros((0, side, side), np.uint8), 1.0))
-            chests[name] = (np.concatenate([others, shrunk(self.images[own], side)]), weight)
-        ood_images = shrunk(self.ood_images[self.ood_image_parts == part], side)
+            chests[name] = (np.concatenate([others, resize_images(self.images[own], side)]), weight)
+        ood_images = resize_images(self.ood_images[self.ood_image_parts == part], side)
         return CheckImages(chests=chests, ood_images=ood_images) if chests else None
 
 
-def shrunk(images: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
-    """Images (n, rows, columns) uint8 as exact area averages of another size."""
+def resize_images(images: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
+    """Return images (n, rows, columns) uint8 in another size, as exact area means."""
     if images.shape[1:] == (side, side) or not len(images):
         return images.reshape(-1, side, side)
     return np.stack([np.asarray(Image.fromarray(one).resize((side, side), Image.Resampling.BOX)) for one in images])
 
 
-def lung_problems(recipe: LungRecipe) -> list[Problem]:
-    """The problems of the files that a recipe names, each at its key in the recipe."""
+def find_lung_problems(recipe: LungRecipe) -> list[Problem]:
+    """Return the problems of the files that a recipe names, with the location of their keys."""
     problems: list[Problem] = []
-    pairs: list[Pair] = []
+    pairs: list[ImageMaskPair] = []
     for number, source in enumerate(recipe.masks):
         found, wrong = find_pairs(source)
         pairs += found
         problems += [Problem(("masks", number), f"cannot be used: {one.text}") for one in wrong[:_REPORTED]]
-    problems += [Problem(("masks",), f"cannot be used: {one.text}") for one in double_images(pairs)]
+    problems += [Problem(("masks",), f"cannot be used: {one.text}") for one in find_repeated_images(pairs)]
     problems += [Problem(("masks",), f"is no split by patient: {one}") for one in _shared_patients(pairs)]
     for key, sources in (("chests", recipe.chests), ("ood_images", recipe.ood_images)):
         for number, images in enumerate(sources):
@@ -102,33 +113,33 @@ def lung_problems(recipe: LungRecipe) -> list[Problem]:
     return problems
 
 
-def _shared_patients(pairs: Sequence[Pair]) -> Iterator[str]:
+def _shared_patients(pairs: Sequence[ImageMaskPair]) -> Iterator[str]:
     learnt = {pair.row.patient for pair in pairs if not pair.evaluate_only and pair.row.patient}
     for pair in pairs:
         if pair.evaluate_only and pair.row.patient in learnt:
             yield f"the patient {pair.row.patient} of {pair.row.origin} is also trained on"
 
 
-def _empty_parts(recipe: LungRecipe, pairs: Sequence[Pair]) -> str:
+def _empty_parts(recipe: LungRecipe, pairs: Sequence[ImageMaskPair]) -> str:
     parts = set(_image_parts(recipe, pairs))
     return ", ".join(part for part in ("training", "validation", "test") if part not in parts)
 
 
-def _image_parts(recipe: LungRecipe, pairs: Sequence[Pair]) -> list[str]:
-    parts = parts_of([pair.row for pair in pairs], recipe.split, ())
+def _image_parts(recipe: LungRecipe, pairs: Sequence[ImageMaskPair]) -> list[str]:
+    parts = assign_parts([pair.row for pair in pairs], recipe.split, ())
     return ["evaluate" if pair.evaluate_only else part for pair, part in zip(pairs, parts, strict=True)]
 
 
-def data_step(run: Run) -> Facts:
-    """Read images and masks, and split them by patient. Writes arrays.npz and facts.json.
+def data_step(run: Run) -> StepFacts:
+    """Read images and masks, and divide them into parts by patient. Writes images_and_masks.npz and facts.json.
 
-    Raises UsageProblem for anything wrong with a mask, StorageProblem.
+    Raises UsageProblem for a problem with a mask, StorageProblem.
     """
-    recipe = recipe_of(run)
+    recipe = lung_recipe_of(run)
     pairs = _pairs(recipe)
-    require_whole([*double_images(pairs)])
+    raise_first_problem([*find_repeated_images(pairs)])
     rows, images = read_every_image(
-        with_digests(pair.row for pair in pairs),
+        add_digests(pair.row for pair in pairs),
         recipe.input,
         cache=run.folder("data") / "images.npz",
         progress=run.progress,
@@ -139,7 +150,7 @@ def data_step(run: Run) -> Facts:
     ood_images = _check_images(run, recipe.ood_images, "ood_images", taken=set())
     arrays = {
         "images": images,
-        "masks": np.stack([shares(read_mask(pair.mask), recipe.input.height) for pair in pairs]),
+        "masks": np.stack([mask_shares(read_mask(pair.mask), recipe.input.height) for pair in pairs]),
         "image_parts": np.array(parts),
         "image_patients": np.array([row.person for row in rows]),
         "image_sources": np.array([row.source for row in rows]),
@@ -154,23 +165,26 @@ def data_step(run: Run) -> Facts:
     return dict(found.images)
 
 
-def data_of(run: Run) -> LungData:
+def load_lung_data(run: Run) -> LungData:
     """Load the result of the data step. Raises UsageProblem `step_missing`."""
     with run.arrays("data", _ARRAYS) as arrays:
         return LungData(**{name: cast("Any", array) for name, array in arrays.items()})
 
 
-def _pairs(recipe: LungRecipe) -> list[Pair]:
-    pairs: list[Pair] = []
+def _pairs(recipe: LungRecipe) -> list[ImageMaskPair]:
+    pairs: list[ImageMaskPair] = []
     for source in recipe.masks:
         found, wrong = find_pairs(source)
-        require_whole(wrong)
+        raise_first_problem(wrong)
         pairs += found
     return pairs
 
 
 def _check_images(run: Run, sources: Sequence[Source], name: str, *, taken: set[str]) -> dict[str, NDArray[Any]]:
-    """Images, sources and parts; patients whose masks are learnt (`taken`) come with their masks."""
+    """Read the images of sources for the checks. Returns images, sources, parts and patients.
+
+    Images of the patients `taken` are left out: they are read together with their masks.
+    """
     side = run.recipe.input.height
     if not sources:
         none = np.zeros(0, np.str_)
@@ -179,7 +193,7 @@ def _check_images(run: Run, sources: Sequence[Source], name: str, *, taken: set[
     found = read_images(rows, run.recipe.input, cache=run.folder("data") / f"{name}.npz", progress=run.progress)
     return {
         "s": found.images[..., 0],
-        "_parts": np.array(parts_of(found.rows, run.recipe.split, ())),
+        "_parts": np.array(assign_parts(found.rows, run.recipe.split, ())),
         "_sources": np.array([row.source for row in found.rows]),
         "_patients": np.array([row.person for row in found.rows]),
     }
@@ -201,15 +215,15 @@ def _figures(arrays: Mapping[str, NDArray[Any]], *, data_sha256: str, split_sha2
 
 
 def _outside(run: Run) -> str:
-    """Return the digest of all inputs of the step: images, masks and tables."""
-    pairs = [pair for source in recipe_of(run).masks for pair in list_pairs(source)]
-    masks = [content_digest(pair.mask) for pair in pairs]
-    rows = with_digests(pair.row for pair in pairs)
-    others = read_rows([*recipe_of(run).chests, *recipe_of(run).ood_images], folder=run.folder("data"))
+    """Return the digest of the data step's inputs: images, masks and tables."""
+    pairs = [pair for source in lung_recipe_of(run).masks for pair in list_pairs(source)]
+    masks = [file_sha256(pair.mask) for pair in pairs]
+    rows = add_digests(pair.row for pair in pairs)
+    others = read_rows([*lung_recipe_of(run).chests, *lung_recipe_of(run).ood_images], folder=run.folder("data"))
     return digest(rows_digest(rows), masks, rows_digest(others))
 
 
-LUNG_DATA: Final = Step(
+LUNG_DATA_STEP: Final = Step(
     name="data",
     perform=data_step,
     recipe_keys=("input", "masks", "chests", "ood_images", "split"),

@@ -1,7 +1,7 @@
-"""The training engine of a lung-field network: Keras on TensorFlow, for the compact and the published network.
+"""The training engine of lung-field networks, in Keras on TensorFlow.
 
-The loss of a segmentation is 1 - Dice of the lungs plus the cross-entropy of each cell. Dice alone has hardly a
-gradient while nothing is found; the cross-entropy alone favours the larger class.
+The loss of a mask is 1 - Dice plus the mean cross-entropy of its pixels. Dice alone has almost no gradient as long as
+no lung is found. The cross-entropy alone favours the larger class.
 """
 
 from __future__ import annotations
@@ -13,19 +13,22 @@ from numpy.typing import NDArray
 
 from fieldray.domain.metrics import sigmoid
 from fieldray.domain.model import LUNG_CHECKS
-from fieldray_adapt.data.augmentation import UNKNOWN
-from fieldray_adapt.lungs.dataset import shrunk
-from fieldray_adapt.lungs.networks import MARGIN, compact_unet, mask_side, published_unet
+from fieldray_adapt.data.check_images import UNKNOWN_TARGET
+from fieldray_adapt.lungs.dataset import resize_images
+from fieldray_adapt.lungs.networks import PUBLISHED_MARGIN, compact_unet, mask_side, published_unet
 from fieldray_adapt.lungs.recipe import LungNetwork, LungTraining
 from fieldray_adapt.networks.specification import Weights
-from fieldray_adapt.training.keras_engine import KerasGradients, KerasState, build_network, compiled
+from fieldray_adapt.training.keras_engine import KerasGradients, KerasState, build_network, compile_model
 
 _SMOOTHING: Final = 1.0
-"""Cells added to both sides of the fraction, so that two empty masks have a loss of 0 and not 0 / 0."""
+"""Pixels added to numerator and denominator of the Dice loss, so that two empty masks have a loss of 0."""
 
 
 def dice_loss(truth: Any, probabilities: Any) -> Any:
-    """1 - 2 sum(t p) / (sum(t) + sum(p)) of each mask, (n, masks); (n, rows, columns, masks) tensors in 0..1."""
+    """Return 1 - Dice of each mask, (n, masks): 1 - 2 sum(t p) / (sum(t) + sum(p)).
+
+    Both arguments are tensors (n, rows, columns, masks) in 0..1.
+    """
     from keras import ops
 
     axes = (1, 2)
@@ -35,10 +38,15 @@ def dice_loss(truth: Any, probabilities: Any) -> Any:
 
 
 def mask_loss(truth: Any, logits: Any) -> Any:
-    """Loss of each image (n,): (1 - Dice) + mean cross-entropy, summed over its masks.
+    """Return the loss of each image, (n,): (1 - Dice) + mean cross-entropy, summed over its masks.
 
-    `truth` and `logits` (before the sigmoid) are (n, rows, columns, masks). Negative truth means unknown: such a cell
-    adds no cross-entropy, and a mask with any such cell has no Dice term.
+    Parameters
+    ----------
+    truth
+        (n, rows, columns, masks) in 0..1, or negative if unknown. An unknown pixel has no cross-entropy, and its mask
+        no Dice term.
+    logits
+        (n, rows, columns, masks), before the sigmoid.
     """
     from keras import ops
 
@@ -49,9 +57,9 @@ def mask_loss(truth: Any, logits: Any) -> Any:
 
 
 def checks_loss(targets: Any, logits: Any) -> Any:
-    """Return the cross-entropy of each image (n,), scaled so that its mean is the mean over all known checks.
+    """Return the cross-entropy of each image, (n,), scaled so that its mean is the mean over all known checks.
 
-    Targets (n, checks) are 1, 0, or below 0 where unknown.
+    The targets (n, checks) are 1, 0, or negative if unknown.
     """
     from keras import ops
 
@@ -61,17 +69,17 @@ def checks_loss(targets: Any, logits: Any) -> Any:
 
 
 Batch = NDArray[np.float32]
-CLIP: Final = 5.0
-"""The gradient's largest norm."""
+GRADIENT_NORM_LIMIT: Final = 5.0
+"""The largest norm of a gradient; larger gradients are scaled down."""
 
 _PREDICT_BATCH: Final = 16
 
 
 class MaskEngine(KerasState):
-    """A lung-field network of one input side in training.
+    """A lung-field network in training, with inputs of one size.
 
-    Images are (n, side, side) uint8; the network gives masks of `mask_side` pixels, which cover the whole image. What
-    they should be is (n, mask_side, mask_side, masks) float32 in 0..1, or `UNKNOWN`.
+    The network maps images (n, side, side) uint8 to masks of `mask_side` pixels, which cover the whole image. Target
+    masks are (n, mask_side, mask_side, masks) float32 in 0..1, or `UNKNOWN_TARGET`.
     """
 
     def __init__(self, network: LungNetwork, side: int, training: LungTraining) -> None:
@@ -88,58 +96,65 @@ class MaskEngine(KerasState):
             self.model = published_unet(side=side, root_channels=network.root_channels)
             self.mask_side = mask_side(side)
         self._optimiser = keras.optimizers.AdamW(
-            0.0, weight_decay=training.weight_decay, epsilon=1e-8, global_clipnorm=CLIP
+            0.0, weight_decay=training.weight_decay, epsilon=1e-8, global_clipnorm=GRADIENT_NORM_LIMIT
         )
         self._optimiser.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
         self._optimiser.build(self.model.trainable_variables)
         per_mask = (training.masks_per_step + training.checks_per_step) / training.masks_per_step
         if self.has_checks:
             losses, factors = [mask_loss, checks_loss], [per_mask, training.checks_weight]
-            compiled(self.model, self._optimiser, loss=losses, loss_weights=factors)
+            compile_model(self.model, self._optimiser, loss=losses, loss_weights=factors)
         else:
-            compiled(self.model, self._optimiser, loss=mask_loss)
+            compile_model(self.model, self._optimiser, loss=mask_loss)
         self._gradients = KerasGradients(self.model)
 
-    def prepared(self, images: NDArray[np.uint8]) -> Batch:
-        """Images (n, any side) as the network sees them: (n, side, side, 1) float32 in 0..1."""
+    def prepare(self, images: NDArray[np.uint8]) -> Batch:
+        """Return images (n, any side) uint8 as inputs of the network: (n, side, side, 1) float32 in 0..1."""
         if self.has_checks:
-            return shrunk(images, self.side).astype(np.float32)[..., None] / np.float32(255)
-        inner = shrunk(images, self.mask_side)
-        mirrored = np.pad(inner, ((0, 0), (MARGIN, MARGIN), (MARGIN, MARGIN)), mode="symmetric")
+            return resize_images(images, self.side).astype(np.float32)[..., None] / np.float32(255)
+        inner = resize_images(images, self.mask_side)
+        mirrored = np.pad(
+            inner,
+            ((0, 0), (PUBLISHED_MARGIN, PUBLISHED_MARGIN), (PUBLISHED_MARGIN, PUBLISHED_MARGIN)),
+            mode="symmetric",
+        )
         return mirrored.astype(np.float32)[..., None] / np.float32(255)
 
     def step(self, images: NDArray[np.uint8], masks: Batch, targets: Batch, *, learning_rate: float) -> float:
-        """Train one step. Returns the loss before it. The first images have masks, the rest targets for the checks."""
-        self.model.reset_metrics()  # Keras would tell the mean over all steps so far
+        """Perform one training step. Returns the loss before the step.
+
+        The first images have masks, the others have targets for the checks.
+        """
+        self.model.reset_metrics()  # otherwise Keras returns the mean loss of all steps so far
         self._optimiser.learning_rate = learning_rate
         loss = self.model.train_on_batch(*self._batch(images, masks, targets))
         return float(loss[0] if self.has_checks else loss)
 
     def gradient(self, images: NDArray[np.uint8], masks: Batch, targets: Batch) -> tuple[Weights, float]:
-        """The unclipped gradient of a batch by weight name, and its loss; see `engine.Engine.gradient`."""
-        return self._gradients.take(*self._batch(images, masks, targets))
+        """Return the unclipped gradient of a batch by weight name, and its loss (see `Engine.gradient`)."""
+        return self._gradients.compute(*self._batch(images, masks, targets))
 
     def _batch(self, images: NDArray[np.uint8], masks: Batch, targets: Batch) -> tuple[Batch, Any]:
-        """Return images and targets in Keras's form."""
+        """Return images and targets in the form that Keras takes."""
         if not self.has_checks:
-            return self.prepared(images), masks
-        blank = np.full((len(images) - len(masks), *masks.shape[1:]), UNKNOWN, np.float32)
-        unknown = np.full((len(masks), len(LUNG_CHECKS)), UNKNOWN, np.float32)
-        return self.prepared(images), [np.concatenate([masks, blank]), np.concatenate([unknown, targets])]
+            return self.prepare(images), masks
+        blank = np.full((len(images) - len(masks), *masks.shape[1:]), UNKNOWN_TARGET, np.float32)
+        unknown = np.full((len(masks), len(LUNG_CHECKS)), UNKNOWN_TARGET, np.float32)
+        return self.prepare(images), [np.concatenate([masks, blank]), np.concatenate([unknown, targets])]
 
     def predict(self, images: NDArray[np.uint8]) -> tuple[Batch, Batch]:
-        """Shares of lung (n, mask_side, mask_side, masks) and scores of the checks (n, checks), both in 0..1."""
+        """Return masks (n, mask_side, mask_side, masks) and scores of the checks (n, checks), both in 0..1."""
         masks, checks = list[Batch](), list[Batch]()
         for start in range(0, len(images), _PREDICT_BATCH):
-            found = self.model.predict_on_batch(self.prepared(images[start : start + _PREDICT_BATCH]))
+            found = self.model.predict_on_batch(self.prepare(images[start : start + _PREDICT_BATCH]))
             logits, scores = found if self.has_checks else (found, np.zeros((len(found), 0), np.float32))
             masks.append(sigmoid(logits).astype(np.float32))
             checks.append(sigmoid(scores).astype(np.float32))
         return np.concatenate(masks), np.concatenate(checks)
 
 
-def use_threads(count: int) -> None:
-    """Set the number of CPU threads. TensorFlow takes it only before its first operation."""
+def set_thread_count(count: int) -> None:
+    """Set the number of CPU threads of TensorFlow, which accepts it only before its first operation. 0: no change."""
     if not count:
         return
     import tensorflow
@@ -150,5 +165,5 @@ def use_threads(count: int) -> None:
     ):
         try:
             set_count(count)
-        except RuntimeError:  # it has begun already: another run of this process chose
+        except RuntimeError:  # TensorFlow is already in use, with the thread count of an earlier run
             return

@@ -1,7 +1,7 @@
-"""The evaluate step of lung fields: the fit of the masks by source, and the error rates of the checks.
+"""The evaluate step of a lung-field recipe: the fit of the masks by source, and the error rates of the checks.
 
-Thresholds of the checks come from the validation images. Everything else is measured on images that were used neither
-for training nor for choices. Intervals are 95 % and count patients.
+Thresholds of the checks are chosen on validation images. All figures are measured on images that were used neither for
+training nor for choices. Intervals are 95 % over patients.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from PIL import Image
 
 from fieldray.domain.metrics import Share, drawn_interval, share
 from fieldray.domain.model import LUNG_CHECKS
-from fieldray_adapt.data.augmentation import WEIGHTS, CheckImages, apply
+from fieldray_adapt.data.check_images import OOD_KIND_WEIGHTS, CheckImages, reorient
 from fieldray_adapt.evaluation.figures import Interval
-from fieldray_adapt.lungs.dataset import LungData, data_of
+from fieldray_adapt.lungs.dataset import LungData, load_lung_data
 from fieldray_adapt.lungs.engine import MaskEngine
 from fieldray_adapt.lungs.figures import (
     CheckFigures,
@@ -29,14 +29,15 @@ from fieldray_adapt.lungs.figures import (
     LungFigures,
     SourceFits,
 )
-from fieldray_adapt.lungs.mask_fit import REFERENCE_SIDE, Fit, fit_of
+from fieldray_adapt.lungs.mask_fit import REFERENCE_SIDE, MaskFit, measure_fit
 from fieldray_adapt.lungs.masks import read_mask
-from fieldray_adapt.lungs.quantise import run_file
-from fieldray_adapt.lungs.recipe import LungRecipe, recipe_of
-from fieldray_adapt.run import Facts, Run, Step
-from fieldray_adapt.training.steps import converted_file, trained_weights
+from fieldray_adapt.lungs.quantise import run_tflite_file
+from fieldray_adapt.lungs.recipe import LungRecipe, lung_recipe_of
+from fieldray_adapt.run import Run, Step, StepFacts
+from fieldray_adapt.training.steps import read_converted_file, trained_weights
 
-Answer = Callable[[NDArray[np.uint8]], tuple[NDArray[np.float32], NDArray[np.float32]]]
+PredictMasks = Callable[[NDArray[np.uint8]], tuple[NDArray[np.float32], NDArray[np.float32]]]
+"""Returns masks (n, rows, columns, masks) and scores of the checks (n, checks) of images (n, side, side) uint8."""
 _MEASURES: Final = ("dice", "jaccard", "average_distance", "distance_95")
 _VALIDATION_CHESTS: Final = 240
 _TEST_CHESTS: Final = 120
@@ -45,15 +46,17 @@ _FRONTAL_BOUNDS: Final = (0.2, 0.8)
 _FRONTAL_STEPS: Final = 61
 
 
-def evaluate_step(run: Run) -> Facts:
-    """Evaluate a network. Writes metrics.json, fits.json (by image) and, for a network with checks, thresholds.json."""
-    recipe, data = recipe_of(run), data_of(run)
+def evaluate_step(run: Run) -> StepFacts:
+    """Evaluate a lung-field network. Writes metrics.json and fits.json (by image), and thresholds.json if it has
+    checks.
+    """
+    recipe, data = lung_recipe_of(run), load_lung_data(run)
     answers = _answers(run)
-    fits = {name: fits_of(recipe, data, answer) for name, answer in answers.items()}
+    fits = {name: measure_fits(recipe, data, answer) for name, answer in answers.items()}
     best = fits["int8" if "int8" in fits else "trained"]
-    metrics = LungFigures(masks={name: summary(data, found) for name, found in fits.items()})
+    metrics = LungFigures(masks={name: summarise_fits(data, found) for name, found in fits.items()})
     if "int8" in fits:
-        checks, difference = checks_of(recipe, data, answers["int8"]), _difference(fits["int8"], fits["float"])
+        checks, difference = measure_checks(recipe, data, answers["int8"]), _difference(fits["int8"], fits["float"])
         metrics = structs.replace(metrics, int8_less_float=difference, **structs.asdict(checks))
         run.write("evaluate", "thresholds.json", checks.thresholds)
     run.write("evaluate", "fits.json", {str(data.image_paths[index]): fit for index, fit in best.items()})
@@ -61,47 +64,55 @@ def evaluate_step(run: Run) -> Facts:
     return {name: found.dice.value for name, found in next(iter(metrics.masks.values())).items()}
 
 
-def _answers(run: Run) -> dict[str, Answer]:
-    """Return the models to evaluate: the int8 and the float file, or the published network as trained."""
-    recipe = recipe_of(run)
+def _answers(run: Run) -> dict[str, PredictMasks]:
+    """Return the networks to evaluate, by name: the int8 and the float file, or the published network as trained."""
+    recipe = lung_recipe_of(run)
     if recipe.network.kind == "compact":
-        files = {name: converted_file(run, name) for name in ("int8", "float")}
-        return {name: partial(run_file, file) for name, file in files.items()}
+        files = {name: read_converted_file(run, name) for name in ("int8", "float")}
+        return {name: partial(run_tflite_file, file) for name, file in files.items()}
     engine = MaskEngine(recipe.network, recipe.input.height, recipe.training)
     engine.set_weights(trained_weights(run))
     return {"trained": engine.predict}
 
 
-def enlarged(shares: NDArray[np.float32], shape: tuple[int, ...], threshold: float) -> NDArray[np.bool_]:
-    """A mask (rows, columns) of the image's size from the shares of a network's cells, interpolated linearly."""
+def enlarge_mask(shares: NDArray[np.float32], shape: tuple[int, ...], threshold: float) -> NDArray[np.bool_]:
+    """Return a predicted mask at the image's size (rows, columns), interpolated linearly and cut at a threshold."""
     rows, columns = shape
     sized = Image.fromarray(shares).resize((columns, rows), Image.Resampling.BILINEAR)
     return np.asarray(sized) >= threshold
 
 
-def fits_of(
-    recipe: LungRecipe, data: LungData, answer: Answer, *, parts: Sequence[str] = ("test", "evaluate")
-) -> dict[int, Fit]:
-    """The fit of each mask of some parts, at the size of the true mask, by index of the image."""
-    chosen = np.concatenate([data.of(part) for part in parts])
+def measure_fits(
+    recipe: LungRecipe, data: LungData, predict: PredictMasks, *, parts: Sequence[str] = ("test", "evaluate")
+) -> dict[int, MaskFit]:
+    """Measure the fit of the predicted masks in some parts, at the size of the true masks.
+
+    Returns the fits by the index of the image.
+    """
+    chosen = np.concatenate([data.part_indices(part) for part in parts])
     if not len(chosen):
         return {}
-    shares, _ = answer(data.images[chosen])
+    shares, _ = predict(data.images[chosen])
     fits = {}
     for index, found in zip(chosen, shares, strict=True):
         truth = read_mask(Path(data.mask_paths[index]))
-        own = mask_for(recipe, data, index, found)
-        fits[int(index)] = fit_of(enlarged(own, truth.shape, recipe.evaluation.mask_threshold), truth)
+        own = select_mask(recipe, data, index, found)
+        fits[int(index)] = measure_fit(enlarge_mask(own, truth.shape, recipe.evaluation.mask_threshold), truth)
     return fits
 
 
-def mask_for(recipe: LungRecipe, data: LungData, index: int, found: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Select the network's mask (rows, columns, masks) that corresponds to the image's true mask: lung or region."""
-    return np.ascontiguousarray(found[..., int(data.image_sources[index] in recipe.region_sources)])
+def select_mask(
+    recipe: LungRecipe, data: LungData, index: int, predicted_masks: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Return the predicted mask (rows, columns) that matches an image's true mask: visible lung, or lung region.
+
+    `predicted_masks` are (rows, columns, masks), of the image with this index.
+    """
+    return np.ascontiguousarray(predicted_masks[..., int(data.image_sources[index] in recipe.region_sources)])
 
 
-def summary(data: LungData, fits: Mapping[int, Fit]) -> dict[str, SourceFits]:
-    """The mean of each measure with its interval, and the lowest Dice, by source."""
+def summarise_fits(data: LungData, fits: Mapping[int, MaskFit]) -> dict[str, SourceFits]:
+    """Return the mean of each measure with its interval, and the lowest Dice, by source."""
     found = {}
     indices = np.array(list(fits), np.int64)
     for source in sorted(set(data.image_sources[indices])):
@@ -128,81 +139,88 @@ def _mean(values: list[float], patients: list[str]) -> Interval:
     return Interval(value=value, low=low, high=high)
 
 
-def _difference(integer: Mapping[int, Fit], whole: Mapping[int, Fit]) -> FitDifference:
+def _difference(integer: Mapping[int, MaskFit], whole: Mapping[int, MaskFit]) -> FitDifference:
     each = np.array([integer[index].dice - whole[index].dice for index in integer])
     return FitDifference(dice=float(each.mean()), largest=float(np.abs(each).max()))
 
 
-def checks_of(recipe: LungRecipe, data: LungData, answer: Answer) -> CheckFigures:
-    """The thresholds of the checks, chosen on validation images, and the rates on test images by source and kind."""
-    validation = data.checks("validation", {}, side=recipe.input.height)
+def measure_checks(recipe: LungRecipe, data: LungData, predict: PredictMasks) -> CheckFigures:
+    """Choose the thresholds of the checks on validation images, and measure the checks on test images."""
+    validation = data.check_images("validation", {}, side=recipe.input.height)
     thresholds = dict.fromkeys(LUNG_CHECKS, 0.5)
     if validation is not None:
         chests = np.concatenate([images for images, _ in validation.chests.values()])
         refusable = np.concatenate([_ood_images_of(validation, kind, recipe) for kind in _kinds(validation)])
-        thresholds = choose_thresholds(
-            _some(chests, _VALIDATION_CHESTS), refusable, answer, keeps=recipe.evaluation.keeps
+        thresholds = choose_check_thresholds(
+            _some(chests, _VALIDATION_CHESTS), refusable, predict, unchanged_share=recipe.evaluation.keeps
         )
-    test = data.checks("test", {}, side=recipe.input.height)
+    test = data.check_images("test", {}, side=recipe.input.height)
     if test is None:
         return CheckFigures(thresholds=thresholds)
-    accepted = {name: check_rates(images, answer, thresholds) for name, (images, _) in test.chests.items()}
+    accepted = {name: measure_check_rates(images, predict, thresholds) for name, (images, _) in test.chests.items()}
     limit = thresholds[LUNG_CHECKS[0]]
-    refused = {kind: _share(answer(_ood_images_of(test, kind, recipe))[1][:, 0] < limit) for kind in _kinds(test)}
+    refused = {kind: _share(predict(_ood_images_of(test, kind, recipe))[1][:, 0] < limit) for kind in _kinds(test)}
     return CheckFigures(thresholds=thresholds, chests=accepted, ood_images=refused)
 
 
-def choose_thresholds(
-    chests: NDArray[np.uint8], refusable: NDArray[np.uint8], answer: Answer, *, keeps: float
+def choose_check_thresholds(
+    chests: NDArray[np.uint8], ood_images: NDArray[np.uint8], predict: PredictMasks, *, unchanged_share: float
 ) -> dict[str, float]:
-    """Choose the threshold of each check. Returns thresholds by name.
+    """Choose the threshold of each check. Returns the thresholds by the name of the check.
 
-    Frontal chest: the threshold with the most accepted chests and refused OOD images, added as shares. Other checks:
-    the threshold at which a share of upright chest images is unchanged; a check that can refuse an image needs at least
-    one half.
+    For "frontal chest", the sum of accepted chest images and refused out-of-distribution images (as shares) is largest.
+    For every other check, the share `unchanged_share` of upright chest images is below the threshold. A threshold is
+    0.5
+    or more.
+
+    Parameters
+    ----------
+    chests, ood_images
+        Chest images and out-of-distribution images (n, side, side) uint8.
     """
-    scores, strange = answer(chests)[1], answer(refusable)[1][:, 0]
+    scores, strange = predict(chests)[1], predict(ood_images)[1][:, 0]
     tried = np.linspace(*_FRONTAL_BOUNDS, _FRONTAL_STEPS)
     balance = [(scores[:, 0] >= value).mean() + (strange < value).mean() for value in tried]
-    others = np.quantile(scores[:, 1:], keeps, axis=0)
+    others = np.quantile(scores[:, 1:], unchanged_share, axis=0)
     found = {name: float(max(0.5, min(0.95, value))) for name, value in zip(LUNG_CHECKS[1:], others, strict=True)}
     return {LUNG_CHECKS[0]: float(tried[int(np.argmax(balance))]), **found}
 
 
-def check_rates(
-    images: NDArray[np.uint8], answer: Answer, thresholds: Mapping[str, float], *, most: int = _TEST_CHESTS
+def measure_check_rates(
+    images: NDArray[np.uint8], predict: PredictMasks, thresholds: Mapping[str, float], *, max_images: int = _TEST_CHESTS
 ) -> CheckRates:
-    """Return the share of a source's images accepted upright, and of its altered copies noticed, of at most `most`
-    images.
+    """Measure the checks on at most `max_images` images of a source.
+
+    Returns the share of upright images accepted, and of reoriented copies that their check notices.
     """
-    images, limits = _some(images, most), np.array([thresholds[name] for name in LUNG_CHECKS])
+    images, limits = _some(images, max_images), np.array([thresholds[name] for name in LUNG_CHECKS])
     changes = {
-        "rotated_90": partial(apply, turns=1),
-        "rotated_180": partial(apply, turns=2),
-        "rotated_270": partial(apply, turns=3),
-        "inverted": partial(apply, is_inverted=True),
-        "mirrored": partial(apply, is_mirrored=True),
+        "rotated_90": partial(reorient, turns=1),
+        "rotated_180": partial(reorient, turns=2),
+        "rotated_270": partial(reorient, turns=3),
+        "inverted": partial(reorient, is_inverted=True),
+        "mirrored": partial(reorient, is_mirrored=True),
     }
-    upright = answer(images)[1] >= limits
+    upright = predict(images)[1] >= limits
     rows = {"frontal_chest": _share(upright[:, 0])}
     rows["left_as_it_is"] = _share(upright[:, 0] & ~upright[:, 1:5].any(axis=1))
     for name, change in changes.items():
-        held = answer(np.stack([change(image)[0] for image in images]))[1] >= limits
+        held = predict(np.stack([change(image)[0] for image in images]))[1] >= limits
         rows[name] = _share(held[:, LUNG_CHECKS.index(name)])
         rows[f"{name}_false"] = _share(upright[:, LUNG_CHECKS.index(name)])
     return rows
 
 
 def _kinds(images: CheckImages) -> list[str]:
-    return [*WEIGHTS, *(["files"] if len(images.ood_images) else [])]
+    return [*OOD_KIND_WEIGHTS, *(["files"] if len(images.ood_images) else [])]
 
 
 def _ood_images_of(images: CheckImages, kind: str, recipe: LungRecipe) -> NDArray[np.uint8]:
-    """Draw OOD images of a kind; every call gives equal images."""
+    """Draw out-of-distribution images of a kind. Every call returns equal images."""
     if kind == "files":
         return _some(images.ood_images, _OOD_IMAGES)
     generator, settings = np.random.default_rng(len(kind)), recipe.checks_augmentation
-    return np.stack([images.ood_image(settings, generator=generator, kind=kind) for _ in range(_OOD_IMAGES)])
+    return np.stack([images.draw_ood_image(settings, generator=generator, kind=kind) for _ in range(_OOD_IMAGES)])
 
 
 def _share(hits: NDArray[np.bool_]) -> Share:
@@ -210,14 +228,14 @@ def _share(hits: NDArray[np.bool_]) -> Share:
 
 
 def _some(images: NDArray[np.uint8], count: int) -> NDArray[np.uint8]:
-    """Return at most `count` images, spread evenly over all."""
+    """Return at most `count` images, evenly spaced."""
     if len(images) <= count:
         return images
     chosen: NDArray[np.uint8] = images[np.linspace(0, len(images) - 1, count).round().astype(int)]
     return chosen
 
 
-LUNG_EVALUATE: Final = Step(
+LUNG_EVALUATE_STEP: Final = Step(
     name="evaluate",
     perform=evaluate_step,
     recipe_keys=("evaluation",),

@@ -1,4 +1,4 @@
-"""The figures of a lung-field network as stored in a run. Parts that a run lacks are absent."""
+"""The figures of a lung-field network as JSON documents of a run. A value that was not measured is absent."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from fieldray.domain.metrics import Share
 from fieldray_adapt.evaluation.figures import Interval
 
 CheckRates = dict[str, Share]
-"""For each change of a source's images, the share in which a check notices it."""
+"""The share of a source's images in which a check notices a change, by the name of the change."""
 
 
 class LungDataFigures(Struct, frozen=True, kw_only=True):
-    """data/facts.json: numbers of images with masks and of their patients by part, of other images by source."""
+    """The document data/facts.json of lung fields: images with masks by part, and other images by source."""
 
     images: dict[str, int]
     patients: dict[str, int]
@@ -24,7 +24,9 @@ class LungDataFigures(Struct, frozen=True, kw_only=True):
 
 
 class SourceFits(Struct, frozen=True, kw_only=True):
-    """The fit of the masks of one source: means with intervals. Distances are in pixels of a side of 512."""
+    """The fit of the masks of one source: means with intervals. Distances are in pixels of an image with 512 pixels a
+    side.
+    """
 
     images: int
     patients: int
@@ -37,14 +39,16 @@ class SourceFits(Struct, frozen=True, kw_only=True):
 
 
 class FitDifference(Struct, frozen=True, kw_only=True):
-    """The difference int8 minus float: of the mean Dice, and the largest of one image."""
+    """The Dice of the int8 file minus that of the float file: the mean, and the largest absolute difference of an
+    image.
+    """
 
     dice: float
     largest: float
 
 
 class CheckFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The thresholds of the checks by name, and the checks' results on test images: chests and others, by source."""
+    """The thresholds of the checks, and the results of the checks on test images by source."""
 
     thresholds: dict[str, float]
     chests: dict[str, CheckRates] | None = None
@@ -52,9 +56,9 @@ class CheckFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LungFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """evaluate/metrics.json of lung fields; masks by the file that found them, then by source.
+    """The document evaluate/metrics.json of lung fields; `masks` has the fit by network file and source.
 
-    The network as published has no int8 file and no checks.
+    The published network has no int8 file and no checks.
     """
 
     masks: dict[str, dict[str, SourceFits]]
@@ -65,7 +69,7 @@ class LungFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LeftOutFigures(Struct, frozen=True, kw_only=True):
-    """Rates of a network's checks on the images of a hospital that the training left out, and on other images."""
+    """The checks of a network trained without a hospital: rates on images of that hospital, and on other images."""
 
     unseen: dict[str, CheckRates]
     ood_images: dict[str, Share]
@@ -73,7 +77,15 @@ class LeftOutFigures(Struct, frozen=True, kw_only=True):
 
 
 class LungCrossFigures(Struct, frozen=True, kw_only=True):
-    """cross/metrics.json of lung fields: every mask by a network that never saw it, and each hospital left out."""
+    """The document cross/metrics.json of lung fields.
+
+    Attributes
+    ----------
+    masks
+        The fit by source; no mask was used to train the network that predicted it.
+    hospitals
+        The checks at each hospital, by a network trained without it.
+    """
 
     masks: dict[str, SourceFits]
     hospitals: dict[str, LeftOutFigures]

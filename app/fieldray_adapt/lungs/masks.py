@@ -1,4 +1,4 @@
-"""Images with masks in files, and all problems found in them."""
+"""Files of images with masks, and all problems in them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from PIL import Image
 
 from fieldray.errors import UsageProblem
 from fieldray.reasons import Reason, reason
-from fieldray_adapt.data.layouts import Row, Wrong, table_rows
-from fieldray_adapt.files import content_digest
+from fieldray_adapt.data.layouts import ProblemCallback, Row, table_rows
+from fieldray_adapt.files import file_sha256
 from fieldray_adapt.lungs.recipe import MaskSource
 
 _SUFFIXES: Final = frozenset({".png", ".jpg", ".jpeg", ".dcm", ".dicom"})
 _NEAR_AN_END: Final = 0.16
-"""Distance from black or white, as a share of the brightest value, that still counts as either: JPEG blurs masks."""
+"""Distance from black or white, as a share of the brightest value, that still counts as either. JPEG blurs masks."""
 _MOST_GREY: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
-    """An image and the file of its mask. `line` is that of the table, 0 without one."""
+class ImageMaskPair:
+    """The files of an image and of its mask. `line` is the line of the table, 0 without a table."""
 
     row: Row
     mask: Path
@@ -34,17 +34,17 @@ class Pair:
     evaluate_only: bool = False
 
     def problem(self, detail: str) -> Reason:
-        """Return a problem of this pair, with file and row."""
+        """Return a problem of this pair as a reason with file and line."""
         if self.line:
             return reason("data_row", path=self.table, line=self.line, detail=detail)
         return reason("data_unreadable", path=self.row.path, detail=detail)
 
 
-def find_pairs(source: MaskSource) -> tuple[list[Pair], list[Reason]]:
+def find_pairs(source: MaskSource) -> tuple[list[ImageMaskPair], list[Reason]]:
     """Return the images of one source with their masks, and all problems of the source.
 
-    Problems are an unreadable table, a missing file, a mask that differs in size from its image, is empty, is a grey
-    image (an X-ray in place of a mask) or is white in all corners, and an image that is named twice.
+    Problems are an unreadable table, a missing file, an image named twice, and an unusable mask. A mask is unusable if
+    it is empty, grey (an X-ray in place of a mask), white in all corners, or of another size than its image.
     """
     wrong: list[Reason] = []
     pairs = list_pairs(source, wrong.append)
@@ -54,17 +54,20 @@ def find_pairs(source: MaskSource) -> tuple[list[Pair], list[Reason]]:
     return pairs, wrong
 
 
-def list_pairs(source: MaskSource, wrong: Wrong = lambda _: None) -> list[Pair]:
-    """List the images of one source with their masks. Reads the table, but no image file."""
+def list_pairs(source: MaskSource, on_problem: ProblemCallback = lambda _: None) -> list[ImageMaskPair]:
+    """List the images of one source with their masks. Reads the table, but no image."""
     read = _of_table if source.layout == "table" else _of_folders
-    return list(read(source, wrong))
+    return list(read(source, on_problem))
 
 
-def double_images(pairs: Sequence[Pair]) -> Iterator[Reason]:
-    """Images that two rows name, by path or by content: one patient could not be kept on one side of the split."""
-    seen: dict[str, Pair] = {}
+def find_repeated_images(pairs: Sequence[ImageMaskPair]) -> Iterator[Reason]:
+    """Yield a reason for each image that two rows name, by path or by content.
+
+    The two rows could be in different parts of the split.
+    """
+    seen: dict[str, ImageMaskPair] = {}
     for pair in pairs:
-        digest = content_digest(pair.row.path) or str(pair.row.path)
+        digest = file_sha256(pair.row.path) or str(pair.row.path)
         first = seen.setdefault(digest, pair)
         if first is pair:
             continue
@@ -76,14 +79,14 @@ def double_images(pairs: Sequence[Pair]) -> Iterator[Reason]:
 
 
 def read_mask(path: Path) -> NDArray[np.bool_]:
-    """A mask (rows, columns), true where it is white. Raises OSError or ValueError."""
+    """Read a mask (rows, columns), true for lung (white). Raises OSError or ValueError."""
     values = _values(path)
     mask: NDArray[np.bool_] = values > values.max() // 2
     return mask
 
 
-def shares(mask: NDArray[np.bool_], side: int) -> NDArray[np.uint8]:
-    """Return the share of lung, 0..255, of each cell of a square with this side."""
+def mask_shares(mask: NDArray[np.bool_], side: int) -> NDArray[np.uint8]:
+    """Return the share of lung, 0..255, in each cell of a grid of side x side cells."""
     return np.asarray(Image.fromarray(np.uint8(255) * mask).resize((side, side), Image.Resampling.BOX))
 
 
@@ -92,7 +95,7 @@ def _values(path: Path) -> NDArray[np.uint8]:
         return np.asarray(drawn.convert("L"))
 
 
-def _of_table(source: MaskSource, wrong: Wrong) -> Iterator[Pair]:
+def _of_table(source: MaskSource, wrong: ProblemCallback) -> Iterator[ImageMaskPair]:
     for line, cells in table_rows(source, wrong, ("film", "mask", "patient_id")):
         row = Row(
             path=source.path.parent / cells["film"],
@@ -102,11 +105,11 @@ def _of_table(source: MaskSource, wrong: Wrong) -> Iterator[Pair]:
             origin=f"{source.path.name}, line {line}",
         )
         mask = source.path.parent / cells["mask"]
-        yield Pair(row=row, mask=mask, table=source.path, line=line, evaluate_only=source.evaluate_only)
+        yield ImageMaskPair(row=row, mask=mask, table=source.path, line=line, evaluate_only=source.evaluate_only)
 
 
-def _of_folders(source: MaskSource, wrong: Wrong) -> Iterator[Pair]:
-    assert source.masks is not None  # the recipe asks for it
+def _of_folders(source: MaskSource, wrong: ProblemCallback) -> Iterator[ImageMaskPair]:
+    assert source.masks is not None  # required by the rules of the recipe
     for folder in (source.path, source.masks):
         if not folder.is_dir():
             wrong(reason("data_unreadable", path=folder, detail="the folder does not exist"))
@@ -117,10 +120,10 @@ def _of_folders(source: MaskSource, wrong: Wrong) -> Iterator[Pair]:
             continue
         row = Row(path=path, source=source.name, classes=frozenset(), patient=path.stem, origin=path.name)
         mask = masks.get(path.stem, source.masks / f"{path.stem}.png")
-        yield Pair(row=row, mask=mask, table=source.path, line=0, evaluate_only=source.evaluate_only)
+        yield ImageMaskPair(row=row, mask=mask, table=source.path, line=0, evaluate_only=source.evaluate_only)
 
 
-def _problem_of(pair: Pair) -> Reason | None:
+def _problem_of(pair: ImageMaskPair) -> Reason | None:
     for path, what in ((pair.row.path, "the image"), (pair.mask, "the mask")):
         if not path.is_file():
             return pair.problem(f"{what} {path.name} is not there")
@@ -134,7 +137,7 @@ def _problem_of(pair: Pair) -> Reason | None:
 
 
 def _size(path: Path) -> tuple[int, int] | None:
-    """Rows and columns of an image; None where its header is not one of a picture (DICOM is read later)."""
+    """Return rows and columns of an image; None for a file other than PNG or JPEG (DICOM is read later)."""
     if path.suffix.lower() not in (".png", ".jpg", ".jpeg"):
         return None
     with Image.open(path) as drawn:
@@ -142,6 +145,10 @@ def _size(path: Path) -> tuple[int, int] | None:
 
 
 def _fault(values: NDArray[np.uint8], size: tuple[int, int] | None) -> str:
+    """Return what is wrong with the pixels of a mask, as the rest of a sentence; "" for a usable mask.
+
+    `size` has rows and columns of the image, if known.
+    """
     rows, columns = values.shape
     if size is not None and size != (rows, columns):
         return f"has {columns} x {rows} pixels, its image {size[1]} x {size[0]}"
@@ -156,7 +163,7 @@ def _fault(values: NDArray[np.uint8], size: tuple[int, int] | None) -> str:
     return ""
 
 
-def require_whole(wrong: Sequence[Reason]) -> None:
-    """Raises UsageProblem, the first of what is wrong."""
-    if wrong:
-        raise UsageProblem(wrong[0])
+def raise_first_problem(problems: Sequence[Reason]) -> None:
+    """Raise UsageProblem with the first reason, if there are any."""
+    if problems:
+        raise UsageProblem(problems[0])

@@ -1,17 +1,16 @@
-"""The networks that find lung fields: the U-Net that ships, and the U-Net as published.
+"""The networks that find lung fields: the compact U-Net of the packs, and the published U-Net.
 
-The compact one is small enough to run before every classifier. It follows Ronneberger O., Fischer P., Brox T., U-Net:
-Convolutional Networks for Biomedical Image Segmentation, MICCAI 2015, arXiv:1505.04597, with three changes that make it
-small and easy on integers: separable convolutions (Howard 2017, arXiv:1704.04861), steps down by stride, and joins that
-add where the original concatenates. The mask has half the side of the input. It may have a second channel: after the
-lung that can be seen, where lung belongs, behind the heart and opacities too. A second head reads the deepest step: one
-score for each check of the image as a whole.
+The compact network is small enough to run before every classifier. It follows Ronneberger O., Fischer P., Brox T.,
+U-Net: Convolutional Networks for Biomedical Image Segmentation, MICCAI 2015, arXiv:1505.04597. Three changes make it
+small and suited to int8: separable convolutions (Howard 2017, arXiv:1704.04861), downsampling by stride, and skip
+connections that are added instead of concatenated. The mask has half the side of the input. A second mask may show the
+lung region, which includes lung behind the heart and behind opacities. A second head on the deepest step gives a score
+for each check of the whole image.
 
-The published one has valid convolutions, 23 of them, from 572 x 572 pixels to a mask of 388 x 388. Each step down is
-two 3x3 convolutions without padding and a 2x2 pool; each step up enlarges, halves the channels by a 2x2 convolution
-(which keeps its size), and joins what the step down had, cropped. A 1x1 convolution maps the last 64 channels to the
-logit of the foreground. The image is mirrored beyond its border, so that the mask covers all of it: the overlap-tile
-strategy with one tile.
+The published network has 23 valid (unpadded) convolutions, and maps 572 x 572 pixels to a mask of 388 x 388. Each step
+down is two 3x3 convolutions and a 2x2 pool. Each step up enlarges, halves the channels by a 2x2 convolution, and
+concatenates the cropped features of the step down. A 1x1 convolution gives the logit of the lung. The image is
+mirrored beyond its border, so that the mask covers all of it (overlap-tile strategy with one tile).
 """
 
 from __future__ import annotations
@@ -19,26 +18,40 @@ from __future__ import annotations
 from typing import Any, Final
 
 from fieldray.domain.model import LUNG_CHECKS
-from fieldray_adapt.networks.architectures import LABELS, convolution, depthwise_convolution
+from fieldray_adapt.networks.architectures import LABELS_CHANNEL_SET, convolution, depthwise_convolution
 from fieldray_adapt.networks.specification import INPUT, Layer, Specification
 
-CHANNELS: Final = (8, 32, 64, 96, 128)
+COMPACT_CHANNELS: Final = (8, 32, 64, 96, 128)
 _CHECK_CHANNELS: Final = (64, 96)
 _BLOCKS: Final = (2, 2, 3, 3)
-MULTIPLE: Final = 32
-"""The input halves five times, so its sides are multiples of this."""
+SIDE_MULTIPLE: Final = 32
+"""The sides of the compact network's input are multiples of this, because they are halved five times."""
 
 
-def compact_unet(*, height: int, width: int, channels: tuple[int, ...] = CHANNELS, masks: int = 1) -> Specification:
-    """The network as a specification; `channels` of its five steps, each half the side of the one before."""
-    if height % MULTIPLE or width % MULTIPLE or len(channels) != len(CHANNELS):
-        raise ValueError(f"the input's sides must be multiples of {MULTIPLE}, and its channels {len(CHANNELS)} numbers")
+def compact_unet(
+    *, height: int, width: int, channels: tuple[int, ...] = COMPACT_CHANNELS, masks: int = 1
+) -> Specification:
+    """Return the specification of the compact U-Net.
+
+    Parameters
+    ----------
+    height, width
+        Sides of the input in pixels, multiples of `SIDE_MULTIPLE`.
+    channels
+        Channels of the five steps, each at half the side of the step before.
+    masks
+        Number of masks: 1 for the visible lung, 2 to add the lung region.
+    """
+    if height % SIDE_MULTIPLE or width % SIDE_MULTIPLE or len(channels) != len(COMPACT_CHANNELS):
+        raise ValueError(
+            f"the input's sides must be multiples of {SIDE_MULTIPLE}, and its channels {len(COMPACT_CHANNELS)} numbers"
+        )
     layers = [convolution("step0", INPUT, "step0", kernel=3, stride=2)]
     counts, last = {"step0": channels[0]}, "step0"
     for step, blocks in enumerate(_BLOCKS, start=1):
         for block in range(1, blocks + 1):
             name = f"step{step}_{block}" if block < blocks else f"step{step}"
-            # What goes up again is added to a step, so that the last block of a step has the step's own channels.
+            # The decoder adds its features to those of the step, so all blocks of a step have equal channels.
             own = f"step{step}"
             layers += _separable(name, last, own, stride=2 if block == 1 else 1)
             last = name
@@ -67,7 +80,7 @@ def compact_unet(*, height: int, width: int, channels: tuple[int, ...] = CHANNEL
 
 
 def _join(step: int, source: str) -> list[Layer]:
-    """Return the decoder layers of a step: they double the rows and columns, and add the encoder's features."""
+    """Return the decoder layers of a step: they double rows and columns, and add the encoder's features."""
     return [
         convolution(f"narrow{step}", source, f"step{step}", activation="none"),
         Layer(name=f"enlarge{step}", kind="upsample", inputs=(f"narrow{step}",), stride=2),
@@ -76,49 +89,52 @@ def _join(step: int, source: str) -> list[Layer]:
 
 
 def _check_head(source: str) -> tuple[list[Layer], dict[str, int]]:
+    """Return the layers of the second head, which scores the checks, and their channel counts."""
     first, second = _CHECK_CHANNELS
     layers = [
         convolution("check_narrow", source, "check_narrow"),
         *_separable("check_step1", "check_narrow", "check_step1", stride=2),
         *_separable("check_step2", "check_step1", "check_step2"),
-        Layer(name="check_maps", kind="conv", inputs=("check_step2",), channels=LABELS),
+        Layer(name="check_maps", kind="conv", inputs=("check_step2",), channels=LABELS_CHANNEL_SET),
         Layer(name="logits", kind="average_all", inputs=("check_maps",)),
         Layer(name="scores", kind="activation", inputs=("logits",), activation="sigmoid"),
     ]
-    counts = {"check_narrow": first, "check_step1": first, "check_step2": second, LABELS: len(LUNG_CHECKS)}
+    counts = {"check_narrow": first, "check_step1": first, "check_step2": second, LABELS_CHANNEL_SET: len(LUNG_CHECKS)}
     return layers, counts
 
 
 def _separable(name: str, source: str, channels: str, *, stride: int = 1) -> list[Layer]:
-    """Return a 3x3 depthwise convolution, then a 1x1 convolution."""
+    """Return a 3x3 depthwise convolution and a 1x1 convolution."""
     return [depthwise_convolution(f"{name}_dw", source, stride=stride), convolution(name, f"{name}_dw", channels)]
 
 
-LEVELS: Final = 4
-MARGIN: Final = 92
-"""Pixels that the valid convolutions take from each side."""
+PUBLISHED_LEVELS: Final = 4
+"""Number of steps down in the published U-Net."""
+PUBLISHED_MARGIN: Final = 92
+"""Pixels that the published U-Net's valid convolutions remove from each side."""
 _LEAST_BOTTOM: Final = 8
 
 
 def mask_side(side: int) -> int:
-    """The mask's side for an input of `side` pixels, for example 388 for 572.
+    """Return the side in pixels of the published U-Net's mask for an input of `side` pixels, such as 388 for 572.
 
-    Raises ValueError where a pool would halve an odd side, naming the nearest sides that are possible.
+    Raises ValueError, which names the nearest possible sides, if a pool would halve an odd side.
     """
     size = side
-    for _ in range(LEVELS):
+    for _ in range(PUBLISHED_LEVELS):
         size -= 4
         if size % 2 or size < _LEAST_BOTTOM:
             near = [fit for fit in range(188, side + 17, 16) if abs(fit - side) < 16]
             raise ValueError(f"an input of {side} pixels does not halve evenly; {near or [188]} would")
         size //= 2
-    return side - 2 * MARGIN
+    return side - 2 * PUBLISHED_MARGIN
 
 
 def published_unet(*, side: int, root_channels: int = 64) -> Any:
-    """A keras.Model from (n, side, side, 1) in 0..1 to the logits (n, mask_side(side), mask_side(side), 1).
+    """Return the published U-Net as a keras.Model.
 
-    `root_channels` other than 64 make a narrower network of the same kind, for quick trials.
+    The model maps (n, side, side, 1) in 0..1 to logits (n, mask_side(side), mask_side(side), 1). `root_channels` other
+    than 64 give a narrower network for quick experiments.
     """
     import keras
     from keras import layers
@@ -126,12 +142,12 @@ def published_unet(*, side: int, root_channels: int = 64) -> Any:
     wanted = mask_side(side)
     image = keras.Input((side, side, 1), name="image")
     value, steps = image, list[Any]()
-    for level in range(LEVELS):
+    for level in range(PUBLISHED_LEVELS):
         value = _twice(value, root_channels * 2**level, f"down{level + 1}")
         steps.append(value)
         value = layers.MaxPooling2D(2, name=f"pool{level + 1}")(value)
-    value = _twice(value, root_channels * 2**LEVELS, "bottom")
-    for level in reversed(range(LEVELS)):
+    value = _twice(value, root_channels * 2**PUBLISHED_LEVELS, "bottom")
+    for level in reversed(range(PUBLISHED_LEVELS)):
         channels, name = root_channels * 2**level, f"up{level + 1}"
         value = layers.UpSampling2D(2, name=f"{name}_enlarge")(value)
         value = layers.Conv2D(channels, 2, padding="same", activation="relu", name=f"{name}_conv0", **_START)(value)
@@ -144,10 +160,11 @@ def published_unet(*, side: int, root_channels: int = 64) -> Any:
     return keras.Model(image, logits, name="published_unet")
 
 
-_START: Final = {"kernel_initializer": "he_normal"}  # section 3: a standard deviation of sqrt(2 / N)
+_START: Final = {"kernel_initializer": "he_normal"}  # section 3 of the paper: a standard deviation of sqrt(2 / N)
 
 
 def _twice(value: Any, channels: int, name: str) -> Any:
+    """Apply two 3x3 convolutions with ReLU."""
     from keras import layers
 
     for number in (1, 2):

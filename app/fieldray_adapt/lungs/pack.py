@@ -1,4 +1,4 @@
-"""The pack of lung fields: manifest, model card and golden vectors, signed."""
+"""The pack step of a lung-field recipe: manifest, model card, golden vectors and signature."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from numpy.typing import NDArray
 from fieldray.domain.model import LUNG_CHECKS, GoldenVectors
 from fieldray.packs.manifest import GoldenTolerance, LungCheck, LungFieldsManifest, LungOutputs
 from fieldray.packs.verified import golden_files
-from fieldray_adapt.data.augmentation import DRAWN, apply
-from fieldray_adapt.files import plain
+from fieldray_adapt.data.check_images import SYNTHETIC_KINDS, reorient
+from fieldray_adapt.files import to_builtins
 from fieldray_adapt.lungs.figures import (
     LungDataFigures,
     LungFigures,
 )
-from fieldray_adapt.lungs.quantise import run_file, specification_of
-from fieldray_adapt.lungs.recipe import LungRecipe, recipe_of
+from fieldray_adapt.lungs.quantise import lung_specification, run_tflite_file
+from fieldray_adapt.lungs.recipe import LungRecipe, lung_recipe_of
 from fieldray_adapt.lungs.report import FIT_HEAD, fit_row
-from fieldray_adapt.networks.quantise import Converted
-from fieldray_adapt.pack.card import card
-from fieldray_adapt.pack.step import evaluated
-from fieldray_adapt.pack.written import GOLDEN_TOLERANCE, phantom, provenance, whole_pack_step, write_whole
-from fieldray_adapt.run import Facts, Run
-from fieldray_adapt.training.steps import converted_file
+from fieldray_adapt.networks.quantise import ConvertedNetwork
+from fieldray_adapt.pack.card import render_card
+from fieldray_adapt.pack.step import read_evaluation
+from fieldray_adapt.pack.written import GOLDEN_TOLERANCE, make_pack_step, provenance, synthetic_chest, write_recipe_pack
+from fieldray_adapt.run import Run, StepFacts
+from fieldray_adapt.training.steps import read_converted_file
 
 
 def lung_card(recipe: LungRecipe, *, data: LungDataFigures, metrics: LungFigures, **made: Any) -> str:
-    """The card's Markdown, of the figures of the data and of the evaluation; `made` goes to `pack.card`."""
+    """Return the model card as Markdown. `made` are further arguments of `pack.card.render_card`."""
     evaluated_only = [source.name for source in recipe.masks if source.evaluate_only]
-    return card(
+    return render_card(
         "lungs_card.md",
         recipe.pack,
         recipe=recipe,
@@ -47,24 +47,24 @@ def lung_card(recipe: LungRecipe, *, data: LungDataFigures, metrics: LungFigures
 _GOLDEN_SEED: Final = 5
 
 
-def pack_step(run: Run) -> Facts:
-    """Write the pack; the signing key is made where the recipe says, if it is not there.
+def pack_step(run: Run) -> StepFacts:
+    """Write the signed pack. The signing key is made at the recipe's path if it is missing.
 
     Raises UsageProblem `step_missing`, PackProblem `pack_older`, StorageProblem.
     """
-    recipe, metrics = recipe_of(run), evaluated(run, LungFigures)
-    thresholds = evaluated(run, dict[str, float], "thresholds.json")
-    file, made_with = converted_file(run, "int8"), _provenance(run)
+    recipe, metrics = lung_recipe_of(run), read_evaluation(run, LungFigures)
+    thresholds = read_evaluation(run, dict[str, float], "thresholds.json")
+    file, made_with = read_converted_file(run, "int8"), _provenance(run)
     golden = _golden(recipe, file)
     card = lung_card(
         recipe,
-        specification=specification_of(recipe),
+        specification=lung_specification(recipe),
         files={"litert": file.data},
         data=run.read("data", "facts.json", LungDataFigures),
         metrics=metrics,
         tools=made_with,
     )
-    return write_whole(
+    return write_recipe_pack(
         recipe,
         LungFieldsManifest,
         {"litert": file.data, "card": card.encode(), **golden_files(golden)},
@@ -73,25 +73,27 @@ def pack_step(run: Run) -> Facts:
         checks=tuple(LungCheck(name=name, threshold=round(thresholds[name], 4)) for name in LUNG_CHECKS),
         mask_threshold=recipe.evaluation.mask_threshold,
         provenance=made_with,
-        metrics=plain(metrics),
+        metrics=to_builtins(metrics),
     )
 
 
 def _provenance(run: Run) -> dict[str, str]:
-    recipe = recipe_of(run)
+    recipe = lung_recipe_of(run)
     learnt = [source.name for source in recipe.masks if not source.evaluate_only]
     return provenance(run, data=[*learnt, *(source.name for source in recipe.chests)])
 
 
-def _golden(recipe: LungRecipe, file: Converted) -> GoldenVectors:
-    """Return golden vectors of synthetic images: chests upright, turned, mirrored and inverted, and an OOD image."""
-    chest: NDArray[np.uint8] = phantom(1, recipe.input)[..., 0]
+def _golden(recipe: LungRecipe, file: ConvertedNetwork) -> GoldenVectors:
+    """Return golden vectors of synthetic images: upright, rotated, mirrored and inverted chests, and a scene of
+    objects.
+    """
+    chest: NDArray[np.uint8] = synthetic_chest(1, recipe.input)[..., 0]
     generator = np.random.default_rng(_GOLDEN_SEED)
-    turned = [apply(chest, turns=turns)[0] for turns in range(3)]
-    changed = [apply(chest, is_inverted=True)[0], apply(chest, is_mirrored=True)[0]]
-    images = [*turned, *changed, DRAWN["scene"](len(chest), generator)]
+    turned = [reorient(chest, turns=turns)[0] for turns in range(3)]
+    changed = [reorient(chest, is_inverted=True)[0], reorient(chest, is_mirrored=True)[0]]
+    images = [*turned, *changed, SYNTHETIC_KINDS["scene"](len(chest), generator)]
     inputs = np.stack(images)
-    return GoldenVectors(inputs=inputs[..., None], scores=run_file(file, inputs)[1], tolerance=GOLDEN_TOLERANCE)
+    return GoldenVectors(inputs=inputs[..., None], scores=run_tflite_file(file, inputs)[1], tolerance=GOLDEN_TOLERANCE)
 
 
-LUNG_PACK: Final = whole_pack_step(pack_step)
+LUNG_PACK_STEP: Final = make_pack_step(pack_step)

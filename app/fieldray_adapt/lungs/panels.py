@@ -1,4 +1,4 @@
-"""Pictures of images with their true mask and the one found."""
+"""Pictures that compare true and predicted masks."""
 
 from __future__ import annotations
 
@@ -22,26 +22,28 @@ _FOUND_COLOUR: Final = (255, 90, 60)
 _PANEL_SIDE: Final = 192
 
 
-def draw_panel(path: Path, images: Iterable[Grey], masks: Iterable[Grey], found: Iterable[NDArray[np.float32]]) -> None:
-    """Write a PNG with a row for each sample: image, true mask, and the share of lung that was predicted."""
+def draw_panel(
+    path: Path, images: Iterable[Grey], masks: Iterable[Grey], predicted: Iterable[NDArray[np.float32]]
+) -> None:
+    """Write a PNG with a row for each image: the image, its true mask, and the predicted share of lung."""
     rows = [
         np.hstack([_sized(image), _sized(mask), _sized((share * 255).astype(np.uint8))])
-        for image, mask, share in zip(images, masks, found, strict=True)
+        for image, mask, share in zip(images, masks, predicted, strict=True)
     ]
-    write_atomically(path, png(np.vstack(rows)))
+    write_atomically(path, png_bytes(np.vstack(rows)))
 
 
-def overlay(image: Grey, truth: NDArray[np.bool_], found: NDArray[np.bool_], *, side: int = 256) -> Grey:
-    """The image with the true outline in green and the one found in red: (side, side, 3) uint8."""
+def draw_overlay(image: Grey, truth: NDArray[np.bool_], predicted: NDArray[np.bool_], *, side: int = 256) -> Grey:
+    """Return an image with the true outline in green and the predicted one in red: (side, side, 3) uint8."""
     drawn = np.repeat(np.asarray(Image.fromarray(image).resize((side, side)))[..., None], 3, axis=2)
-    for mask, colour in ((truth, _TRUTH_COLOUR), (found, _FOUND_COLOUR)):
+    for mask, colour in ((truth, _TRUTH_COLOUR), (predicted, _FOUND_COLOUR)):
         sized = np.asarray(Image.fromarray(mask).resize((side, side), Image.Resampling.NEAREST))
         drawn[sized & ~ndimage.binary_erosion(sized)] = colour
     return drawn
 
 
-def png(pixels: Grey) -> bytes:
-    """A picture (rows, columns) or (rows, columns, 3) uint8 as the bytes of a PNG file."""
+def png_bytes(pixels: Grey) -> bytes:
+    """Return a picture (rows, columns) or (rows, columns, 3) uint8 as a PNG file."""
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "PNG", optimize=True)
     return buffer.getvalue()

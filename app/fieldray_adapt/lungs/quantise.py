@@ -1,4 +1,4 @@
-"""The quantise step of lung fields: the compact network as an int8 and a float file, and the files' output."""
+"""The quantise step of a lung-field recipe, which converts the compact network to an int8 file and a float file."""
 
 from __future__ import annotations
 
@@ -9,43 +9,48 @@ from numpy.typing import NDArray
 
 from fieldray.domain.model import LUNG_CHECKS, InputSpec, OutputRoles
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
-from fieldray_adapt.lungs.dataset import LungData, data_of
+from fieldray_adapt.lungs.dataset import LungData, load_lung_data
 from fieldray_adapt.lungs.networks import compact_unet
-from fieldray_adapt.lungs.recipe import LungRecipe, recipe_of
-from fieldray_adapt.networks.quantise import Converted, equalise, quantise, to_float_file
+from fieldray_adapt.lungs.recipe import LungRecipe, lung_recipe_of
+from fieldray_adapt.networks.quantise import ConvertedNetwork, equalise_channels, quantise, to_float_file
 from fieldray_adapt.networks.specification import Specification, Weights
-from fieldray_adapt.run import Facts, Run, Step
-from fieldray_adapt.training.steps import trained_weights, write_files
+from fieldray_adapt.run import Run, Step, StepFacts
+from fieldray_adapt.training.steps import trained_weights, write_converted_files
 
 _CHECKS_SHARE: Final = 0.5
-"""Share of the calibration images that the checks are trained on: turned ones, and ones that are no chest."""
+"""Share of the calibration images that are drawn for the checks: reoriented and out-of-distribution images."""
 
 
-def specification_of(recipe: LungRecipe) -> Specification:
-    """The compact network that the recipe asks for."""
+def lung_specification(recipe: LungRecipe) -> Specification:
+    """Return the specification of the recipe's compact network."""
     network, wanted = recipe.network, recipe.input
     return compact_unet(height=wanted.height, width=wanted.width, channels=network.channels, masks=network.masks)
 
 
-def quantise_step(run: Run) -> Facts:
-    """Write int8.tflite, float.tflite, and which output of each is what."""
-    return write_files(run, to_files(recipe_of(run), data_of(run), trained_weights(run)))
+def quantise_step(run: Run) -> StepFacts:
+    """Write int8.tflite, float.tflite, and the roles of their outputs."""
+    return write_converted_files(
+        run, convert_lung_network(lung_recipe_of(run), load_lung_data(run), trained_weights(run))
+    )
 
 
-def to_files(recipe: LungRecipe, data: LungData, weights: Weights) -> dict[str, Converted]:
-    """A trained compact network as the files "float" and "int8"."""
-    specification, images = specification_of(recipe), representative(recipe, data)
-    weights = equalise(specification, weights, representative=images)
+def convert_lung_network(recipe: LungRecipe, data: LungData, weights: Weights) -> dict[str, ConvertedNetwork]:
+    """Convert a trained compact network. Returns the files "float" and "int8"."""
+    specification, images = lung_specification(recipe), representative_images(recipe, data)
+    weights = equalise_channels(specification, weights, representative=images)
     return {
         "float": to_float_file(specification, weights),
         "int8": quantise(specification, weights, representative=images),
     }
 
 
-def representative(recipe: LungRecipe, data: LungData) -> NDArray[np.uint8]:
-    """Representative training images for quantisation, (n, side, side, 1): upright, turned and OOD images."""
-    generator, own = np.random.default_rng(recipe.training.seed), data.of("training")
-    checks = data.checks("training", {}, side=recipe.input.height)
+def representative_images(recipe: LungRecipe, data: LungData) -> NDArray[np.uint8]:
+    """Return training images (n, side, side, 1) uint8 that decide the integer ranges.
+
+    Half of them are upright images, half are drawn for the checks.
+    """
+    generator, own = np.random.default_rng(recipe.training.seed), data.part_indices("training")
+    checks = data.check_images("training", {}, side=recipe.input.height)
     drawn = round(recipe.calibration_images * _CHECKS_SHARE) if checks else 0
     images = [data.images[index] for index in generator.permutation(own)[: recipe.calibration_images - drawn]]
     for _ in range(drawn):
@@ -56,10 +61,12 @@ def representative(recipe: LungRecipe, data: LungData) -> NDArray[np.uint8]:
     return stacked
 
 
-def run_file(file: Converted, images: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Run a file on images (n, side, side) uint8. Returns shares (n, rows, columns, masks) and scores of the checks.
+def run_tflite_file(
+    file: ConvertedNetwork, images: NDArray[np.uint8]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Run a network file on images (n, side, side) uint8, by the code that screens, on one thread.
 
-    Uses one thread and the code that screens.
+    Returns masks (n, rows, columns, masks) and scores of the checks (n, checks), both in 0..1.
     """
     spec = InputSpec(height=images.shape[1], width=images.shape[2])
     roles = OutputRoles(scores=file.outputs["scores"], mask=file.outputs["mask"])
@@ -70,7 +77,7 @@ def run_file(file: Converted, images: NDArray[np.uint8]) -> tuple[NDArray[np.flo
     return np.stack(masks), np.stack([answer.scores for answer in found])
 
 
-LUNG_QUANTISE: Final = Step(
+LUNG_QUANTISE_STEP: Final = Step(
     name="quantise",
     perform=quantise_step,
     recipe_keys=("calibration_images",),

@@ -1,4 +1,4 @@
-"""The recipe of lung fields: images with masks, images for the checks, and how the network learns from both."""
+"""The recipe of a lung-field pack: images with masks, images for the checks, and the training."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 from fieldray_adapt.data.augmentation import PairAugmentation
-from fieldray_adapt.lungs.networks import CHANNELS, MULTIPLE, mask_side
+from fieldray_adapt.lungs.networks import COMPACT_CHANNELS, SIDE_MULTIPLE, mask_side
 from fieldray_adapt.recipes.classifier import PackRecipe, PatientSplit
 from fieldray_adapt.recipes.shared import Source, Split
 from fieldray_adapt.recipes.tables import Rules, key, table
@@ -17,7 +17,7 @@ from fieldray_adapt.run import Run
 
 @table
 class MaskSource:
-    """Images with a mask each: white (above 127) is lung."""
+    """Images with a mask each. White mask pixels (above 127) are lung."""
 
     path: Path = key("The CSV file, or the folder of the images for the layout folders.", example="lungs.csv")
     layout: Literal["table", "folders"] = key(
@@ -42,25 +42,27 @@ class MaskSource:
     )
 
     def defaults(self) -> Mapping[str, Any]:
-        """Values for keys that are empty (see `tables.table`)."""
+        """Return values for keys that are empty (see `tables.table`)."""
         return {"name": self.path.stem or "masks"}
 
     def rules(self) -> Rules:
-        """Rules by which the keys must fit each other (see `tables.table`)."""
+        """Return the rules between the keys of the table (see `tables.table`)."""
         is_folders = self.layout == "folders"
         return ((is_folders == (self.masks is not None), "masks", "belongs to the layout folders, which needs it"),)
 
 
 @table
 class LungNetwork:
-    """Which network is trained."""
+    """The network that is trained."""
 
     kind: Literal["compact", "published"] = key(
         "compact: small enough to run before every classifier; published: the U-Net of 2015 with valid convolutions, "
         "which is trained and measured, but makes no pack.",
         default="compact",
     )
-    channels: tuple[int, ...] = key("Of the compact network's five steps.", default=CHANNELS, unit="channels", low=1)
+    channels: tuple[int, ...] = key(
+        "Of the compact network's five steps.", default=COMPACT_CHANNELS, unit="channels", low=1
+    )
     root_channels: int = key("Of the published network's first step.", default=64, unit="channels", low=1)
     region: bool = key(
         "Whether the compact network gives a second mask, learnt from masks that show the region.", default=False
@@ -68,20 +70,20 @@ class LungNetwork:
 
     @property
     def masks(self) -> int:
-        """How many it gives: the visible lung, then the region."""
+        """Number of masks that the network gives: the visible lung, then the lung region if wanted."""
         return 1 + self.region
 
     def rules(self) -> Rules:
-        """Rules by which the keys must fit each other (see `tables.table`)."""
+        """Return the rules between the keys of the table (see `tables.table`)."""
         return (
-            (len(self.channels) == len(CHANNELS), "channels", f"needs {len(CHANNELS)} numbers"),
+            (len(self.channels) == len(COMPACT_CHANNELS), "channels", f"needs {len(COMPACT_CHANNELS)} numbers"),
             (not self.region or self.kind == "compact", "region", "is for the compact network"),
         )
 
 
 @table
-class Stage:
-    """A part of the training at one image size; small images teach the rough shape at a quarter of the cost."""
+class TrainingStage:
+    """A stage of the training at one image size. Small images teach the rough shape at a quarter of the cost."""
 
     side: int = key("Of the images in this stage.", unit="pixels", low=32, high=1024, example=224)
     epochs: int = key("Epochs of `steps_per_epoch` steps.", low=1, example=10)
@@ -90,9 +92,9 @@ class Stage:
 
 @table
 class LungTraining:
-    """How the network is trained: AdamW, stages of growing images, averaged weights."""
+    """How the network is trained: AdamW, stages with growing images, averaged weights."""
 
-    stages: tuple[Stage, ...] = key("One after another; the last has the size of the input.")
+    stages: tuple[TrainingStage, ...] = key("One after another; the last has the size of the input.")
     steps_per_epoch: int = key("Steps between two looks at the validation images.", default=100, low=1)
     masks_per_step: int = key("Images with a mask in a step.", default=8, unit="images", low=1)
     checks_per_step: int = key("Images for the checks in a step.", default=8, unit="images", low=0)
@@ -106,13 +108,13 @@ class LungTraining:
     )
 
     def rules(self) -> Rules:
-        """Rules by which the keys must fit each other (see `tables.table`)."""
+        """Return the rules between the keys of the table (see `tables.table`)."""
         return ((bool(self.stages), "stages", "must be one or more"),)
 
 
 @table
 class LungEvaluation:
-    """What is measured, and how the thresholds of the checks are chosen: on the validation images."""
+    """What is measured, and how thresholds are chosen on the validation images."""
 
     mask_threshold: float = key("From this share on a cell is lung.", default=0.5, above=0, high=0.99)
     keeps: float = key(
@@ -146,11 +148,11 @@ class LungRecipe(PackRecipe):
 
     @property
     def region_sources(self) -> frozenset[str]:
-        """Return the names of the sources whose masks show the lung region."""
+        """The names of the sources whose masks show the lung region."""
         return frozenset(source.name for source in self.masks if source.shows == "region")
 
     def rules(self) -> Rules:
-        """Rules by which the keys must fit each other (see `tables.table`)."""
+        """Return the rules between the keys of the table (see `tables.table`)."""
         spec, side = self.input, self.input.height
         is_whole = spec.fit == "stretch" and not spec.margin and spec.crop == "none"
         return (
@@ -170,18 +172,18 @@ class LungRecipe(PackRecipe):
         )
 
 
-def recipe_of(run: Run) -> LungRecipe:
-    """The recipe of a run that works on lung fields."""
+def lung_recipe_of(run: Run) -> LungRecipe:
+    """Return the recipe of a lung-field run, with its type."""
     return cast("LungRecipe", run.recipe)
 
 
-def _stages(recipe: LungRecipe) -> tuple[Stage, ...]:
+def _stages(recipe: LungRecipe) -> tuple[TrainingStage, ...]:
     return recipe.training.stages
 
 
 def _fits(network: LungNetwork, side: int) -> bool:
     if network.kind == "compact":
-        return side % MULTIPLE == 0
+        return side % SIDE_MULTIPLE == 0
     try:
         return mask_side(side) > 0
     except ValueError:
@@ -189,7 +191,7 @@ def _fits(network: LungNetwork, side: int) -> bool:
 
 
 _WANTED: Final = {
-    "compact": f"must have sides that are multiples of {MULTIPLE}",
+    "compact": f"must have sides that are multiples of {SIDE_MULTIPLE}",
     "published": "must have sides of 188 and steps of 16 above it, for example 572",
 }
 

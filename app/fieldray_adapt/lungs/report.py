@@ -1,4 +1,4 @@
-"""The report of lung fields: how the training went, how the masks fit, and the best, a median and the worst mask."""
+"""The report of a lung-field run: training curves, fit of the masks, and the best, a median and the worst mask."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray_adapt.evaluation.figures import as_text
-from fieldray_adapt.lungs.dataset import LungData, data_of
-from fieldray_adapt.lungs.evaluate import enlarged, mask_for
+from fieldray_adapt.evaluation.figures import figure_text
+from fieldray_adapt.lungs.dataset import LungData, load_lung_data
+from fieldray_adapt.lungs.evaluate import enlarge_mask, select_mask
 from fieldray_adapt.lungs.figures import (
     LungFigures,
     SourceFits,
 )
-from fieldray_adapt.lungs.mask_fit import Fit
+from fieldray_adapt.lungs.mask_fit import MaskFit
 from fieldray_adapt.lungs.masks import read_mask
-from fieldray_adapt.lungs.panels import overlay, png
-from fieldray_adapt.lungs.quantise import run_file
-from fieldray_adapt.lungs.recipe import LungRecipe, recipe_of
-from fieldray_adapt.reports.page import Code, Figure, Part, Section, Table, Text, facts, keep_page
-from fieldray_adapt.run import HISTORY, Facts, Run, Step
-from fieldray_adapt.training.engine import EpochFigures
-from fieldray_adapt.training.steps import converted_file
+from fieldray_adapt.lungs.panels import draw_overlay, png_bytes
+from fieldray_adapt.lungs.quantise import run_tflite_file
+from fieldray_adapt.lungs.recipe import LungRecipe, lung_recipe_of
+from fieldray_adapt.reports.page import Code, Figure, Paragraph, ReportPart, Section, Table, facts_table, write_run_page
+from fieldray_adapt.run import HISTORY_NAME, Run, Step, StepFacts
+from fieldray_adapt.training.loop import EpochFigures
+from fieldray_adapt.training.steps import read_converted_file
 
 _MEASURE_TITLES: Final = {
     "dice": "Dice of the lungs",
@@ -37,17 +37,17 @@ _MEASURE_TITLES: Final = {
 FIT_HEAD: Final = ("source", "images", "patients", *_MEASURE_TITLES.values(), "least Dice")
 
 
-def fit_row(name: str, found: SourceFits) -> list[str]:
-    """A source's row of the table below `FIT_HEAD`."""
+def fit_row(name: str, fits: SourceFits) -> list[str]:
+    """Return a source's row of the table with the head `FIT_HEAD`."""
     digits = {"dice": ".4f", "jaccard": ".4f"}
-    cells = [as_text(getattr(found, key), digits.get(key, ".2f")) for key in _MEASURE_TITLES]
-    return [name, str(found.images), str(found.patients), *cells, f"{found.least_dice:.4f}"]
+    cells = [figure_text(getattr(fits, key), digits.get(key, ".2f")) for key in _MEASURE_TITLES]
+    return [name, str(fits.images), str(fits.patients), *cells, f"{fits.least_dice:.4f}"]
 
 
-def report_step(run: Run) -> Facts:
-    """Write report.html: training curves, fit of the masks, and overlays of the best, median and worst images."""
+def report_step(run: Run) -> StepFacts:
+    """Write report.html: training figures, fit of the masks, and overlays of the best, median and worst masks."""
     metrics = run.read("evaluate", "metrics.json", LungFigures)
-    history, recipe = run.read("train", HISTORY, list[EpochFigures]), recipe_of(run)
+    history, recipe = run.read("train", HISTORY_NAME, list[EpochFigures]), lung_recipe_of(run)
     curves = [[str(row.epoch), str(row.side), f"{row.loss:.4f}", *_seen(row)] for row in history]
     masks = [
         Table(rows=[fit_row(*item) for item in found.items()], head=FIT_HEAD, caption=name)
@@ -57,24 +57,27 @@ def report_step(run: Run) -> Facts:
     sections = [
         Section(title="How well the masks fit", parts=masks),
         Section(title="Best, median and worst", parts=_overlays(run) if "int8" in metrics.masks else []),
-        Section(title="Thresholds", parts=[facts(metrics.thresholds)] if metrics.thresholds else []),
+        Section(title="Thresholds", parts=[facts_table(metrics.thresholds)] if metrics.thresholds else []),
         Section(
             title="Training",
             parts=[Table(rows=curves, head=("epoch", "side", "loss", "validation Dice", "least Dice", "frontal"))],
         ),
         Section(title="Recipe", parts=[Code(run.text or "{}")]),
     ]
-    return keep_page(run, f"Lung fields: {recipe.pack.id} {recipe.pack.version}", sections)
+    return write_run_page(run, f"Lung fields: {recipe.pack.id} {recipe.pack.version}", sections)
 
 
 def _seen(row: EpochFigures) -> list[str]:
     return ["-" if value is None else str(value) for value in (row.dice, row.least_dice, row.frontal)]
 
 
-def _overlays(run: Run) -> list[Part]:
-    """Return the overlays by source, without images that must not be shown."""
-    recipe, data, fits = recipe_of(run), data_of(run), run.read("evaluate", "fits.json", dict[str, Fit])
-    parts: list[Part] = [Text("Green: the true outline; red: the one found.")]
+def _overlays(run: Run) -> list[ReportPart]:
+    """Return overlays of the best, median and worst mask of each source.
+
+    Images are drawn black if the recipe does not allow showing them.
+    """
+    recipe, data, fits = lung_recipe_of(run), load_lung_data(run), run.read("evaluate", "fits.json", dict[str, MaskFit])
+    parts: list[ReportPart] = [Paragraph("Green: the true outline; red: the one found.")]
     for source in sorted({str(data.image_sources[index]) for index in _known(data, fits)}):
         own = [index for index in _known(data, fits) if data.image_sources[index] == source]
         ranked = sorted(own, key=lambda index: fits[str(data.image_paths[index])].dice)
@@ -85,25 +88,25 @@ def _overlays(run: Run) -> list[Part]:
     return parts
 
 
-def _known(data: LungData, fits: Mapping[str, Fit]) -> list[int]:
+def _known(data: LungData, fits: Mapping[str, MaskFit]) -> list[int]:
     return [index for index, path in enumerate(data.image_paths) if str(path) in fits]
 
 
 def _drawn(run: Run, recipe: LungRecipe, data: LungData, index: int) -> NDArray[np.uint8]:
     truth = read_mask(Path(str(data.mask_paths[index])))
-    shares, _ = run_file(converted_file(run, "int8"), data.images[index : index + 1])
-    found = enlarged(mask_for(recipe, data, index, shares[0]), truth.shape, recipe.evaluation.mask_threshold)
+    shares, _ = run_tflite_file(read_converted_file(run, "int8"), data.images[index : index + 1])
+    found = enlarge_mask(select_mask(recipe, data, index, shares[0]), truth.shape, recipe.evaluation.mask_threshold)
     image = data.images[index] if recipe.evaluation.shows_images else np.zeros_like(data.images[index])
-    return overlay(image, truth, found)
+    return draw_overlay(image, truth, found)
 
 
 def _embedded(pixels: NDArray[np.uint8]) -> str:
     rows, columns = pixels.shape[:2]
-    data = base64.b64encode(png(pixels)).decode()
+    data = base64.b64encode(png_bytes(pixels)).decode()
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {columns} {rows}" width="{columns}">'
         f'<image width="{columns}" height="{rows}" href="data:image/png;base64,{data}"/></svg>'
     )
 
 
-LUNG_REPORT: Final = Step(name="report", perform=report_step, recipe_keys=("evaluation",))
+LUNG_REPORT_STEP: Final = Step(name="report", perform=report_step, recipe_keys=("evaluation",))

@@ -1,26 +1,24 @@
-"""The networks of the toolchain, as specifications, and the weights that they start from.
+"""The network architectures for training as specifications, and initial weights from a pack.
 
-Layers carry the names Keras gives them in `keras.applications`, where it has the network. Parameters as published, that
-is with three channels and 1000 labels, without what batch normalisation notes:
+Layers have the names of `keras.applications`, if the network exists there. Parameters as published, with three input
+channels and 1000 labels, without the statistics of batch normalisation:
 
 - ResNet50 V1 and ResNet-34: He et al. 2016, arXiv:1512.03385; ResNet-34 has 21,797,672.
 - MobileNet v1: Howard et al. 2017, arXiv:1704.04861.
 - VGG-16: Simonyan and Zisserman 2015, arXiv:1409.1556; 138,357,544. Its dense layers are convolutions over the whole
-  image, as the paper tests it (section 3.2); `vgg16_dense` has them, for the small input of the MNIST study.
+  image, as the paper tests it (section 3.2). `vgg16_dense` has dense layers, for the small images of the MNIST study.
 - SqueezeNet 1.0: Iandola et al. 2016, arXiv:1602.07360, table 1; 1,248,424.
-- GoogLeNet: Szegedy et al. 2015, arXiv:1409.4842, table 1; 6,998,552. Without auxiliary heads and without local
-  response normalisation, which learns nothing.
+- GoogLeNet: Szegedy et al. 2015, arXiv:1409.4842, table 1; 6,998,552. It has no auxiliary heads and no local response
+  normalisation, which has no parameters.
 
-All but `vgg16_dense` end in the class-map head: a 1x1 convolution to one map per label, the mean of each map is the
-label's logit. So a map is the classifier's evidence, and the head has as many parameters as a dense layer on the means.
-Every whole-map mean is an average pool: the Edge TPU maps that for any number of channels.
+All networks but `vgg16_dense` end in a class-map head: a 1x1 convolution to one map for each label, whose mean is the
+label's logit. So a map shows the evidence for its label. The head has as many parameters as a dense layer. The mean
+is an average pool, which the Edge TPU supports for any number of channels.
 
-Weights to start from: those of a pack.
-
-A pack holds a network written for use: each convolution has its batch normalisation folded in. Training needs the two
-apart. The convolution's output over some images gives each channel's mean and variance; gamma and beta then cancel what
-they do, so that the network starts with the file's answers and trains like any other. The last layers, which were
-trained for other labels, are left out.
+A pack holds a network whose batch normalisation is folded into the convolutions. For training the two are separated
+again. The output of a convolution on some images gives mean and variance of each channel, and gamma and beta are chosen
+to cancel them. The network then has the outputs of the pack and can be trained. The last layers are left out, because
+they belong to the pack's labels.
 """
 
 from __future__ import annotations
@@ -40,20 +38,21 @@ from fieldray.reasons import reason
 from fieldray_adapt.networks.specification import (
     INPUT,
     Activation,
-    Kind,
     Layer,
+    LayerKind,
     Specification,
     Weights,
     initial_weights,
 )
 from fieldray_adapt.training.keras_engine import build_network, set_weights
 
-LABELS: Final = "labels"
+LABELS_CHANNEL_SET: Final = "labels"
+"""The channel set with a channel for each label."""
 _RESNET_BLOCKS: Final = (3, 4, 6, 3)
 _VGG_BLOCKS: Final = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 _VGG_DENSE: Final = 4096
 _SQUEEZES: Final = (16, 16, 32, 32, 48, 48, 64, 64)  # of the fire modules 2 to 9
-# Outputs of an inception module: 1x1; 1x1 before 3x3, 3x3; 1x1 before 5x5, 5x5; 1x1 after the pool.
+# Channels of the convolutions of an inception module: 1x1; 1x1 before 3x3, 3x3; 1x1 before 5x5, 5x5; 1x1 after pool.
 _INCEPTIONS: Final[Mapping[str, tuple[int, int, int, int, int, int]]] = {
     "3a": (64, 96, 128, 16, 32, 32),
     "3b": (128, 128, 192, 32, 96, 64),
@@ -73,14 +72,18 @@ _MOBILENET_BLOCKS: Final = (
 
 
 def resnet50(*, blocks: tuple[int, ...] = _RESNET_BLOCKS, last_stride: int = 2, **head: int) -> Specification:
-    """ResNet50 V1; channel sets "conv1", one per stage sum, two inside each block. See `_resnet`."""
+    """Return ResNet50 V1 (see `_resnet`).
+
+    Its channel sets are "conv1", one for the sums of each stage, and two inside each block.
+    """
     return _resnet("resnet50", blocks, last_stride, kernels=(1, 3, 1), **head)
 
 
 def resnet34(*, blocks: tuple[int, ...] = _RESNET_BLOCKS, last_stride: int = 2, **head: int) -> Specification:
-    """ResNet-34, shortcuts by projection where the shape changes; channel sets one per stage sum, one in each block.
+    """Return ResNet-34 with projection shortcuts (see `_resnet`).
 
-    The first stage adds to what the first convolution gives, so that has its channel set. See `_resnet`.
+    Its channel sets are one for the sums of each stage, and one inside each block. The first convolution has the
+    channel set of the first stage, because its output is added there.
     """
     return _resnet("resnet34", blocks, last_stride, kernels=(3, 3), **head)
 
@@ -93,17 +96,17 @@ def _resnet(
     kernels: tuple[int, ...],
     **head: int,
 ) -> Specification:
-    """A residual network.
+    """Return a residual network.
 
     Parameters
     ----------
     blocks
-        Per stage. Three stages end at a sixteenth of the side instead of a thirty-second: their class maps have four
-        times as many cells. Fewer blocks make a shorter network of the same kind, for quick trials.
+        Number of blocks in each stage. Four stages reduce the side to a thirty-second, three to a sixteenth, with four
+        times as many cells in the class maps. Fewer blocks give a shorter network for quick experiments.
     last_stride
-        Of the last stage's first block; 1 leaves the class maps as fine as the stage before.
+        Stride of the last stage's first block. 1 keeps the class maps as fine as the stage before.
     kernels
-        Of a block's convolutions. Where there are three, the last one widens its output to four times the others'.
+        Kernel sides of a block's convolutions. With three convolutions, the last one has four times the channels.
     """
     is_deep = len(kernels) == 3
     stem = "conv1" if is_deep else "conv2"
@@ -125,7 +128,7 @@ def _resnet(
 
 
 def mobilenet(**head: int) -> Specification:
-    """MobileNet v1; a depthwise layer keeps the channel set it reads."""
+    """Return MobileNet v1. A depthwise layer has the channel set of its input."""
     made = _Layers()
     made.layers.append(convolution("conv1", INPUT, "conv1", kernel=3, stride=2, activation="relu6"))
     made.channels["conv1"], last = 32, "conv1"
@@ -146,14 +149,17 @@ def vgg16_dense(
     dense_units: int = _VGG_DENSE,
     dropout: float = 0.5,
 ) -> Specification:
-    """VGG-16 with its dense head. Pools round up, so 28 x 28 ends as 1 x 1; no batch normalisation, as published."""
+    """Return VGG-16 with dense layers and a softmax, and without batch normalisation.
+
+    Pools round up, so that 28 x 28 pixels end as 1 x 1.
+    """
     made = _Layers()
     last = made.add("flatten", "flatten", _vgg_blocks(made))
     for name in ("fc1", "fc2"):
         made.channels[name] = dense_units
         last = made.add(name, "dense", last, channels=name, activation="relu")
         last = made.add(f"{name}_dropout", "dropout", last, rate=dropout)
-    made.add("logits", "dense", last, channels=LABELS)
+    made.add("logits", "dense", last, channels=LABELS_CHANNEL_SET)
     made.add("scores", "activation", "logits", activation="softmax")
     return Specification(
         name="vgg16",
@@ -161,13 +167,13 @@ def vgg16_dense(
         width=width,
         input_channels=input_channels,
         layers=tuple(made.layers),
-        channels={**made.channels, LABELS: labels},
+        channels={**made.channels, LABELS_CHANNEL_SET: labels},
         outputs={"logits": "logits", "scores": "scores"},
     )
 
 
 def vgg16(**head: int) -> Specification:
-    """VGG-16 for images of any size: fc1 is a 7x7 convolution, fc2 and the head are 1x1 ones."""
+    """Return VGG-16 for images of any size: fc1 is a 7x7 convolution, fc2 and the head are 1x1 convolutions."""
     made = _Layers()
     last = _vgg_blocks(made)
     for name, kernel in (("fc1", 7), ("fc2", 1)):
@@ -176,7 +182,9 @@ def vgg16(**head: int) -> Specification:
 
 
 def squeezenet(**head: int) -> Specification:
-    """SqueezeNet 1.0; the published network rectifies its class maps, which would leave no logit below 0."""
+    """Return SqueezeNet 1.0. The published network has a ReLU after its class maps, which would leave no negative
+    logits.
+    """
     made = _Layers()
     last = made.pool("pool1", made.conv("conv1", INPUT, 96, kernel=7, stride=2))
     for number, squeeze in enumerate(_SQUEEZES, start=2):
@@ -190,7 +198,7 @@ def squeezenet(**head: int) -> Specification:
 
 
 def googlenet(**head: int) -> Specification:
-    """GoogLeNet without auxiliary heads."""
+    """Return GoogLeNet without auxiliary heads."""
     made = _Layers()
     last = made.pool("pool1", made.conv("conv1", INPUT, 64, kernel=7, stride=2))
     last = made.conv("conv2", made.conv("conv2_reduce", last, 64), 192, kernel=3)
@@ -217,16 +225,17 @@ NETWORKS: Final[Mapping[str, Callable[..., Specification]]] = {
     "squeezenet": squeezenet,
     "googlenet": googlenet,
 }
+"""Functions that return the specification of a network, by the recipe's key `network.kind`."""
 
 
 class _Layers:
-    """The layers of a network, one after another; each that is added gives its name, to be read."""
+    """Collects the layers of a network. Each method adds a layer and returns its name, as the input of the next one."""
 
     def __init__(self) -> None:
         self.layers: list[Layer] = []
         self.channels: dict[str, int] = {}
 
-    def add(self, name: str, kind: Kind, *inputs: str, **more: Any) -> str:
+    def add(self, name: str, kind: LayerKind, *inputs: str, **more: Any) -> str:
         """Add a layer of any kind. Returns its name."""
         self.layers.append(Layer(name=name, kind=kind, inputs=inputs, **more))
         return name
@@ -243,8 +252,8 @@ class _Layers:
     def with_class_maps(
         self, name: str, source: str, *, height: int, width: int, labels: int, input_channels: int = 1
     ) -> Specification:
-        """Return the network, with the class-map head on the output of `source`."""
-        self.add("class_maps", "conv", source, channels=LABELS)
+        """Return the finished network, with a class-map head on the layer `source`."""
+        self.add("class_maps", "conv", source, channels=LABELS_CHANNEL_SET)
         self.add("logits", "average_all", "class_maps")
         self.add("scores", "activation", "logits", activation="sigmoid")
         self.add("features", "average_all", source)
@@ -254,7 +263,7 @@ class _Layers:
             width=width,
             input_channels=input_channels,
             layers=tuple(self.layers),
-            channels={**self.channels, LABELS: labels},
+            channels={**self.channels, LABELS_CHANNEL_SET: labels},
             outputs={name: name for name in ("logits", "scores", "class_maps", "features")},
         )
 
@@ -271,7 +280,7 @@ def _vgg_blocks(made: _Layers) -> str:
 def convolution(
     name: str, source: str, channels: str, *, kernel: int = 1, stride: int = 1, activation: Activation = "relu"
 ) -> Layer:
-    """A convolution with batch normalisation."""
+    """Return a convolution layer with batch normalisation."""
     return Layer(
         name=name,
         kind="conv",
@@ -300,7 +309,10 @@ def depthwise_convolution(name: str, source: str, *, stride: int, activation: Ac
 def _residual(
     name: str, source: str, stage: str, *, kernels: tuple[int, ...], stride: int, is_projected: bool
 ) -> list[Layer]:
-    """Convolutions, the first with the stride (as in V1), added to the shortcut, which may be projected."""
+    """Return the layers of a residual block. The first convolution has the stride, as in V1.
+
+    The shortcut is a 1x1 convolution if `is_projected`.
+    """
     layers = [convolution(f"{name}_0", source, stage, stride=stride, activation="none")] if is_projected else []
     shortcut, last = f"{name}_0" if is_projected else source, source
     for number, kernel in enumerate(kernels, start=1):
@@ -312,20 +324,21 @@ def _residual(
     return [*layers, Layer(name=f"{name}_out", kind="add", inputs=(shortcut, last), activation="relu")]
 
 
-Folded = Mapping[str, tuple[NDArray[np.float32], NDArray[np.float32]]]
+FoldedKernels = Mapping[str, tuple[NDArray[np.float32], NDArray[np.float32]]]
+"""Kernel (height, width, in, out) and bias (out,) with folded batch normalisation, by layer."""
 
 
-def unfold_batchnorm(specification: Specification, folded: Folded, images: NDArray[np.uint8]) -> Weights:
-    """Convert folded kernels to the weights of layers with batch normalisation.
+def unfold_batchnorm(specification: Specification, folded: FoldedKernels, images: NDArray[np.uint8]) -> Weights:
+    """Convert folded kernels to the weights of convolutions with batch normalisation.
 
     Parameters
     ----------
     specification
-        The network to start; its height and width may differ from those of the images.
+        The network to start. Its height and width may differ from those of the images.
     folded
-        By layer: kernel (height, width, in, out) and bias (out,).
+        Kernel (height, width, in, out) and bias (out,), by layer.
     images
-        (n, height, width, channels), a few dozen, for the normalisation statistics.
+        (n, height, width, channels) uint8, a few dozen, for the statistics of the normalisations.
 
     Raises
     ------
@@ -368,20 +381,22 @@ def _normalised_outputs(
 _INT8: Final = 9
 
 
-def pack_weights(folder: Path, specification: Specification) -> Weights:
-    """Start weights for a network: those of the convolutions that it shares with a pack's network.
+def weights_from_pack(folder: Path, specification: Specification) -> Weights:
+    """Return initial weights of a network: those of the convolutions that it shares with a pack's network.
 
-    The batch normalisation statistics of each channel come from the pack's golden images.
+    The statistics of batch normalisation come from the pack's golden images.
 
     Parameters
     ----------
+    folder
+        The folder of the pack.
     specification
         The network to start. Its input size and labels may differ from the pack's, and its last stages may be missing.
 
     Raises
     ------
     UsageProblem
-        `weights_unfit` where the pack has no golden images or another network.
+        `weights_unfit` if the pack has no golden images or another network.
     PackProblem
     """
     folded, images = _read_pack(folder, specification)
@@ -390,18 +405,18 @@ def pack_weights(folder: Path, specification: Specification) -> Weights:
     return unfold_batchnorm(specification, folded, images)
 
 
-def pack_channels(folder: Path, specification: Specification) -> dict[str, int]:
-    """The number of channels in a pack of each hidden channel set of a network. Raises as `pack_weights`."""
+def channels_from_pack(folder: Path, specification: Specification) -> dict[str, int]:
+    """Return the number of channels that each hidden channel set has in a pack. Raises as `weights_from_pack`."""
     folded, _ = _read_pack(folder, specification)
     return {specification.layer(name).channels: len(bias) for name, (_, bias) in folded.items()}
 
 
-def _read_pack(folder: Path, specification: Specification) -> tuple[Folded, NDArray[np.uint8] | None]:
-    """Kernel and bias of each convolution below the head by the name it has here, and the pack's golden images."""
+def _read_pack(folder: Path, specification: Specification) -> tuple[FoldedKernels, NDArray[np.uint8] | None]:
+    """Return the folded convolutions of a pack without the head, by layer of `specification`, and the golden images."""
     pack = read_pack(folder)
     require_classifier(pack.manifest.description)
     layers = [layer for layer in specification.layers if layer.kind == "conv" and layer.batch_norm]
-    operators = list(convolutions(pack.model.files["litert"]))[:-1]  # the last one is the head, for other labels
+    operators = list(read_convolutions(pack.model.files["litert"]))[:-1]  # the last convolution is the head
     pairs = list(zip(layers, operators, strict=False))
     if not layers or len(pairs) < len(layers) or any(layer.name not in name for layer, (name, _, _) in pairs):
         raise UsageProblem(reason("weights_unfit", path=folder))
@@ -409,8 +424,11 @@ def _read_pack(folder: Path, specification: Specification) -> tuple[Folded, NDAr
     return folded, None if pack.model.golden is None else pack.model.golden.inputs
 
 
-def convolutions(data: bytes) -> Iterator[tuple[str, NDArray[np.float32], NDArray[np.float32]]]:
-    """Name of the output, kernel (height, width, in, out) and bias (out,) of each convolution, in the file's order."""
+def read_convolutions(data: bytes) -> Iterator[tuple[str, NDArray[np.float32], NDArray[np.float32]]]:
+    """Yield the convolutions of a TensorFlow Lite file in order.
+
+    Each has the name of the output, the kernel (height, width, in, out) and the bias (out,).
+    """
     model = schema.ModelT.InitFromPackedBuf(data, 0)
     graph = model.subgraphs[0]
     for operator in graph.operators:
@@ -421,7 +439,7 @@ def convolutions(data: bytes) -> Iterator[tuple[str, NDArray[np.float32], NDArra
 
 
 def _numbers(model: Any, tensor: Any) -> NDArray[np.float32]:
-    """A constant of the file as float32; scales run along its first axis."""
+    """Return a constant tensor of the file as float32. Its quantisation scales run along the first axis."""
     raw = np.asarray(model.buffers[tensor.buffer].data, np.uint8).tobytes()
     whole = np.frombuffer(raw, np.int8 if tensor.type == _INT8 else np.int32).reshape(tensor.shape)
     scale = np.asarray(tensor.quantization.scale, np.float32).reshape(-1, *[1] * (whole.ndim - 1))

@@ -1,11 +1,11 @@
-"""The Edge TPU: forecast where the int8 file's operators run, and compile it where `edgetpu_compiler` is installed.
+"""The Edge TPU: forecast of where operators run, and compilation by `edgetpu_compiler`.
 
-The compiler is a program for x86-64 Linux only. A pack without a compiled file is a complete pack for the CPU.
+The compiler exists for x86-64 Linux only. A pack without a compiled file works on the CPU.
 
-For an ordinary int8 file the placement is a forecast by the documented rules (coral.ai, "TensorFlow models on the Edge
-TPU", supported operations): the compiler makes one subgraph, and all that depends on an operator left on the CPU stays
-there too. Bytes on the chip are forecast from the raw weights, and the time by a formula fitted to Coral's published
-models: an estimate. For a compiled file the bytes are read from the file and are exact.
+For an int8 file the placement is a forecast by the documented rules (coral.ai, "TensorFlow models on the Edge TPU",
+supported operations). The compiler makes one subgraph; all operators that depend on one left on the CPU stay there too.
+Memory on the chip is forecast from the size of the weights, and time by a formula fitted to Coral's published models.
+For a compiled file the memory is read from the file and exact.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.inference.coral import OPERATOR, read_package
 from fieldray.reasons import reason
 from fieldray_adapt.files import write_atomically
-from fieldray_adapt.run import Facts, Run, Step
-from fieldray_adapt.training.steps import converted_file
+from fieldray_adapt.run import Run, Step, StepFacts
+from fieldray_adapt.training.steps import read_converted_file
 
 MIB: Final = 2**20
 _BUDGET_BYTES: Final = int(6.5 * MIB)
-"""Bytes of the chip's 8 MiB that are left for weights beside activations: the low end of the 6.5 to 6.9 MiB seen."""
+"""Bytes of the chip's 8 MiB for weights: the lower end of the 6.5 to 6.9 MiB that were observed."""
 _OVERHEAD: Final = 1.17
-"""Compiled weights are 4 to 17 % above the raw ones: the cautious end."""
+"""Size of compiled weights divided by the size of the raw ones: the upper end of the observed 1.04 to 1.17."""
 
 _MAPPED: Final = (
     "ADD AVERAGE_POOL_2D CONCATENATION CONV_2D DEPTHWISE_CONV_2D EXPAND_DIMS FULLY_CONNECTED L2_NORMALIZATION LOGISTIC "
@@ -48,7 +48,7 @@ _LARGEST_SOFTMAX: Final = 16_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """One operator of the file; `cpu_reason` is empty if it runs on the Edge TPU."""
+    """An operator of a file. `cpu_reason` says why it stays on the CPU; "" if it runs on the Edge TPU."""
 
     name: str
     cpu_reason: str = ""
@@ -57,22 +57,22 @@ class Operator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """The report.
+    """Where the operators of a file run.
 
     Attributes
     ----------
     compiled
-        True: bytes are exact, read from a compiled file; False: a forecast.
+        Whether the values were read from a compiled file. If not, they are a forecast.
     subgraphs
-        Parts that run on the Edge TPU: 0 or 1 by the forecast.
+        Number of subgraphs on the Edge TPU; a forecast is 0 or 1.
     weight_bytes
-        Raw weights and biases of the mapped operators (0 for a compiled file).
-    cached_bytes
-        Weights kept on the chip; streamed_bytes go over USB for every image.
+        Size of the weights and biases of the operators on the Edge TPU; 0 for a compiled file.
+    cached_bytes, streamed_bytes
+        Weights kept on the chip, and weights sent over USB for every image.
     estimate_ms
-        Per image on USB 3, an estimate; None where nothing is mapped, or the file is compiled.
+        Estimated milliseconds per image on USB 3; None without operators on the Edge TPU, and for a compiled file.
     least_runtime
-        Smallest Edge TPU runtime version a compiled file needs.
+        Lowest Edge TPU runtime version for a compiled file; None for a forecast.
     """
 
     compiled: bool
@@ -85,26 +85,27 @@ class Placement:
     least_runtime: int | None = None
 
     @property
-    def mapped(self) -> int:
-        """Number of operators on the Edge TPU (for a compiled file: of its custom operators)."""
+    def mapped_count(self) -> int:
+        """Number of operators on the Edge TPU. In a compiled file they are one operator for each subgraph."""
         return sum(not row.cpu_reason for row in self.operators)
 
     @property
     def left_on_cpu(self) -> Mapping[str, int]:
-        """The number of operators that stay on the CPU, by "NAME: reason"."""
+        """Number of operators on the CPU, by "NAME: reason"."""
         return Counter(f"{row.name}: {row.cpu_reason}" for row in self.operators if row.cpu_reason)
 
 
 def estimate_ms(*, streamed_bytes: int, multiply_adds: int) -> float:
-    """Milliseconds per image on an Edge TPU at USB 3: 2.17 + 2.26 a MiB streamed + 0.77 a billion multiply-adds.
+    """Return the estimated milliseconds per image on an Edge TPU at USB 3.
 
-    Fits 9 of 11 models published by Coral within 9 %; DenseNet and Inception-ResNet are far off. An estimate.
+    The formula is 2.17 + 2.26 per MiB streamed + 0.77 per billion multiply-adds. It fits 9 of 11 models published by
+    Coral within 9 %. DenseNet and Inception-ResNet differ by much more.
     """
     return 2.17 + 2.26 * streamed_bytes / MIB + 0.77 * multiply_adds / 1e9
 
 
-def placement_of(data: bytes) -> Placement:
-    """The report of a file's bytes. Raises UsageProblem (not_a_tflite) if they are not a TensorFlow Lite file."""
+def read_placement(data: bytes) -> Placement:
+    """Return the placement of a TensorFlow Lite file. Raises UsageProblem (not_a_tflite) for other bytes."""
     try:
         if data[4:8] != b"TFL3":
             raise ValueError("no TFL3 mark")
@@ -118,7 +119,7 @@ def placement_of(data: bytes) -> Placement:
 
 
 class _File:
-    """The first graph of a file, read by the schema that comes with LiteRT."""
+    """The first graph of a TensorFlow Lite file, read by the schema that comes with LiteRT."""
 
     def __init__(self, model: Any) -> None:
         self._model, self.graph = model, model.subgraphs[0]
@@ -126,10 +127,11 @@ class _File:
         self._types = {value: name for name, value in vars(schema.TensorType).items() if isinstance(value, int)}
 
     def forecast(self) -> Placement:
-        """The placement by the compiler's rules.
+        """Return the placement by the compiler's rules.
 
-        An operator maps to the Edge TPU if the rules allow it, and if none of its inputs comes from an operator that
-        stays on the CPU after the part on the Edge TPU has begun."""
+        An operator runs on the Edge TPU if the rules allow it, and if none of its inputs comes from an operator that
+        stays on the CPU after the part on the Edge TPU has begun.
+        """
         operators: list[Operator] = []
         origin: dict[int, str] = {}
         weights: dict[int, int] = {}
@@ -148,7 +150,7 @@ class _File:
         return _forecast(tuple(operators), weight_bytes=sum(weights.values()))
 
     def compiled(self) -> Placement:
-        """Return the exact placement, from the blob of each Edge TPU operator."""
+        """Return the exact placement, read from the compiled operators."""
         packages = [read_package(bytes(row.customOptions)) for row in self.graph.operators if self.is_custom(row)]
         operators = (
             Operator(name=self._name(row), cpu_reason="" if self.is_custom(row) else "left on the CPU by the compiler")
@@ -166,7 +168,7 @@ class _File:
         )
 
     def is_custom(self, row: Any) -> bool:
-        """Return whether edgetpu_compiler made the operator."""
+        """Return whether an operator was made by edgetpu_compiler."""
         return bool(self._model.operatorCodes[row.opcodeIndex].customCode == OPERATOR)
 
     def _name(self, row: Any) -> str:
@@ -195,7 +197,7 @@ class _File:
         return 0 if data is None else len(data)
 
     def _constants(self, row: Any) -> dict[int, int]:
-        """Return the bytes of an operator's constant buffers, by buffer: a shared buffer counts once."""
+        """Return the sizes of an operator's constants, by buffer index: a shared buffer counts once."""
         tensors = [self.graph.tensors[index] for index in row.inputs if index >= 0]
         return {int(tensor.buffer): self._data(tensor) for tensor in tensors if self._data(tensor)}
 
@@ -211,7 +213,7 @@ class _File:
 
 
 def _limit(name: str, row: Any, shape: list[int]) -> str:
-    """Return the rule for its kind that an operator breaks, given its first input's shape; "" for none."""
+    """Return the rule for its kind that an operator breaks; "" for none. `shape` is the shape of its first input."""
     options, sides = row.builtinOptions, [side for side in shape if side > 1]
     limits: dict[str, tuple[bool, str]] = {
         "CONCATENATION": (len(row.inputs) != 2, "joins more than two inputs"),
@@ -248,11 +250,12 @@ def _shape(tensor: Any) -> list[int]:
     return [] if tensor.shape is None else [int(side) for side in tensor.shape]
 
 
-def describe(placement: Placement) -> str:
-    """The report as lines of text for a person."""
+def describe_placement(placement: Placement) -> str:
+    """Return a placement as lines of text for a person."""
     kind = "Compiled for the Edge TPU (exact)" if placement.compiled else "Forecast for the Edge TPU (not compiled)"
     lines = [
-        f"{kind}: {placement.mapped} of {len(placement.operators)} operators mapped, {placement.subgraphs} subgraph(s)",
+        f"{kind}: {placement.mapped_count} of {len(placement.operators)} operators mapped, "
+        f"{placement.subgraphs} subgraph(s)",
         f"Weights kept on the chip {placement.cached_bytes / MIB:.2f} MiB, "
         f"sent over USB for every image {placement.streamed_bytes / MIB:.2f} MiB",
     ]
@@ -264,25 +267,25 @@ def describe(placement: Placement) -> str:
     return "\n".join(lines)
 
 
-PROGRAM: Final = "edgetpu_compiler"
+COMPILER_PROGRAM: Final = "edgetpu_compiler"
 _LEAST_RUNTIME: Final = 13
-"""Smallest runtime version of the clinics' Edge TPUs."""
+"""Edge TPU runtime version for which files are compiled: the lowest version in clinics."""
 _TIMEOUT_S: Final = 600
 
 
 def find_compiler() -> Path:
-    """Raises EnvironmentProblem (no_compiler) saying what is missing."""
-    found = shutil.which(PROGRAM)
+    """Return the path of edgetpu_compiler. Raises EnvironmentProblem (no_compiler)."""
+    found = shutil.which(COMPILER_PROGRAM)
     if found is None:
         raise EnvironmentProblem(reason("no_compiler"))
     return Path(found)
 
 
 def compile_for_edgetpu(data: bytes, *, compiler: Path) -> tuple[bytes, Placement]:
-    """Compile an int8 file. Returns the compiled file, and the placement read from it.
+    """Compile an int8 file. Returns the compiled file and its placement.
 
-    Raises EnvironmentProblem (no_compiler, compiler_failed), UsageProblem (compiled_partly: some of it stays on the CPU
-    or in several subgraphs, which the whole method is there to avoid).
+    Raises EnvironmentProblem (no_compiler, compiler_failed), UsageProblem (compiled_partly) if operators stay on the
+    CPU or the file has several subgraphs: the network would then be slow.
     """
     with tempfile.TemporaryDirectory(prefix="fieldray-") as folder:
         source = Path(folder) / "model.tflite"
@@ -293,8 +296,8 @@ def compile_for_edgetpu(data: bytes, *, compiler: Path) -> tuple[bytes, Placemen
         if not made.is_file():
             raise EnvironmentProblem(reason("compiler_failed", detail=_last_line(text)))
         compiled = made.read_bytes()
-    found = placement_of(compiled)
-    mapped, subgraphs = (found.mapped, found.subgraphs) if found.compiled else (0, 0)
+    found = read_placement(compiled)
+    mapped, subgraphs = (found.mapped_count, found.subgraphs) if found.compiled else (0, 0)
     if mapped < len(found.operators) or subgraphs != 1:
         raise UsageProblem(reason("compiled_partly", subgraphs=subgraphs, operators=len(found.operators) - mapped))
     return compiled, found
@@ -319,14 +322,14 @@ def _last_line(text: str) -> str:
     return lines[-1] if lines else "it said nothing"
 
 
-def placement_step(run: Run) -> Facts:
-    """Report where the int8 file's operators would run. Writes placement.json and placement.txt."""
-    placement = placement_of(converted_file(run, "int8").data)
+def placement_step(run: Run) -> StepFacts:
+    """Write the placement of the int8 file to placement.json and placement.txt."""
+    placement = read_placement(read_converted_file(run, "int8").data)
     run.write("placement", "placement.json", asdict(placement) | {"left_on_cpu": dict(placement.left_on_cpu)})
-    write_atomically(run.folder("placement") / "placement.txt", (describe(placement) + "\n").encode())
+    write_atomically(run.folder("placement") / "placement.txt", (describe_placement(placement) + "\n").encode())
     return {
         "operators": len(placement.operators),
-        "mapped": placement.mapped,
+        "mapped": placement.mapped_count,
         "subgraphs": placement.subgraphs,
         "cached_mib": round(placement.cached_bytes / MIB, 2),
         "streamed_mib": round(placement.streamed_bytes / MIB, 2),
@@ -334,4 +337,4 @@ def placement_step(run: Run) -> Facts:
     }
 
 
-PLACEMENT: Final = Step(name="placement", perform=placement_step, recipe_keys=())
+PLACEMENT_STEP: Final = Step(name="placement", perform=placement_step, recipe_keys=())

@@ -1,18 +1,18 @@
-"""From trained weights to TensorFlow Lite files, full int8 (uint8 in and out) and float, and their answers to images.
+"""Conversion of a network to TensorFlow Lite files: full int8 (uint8 input and output) and float.
 
-A network is converted as one function whose variables are constants: the converter would leave them as variables, and
-a saved model of the same network takes five times as long and gives the same answers. The representative images decide
-the ranges of the integers: they come from training images only.
+The network is converted as one function with constants in place of variables. The converter would otherwise keep the
+variables. A saved model gives equal results and takes five times as long. The ranges of the integers come from training
+images only.
 
 Three steps keep the int8 network close to the float network:
 
-- `equalise`: an int8 tensor has one scale for all its channels, set by the largest, so a channel far below it keeps
-  only a few of the 255 levels. Rectified layers pass a factor on: a channel is multiplied where it is computed and
-  divided where it is used, and the network computes the same [1]_, section 4.1. Channels that are added share a factor.
-- `correct_rounding`: a convolution that takes differences of large values changes its mean by the sum of the rounding
-  errors times the mean input. Both are known, so the bias compensates [1]_, section 4.2.
-- `refit_head`: quantisation noise adds up over the stages, partly in one direction. The head is linear and comes last:
-  ridge regression of the float logits on the int8 features, towards the head there was. It needs no labels.
+- `equalise_channels`: an int8 tensor has one scale for all channels, set by the largest. A channel far below it uses
+  only a few of the 255 levels. ReLU passes a positive factor on, so each channel is multiplied by a factor where it is
+  computed, and divided by it where it is used [1]_, section 4.1. Channels that are added share a factor.
+- `correct_rounding`: rounding a kernel shifts the mean output of a channel by the sum of the rounding errors times the
+  mean input. Both are known, so the bias compensates the shift [1]_, section 4.2.
+- `refit_head`: quantisation noise adds up over the layers, partly in one direction. The linear head is fitted again by
+  ridge regression, so that it gives the float logits from the int8 features. No labels are needed.
 
 References
 ----------
@@ -38,15 +38,25 @@ from fieldray_adapt.training.keras_engine import build_network, layer_reader, se
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Answers:
-    """Raw scores (n, labels) in 0..1, pooled features (n, f), class maps (n, labels, rows, columns) as logits."""
+class NetworkOutputs:
+    """The outputs of a network file for n images.
+
+    Attributes
+    ----------
+    scores
+        (n, labels) in 0..1, before calibration.
+    features
+        (n, f), pooled.
+    class_maps
+        (n, labels, rows, columns) logits.
+    """
 
     scores: NDArray[np.float64]
     features: NDArray[np.float32]
     class_maps: NDArray[np.float32]
 
 
-def answer(
+def run_network(
     file: bytes,
     images: NDArray[np.uint8],
     *,
@@ -54,15 +64,15 @@ def answer(
     outputs: OutputRoles,
     labels: int,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
-) -> Answers:
-    """Run every image (n, height, width, channels) uint8 on one thread. Raises BackendProblem."""
+) -> NetworkOutputs:
+    """Run a network file on images (n, height, width, channels) uint8, on one thread. Raises BackendProblem."""
     network = Network(file, NetworkSpec(input=spec, outputs=outputs, labels=labels), runtime=load_runtime(), threads=1)
     found = []
     for index, image in enumerate(images):
         found.append(network.run(image))
         progress(index + 1, len(images))
     none = np.zeros(0, np.float32)
-    return Answers(
+    return NetworkOutputs(
         scores=np.stack([one.scores for one in found]).astype(np.float64),
         features=np.stack([none if one.features is None else one.features for one in found]),
         class_maps=np.stack([none if one.class_maps is None else one.class_maps for one in found]),
@@ -73,20 +83,21 @@ _LARGEST_FACTOR: Final = 16.0
 _TINY: Final = 1e-6
 _BATCH: Final = 16
 
-Factors = dict[str, NDArray[np.float32]]
+ChannelFactors = dict[str, NDArray[np.float32]]
+"""An array (channels,) for each channel set, or for each layer."""
 
 
-def equalise(
+def equalise_channels(
     specification: Specification, weights: Mapping[str, NDArray[np.float32]], *, representative: NDArray[np.uint8]
 ) -> Weights:
-    """Return equivalent weights whose channels have similar ranges.
+    """Return weights whose channels have similar ranges, and whose network has equal outputs.
 
-    Channel sets written by layers that are neither rectified nor linear are unchanged, and so are the labels.
+    Channel sets of layers with other activations than ReLU or none are unchanged, and so are the labels.
 
     Parameters
     ----------
     representative
-        (n, height, width, channels) training images, which give the ranges.
+        (n, height, width, channels) uint8 training images, which give the ranges.
     """
     factors = {
         name: np.clip(1 / share, 1, _LARGEST_FACTOR).astype(np.float32)
@@ -96,27 +107,28 @@ def equalise(
 
 
 def scale_channels(
-    specification: Specification, weights: Mapping[str, NDArray[np.float32]], factors: Factors
+    specification: Specification, weights: Mapping[str, NDArray[np.float32]], factors: ChannelFactors
 ) -> Weights:
-    """Multiply each channel of the named sets where it is computed, and divide it where it is used."""
+    """Multiply the channels of some sets by factors where they are computed, and divide them where they are used."""
     scaled = Weights()
     for key, axes in weight_axes(specification).items():
         name, _, part = key.rpartition("/")
         array = np.array(weights[key], np.float32)
         for position, axis in enumerate(axes):
-            if not factors.keys().isdisjoint(axis.parts):
+            if not factors.keys().isdisjoint(axis.channel_sets):
                 power = _power(part, is_read=position == len(axes) - 2, layer=specification.layer(name))
                 shape = [-1 if dim == position else 1 for dim in range(array.ndim)]
-                own = [factors.get(one, np.ones(specification.channels[one], np.float32)) for one in axis.parts]
+                own = [factors.get(one, np.ones(specification.channels[one], np.float32)) for one in axis.channel_sets]
                 array *= np.tile(np.concatenate(own), axis.repeats).reshape(shape) ** power
         scaled[key] = array
     return scaled
 
 
 def _power(part: str, *, is_read: bool, layer: Layer) -> int:
-    """Whether an axis of this part is multiplied by the factors of its set (1), divided (-1) or left alone (0).
+    """Return the power of the channel factors by which an axis of a weight is multiplied: 1, -1 or 0.
 
-    Where a normalisation follows, it is the normalisation that makes the channel.
+    `is_read` marks the axis of the input channels. With batch normalisation, the normalisation makes the output
+    channels.
     """
     if part == "kernel":
         return -1 if is_read else int(not layer.batch_norm)
@@ -125,10 +137,13 @@ def _power(part: str, *, is_read: bool, layer: Layer) -> int:
 
 def _shares(
     specification: Specification, weights: Mapping[str, NDArray[np.float32]], images: NDArray[np.uint8]
-) -> Factors:
-    """Return by channel set each channel's range as a share of its tensor's, in the tensor with the largest share."""
+) -> ChannelFactors:
+    """Return the range of each channel as a share of the largest range in its tensor, by channel set.
+
+    A set that several tensors have gets the largest share.
+    """
     sets = channel_sets(specification)
-    shares: Factors = {}
+    shares: ChannelFactors = {}
     for name, ranges in _ranges(specification, weights, images, names=_levelled(specification)).items():
         share = np.maximum(ranges / max(float(ranges.max()), _TINY), _TINY)
         shares[sets[name]] = np.maximum(shares.get(sets[name], np.float32(0)), share)
@@ -136,7 +151,7 @@ def _shares(
 
 
 def _levelled(specification: Specification) -> list[str]:
-    """Return the layers whose output ranges are equalised."""
+    """Return the names of the layers whose output channels are equalised."""
     sets = channel_sets(specification)
     kept = {specification.label_set} | {
         sets[layer.name] for layer in specification.layers if layer.activation not in ("none", "relu")
@@ -154,12 +169,12 @@ def _ranges(
     images: NDArray[np.uint8],
     *,
     names: list[str],
-) -> Factors:
-    """By layer: the largest absolute value of each channel of its output."""
+) -> ChannelFactors:
+    """Return the largest absolute value of each output channel, by layer."""
     if not names:
         return {}
     read = layer_reader(specification, weights, names)
-    found: Factors = {}
+    found: ChannelFactors = {}
     for start in range(0, len(images), _BATCH):
         for name, value in read(images[start : start + _BATCH].astype(np.float32) / np.float32(255)).items():
             largest = np.abs(value).reshape(-1, value.shape[-1]).max(0)
@@ -173,12 +188,14 @@ _LARGEST: Final = 127
 def correct_rounding(
     specification: Specification, weights: Mapping[str, NDArray[np.float32]], *, representative: NDArray[np.uint8]
 ) -> Weights:
-    """Weights whose convolutions keep their mean output once they are int8 with a scale for each output channel.
+    """Return weights whose int8 convolutions have the mean outputs of the float ones.
+
+    The int8 kernels have a scale for each output channel.
 
     Parameters
     ----------
     representative
-        (n, height, width, channels) training images; borders, where padding counts, are neglected.
+        (n, height, width, channels) uint8 training images. Pixels at the border, where padding counts, are neglected.
     """
     layers = [layer for layer in specification.layers if layer.kind in ("conv", "depthwise")]
     means = _input_means(specification, weights, layers, representative)
@@ -195,7 +212,7 @@ def _input_means(
     layers: list[Layer],
     images: NDArray[np.uint8],
 ) -> dict[str, NDArray[np.float32]]:
-    """Return the mean of each input channel of the layers, by the name of the input layer."""
+    """Return the mean of each input channel of some layers, by the name of the layer that gives the input."""
     names = sorted({layer.inputs[0] for layer in layers} - {INPUT})
     read = layer_reader(specification, weights, names)
     sums: dict[str, NDArray[np.float32]] = {}
@@ -209,7 +226,7 @@ def _input_means(
 def _mean_shift(
     layer: Layer, weights: Mapping[str, NDArray[np.float32]], means: NDArray[np.float32], epsilon: float
 ) -> NDArray[np.float32]:
-    """Return the shift of each output channel's mean when the folded kernel is rounded."""
+    """Return the shift of each output channel's mean by rounding the kernel to int8."""
     kernel = weights[f"{layer.name}/kernel"]
     if layer.kind == "depthwise":
         kernel = kernel[..., 0]
@@ -225,21 +242,26 @@ def _mean_shift(
 
 
 PENALTY_SHARE: Final = 0.3
+"""Penalty of the ridge regression for each image."""
 _KERNEL: Final = "class_maps/kernel"
 _BIAS: Final = "class_maps/bias"
 
 
-def refit_head(weights: Mapping[str, NDArray[np.float32]], *, whole: Answers, integer: Answers) -> Weights:
-    """The weights with a head (1, 1, features, labels) that gives the float logits from the int8 features.
+def refit_head(
+    weights: Mapping[str, NDArray[np.float32]], *, float_outputs: NetworkOutputs, int8_outputs: NetworkOutputs
+) -> Weights:
+    """Return the weights with a new head, which gives the float logits from the int8 features.
+
+    The head's kernel is (1, 1, features, labels).
 
     Parameters
     ----------
-    whole, integer
-        Answers of the float and the int8 file to the same training images.
+    float_outputs, int8_outputs
+        Outputs of the float file and of the int8 file for one set of training images.
     """
     kernel = weights[_KERNEL].reshape(-1, weights[_KERNEL].shape[-1]).astype(np.float64)
-    features = integer.features.astype(np.float64)
-    missing = whole.class_maps.mean(axis=(2, 3), dtype=np.float64) - features @ kernel
+    features = int8_outputs.features.astype(np.float64)
+    missing = float_outputs.class_maps.mean(axis=(2, 3), dtype=np.float64) - features @ kernel
     fitted = Ridge(alpha=PENALTY_SHARE * len(features), solver="cholesky").fit(features, missing)
     change, bias = fitted.coef_.reshape(-1, len(features[0])).T, np.atleast_1d(fitted.intercept_)
     refitted = Weights({name: np.array(array) for name, array in weights.items()})
@@ -248,18 +270,19 @@ def refit_head(weights: Mapping[str, NDArray[np.float32]], *, whole: Answers, in
     return refitted
 
 
-OUTPUTS: Final = ("scores", "class_maps", "features", "mask")
+OUTPUT_ROLES: Final = ("scores", "class_maps", "features", "mask")
+"""Roles that the output of a network file may have."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Converted:
-    """A TensorFlow Lite file and the indices of its outputs by role."""
+class ConvertedNetwork:
+    """A TensorFlow Lite file, and the index of its output for each role."""
 
     data: bytes
     outputs: Mapping[str, int]
 
     def roles(self, specification: Specification) -> OutputRoles:
-        """The output roles in the form of the manifest."""
+        """Return the outputs as the manifest of a pack has them."""
         activation = specification.layer(specification.outputs["scores"]).activation
         if activation not in ("sigmoid", "softmax"):
             raise ValueError(f"the scores need a sigmoid or softmax, not {activation}")
@@ -271,18 +294,18 @@ def quantise(
     weights: Mapping[str, NDArray[np.float32]],
     *,
     representative: NDArray[np.uint8],
-) -> Converted:
-    """Convert a network to a full int8 file: weights and every tensor int8, image and outputs uint8.
+) -> ConvertedNetwork:
+    """Convert a network to a full int8 file, with uint8 images and outputs.
 
     Parameters
     ----------
     representative
-        (n, height, width, channels) training images as the network sees them, 100 to 300 are enough.
+        (n, height, width, channels) uint8 training images; 100 to 300 are enough.
 
     Raises
     ------
     ValueError
-        Without images or if the converter cannot express the network in integers.
+        Without images, or if the converter cannot convert the network to integers.
     """
     if not len(representative):
         raise ValueError("quantising needs representative images")
@@ -297,8 +320,8 @@ def quantise(
     return _convert(specification, correct_rounding(specification, weights, representative=representative), configure)
 
 
-def to_float_file(specification: Specification, weights: Mapping[str, NDArray[np.float32]]) -> Converted:
-    """Convert a network to a float32 file, for comparison. Its image is float32 in 0..1."""
+def to_float_file(specification: Specification, weights: Mapping[str, NDArray[np.float32]]) -> ConvertedNetwork:
+    """Convert a network to a float32 file, for comparison. Its input is float32 in 0..1."""
     return _convert(specification, weights, None)
 
 
@@ -311,14 +334,14 @@ def _convert(
     specification: Specification,
     weights: Mapping[str, NDArray[np.float32]],
     configure: Callable[[Any, Any], None] | None,
-) -> Converted:
+) -> ConvertedNetwork:
     import keras
     import tensorflow
     from ai_edge_litert.interpreter import Interpreter
     from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
     keras.config.set_dtype_policy("float32")
-    names = [name for name in OUTPUTS if name in specification.outputs]
+    names = [name for name in OUTPUT_ROLES if name in specification.outputs]
     model = build_network(specification, outputs=names)
     set_weights(model, weights)
     shape = (1, specification.height, specification.width, specification.input_channels)
@@ -330,9 +353,10 @@ def _convert(
     if configure is not None:
         configure(converter, tensorflow)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Statistics for quantized inputs")  # the representative images give them
+        # The converter asks for statistics of the inputs, which the representative images replace.
+        warnings.filterwarnings("ignore", "Statistics for quantized inputs")
         data: bytes = converter.convert()
-    # The converter may reorder the outputs, and keeps the names of the function's tensors.
+    # The converter may reorder the outputs. Their tensor names stay, by which they are found.
     order = [row["name"] for row in Interpreter(model_content=data).get_output_details()]
     tensors = zip(names, constant.outputs, strict=True)
-    return Converted(data, {name: order.index(tensor.op.name) for name, tensor in tensors})
+    return ConvertedNetwork(data, {name: order.index(tensor.op.name) for name, tensor in tensors})

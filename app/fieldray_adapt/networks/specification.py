@@ -1,9 +1,9 @@
-"""A network as data: its layers, how many channels each set of channels has, and its weights as plain arrays.
+"""A network as data: its layers, the number of channels in each channel set, and its weights as arrays.
 
-Layers whose outputs are added share one *channel set*, so a residual stage has one count. To prune is to choose the
-channels of each set to keep, ask for the smaller specification and slice the weights (`keep_channels`): no surgery on a
-framework's graph. Where outputs are joined, their sets follow each other, and whoever reads them runs over them all.
-Spatial padding is "same" everywhere; arrays are (height, width, channels). Weights are known by name ("layer/part").
+Layers whose outputs are added share a *channel set*, so a residual stage has one number of channels. Pruning chooses
+the channels of each set to keep, and slices the weights (`keep_channels`), without changing a framework's graph. After
+a concatenation, the channel sets follow one another. Spatial padding is "same". Arrays are (height, width, channels).
+Weights are named "layer/part".
 """
 
 from __future__ import annotations
@@ -18,16 +18,19 @@ from typing import Any, Final, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray_adapt.files import arrays_in, reading, save_arrays, write_atomically
+from fieldray_adapt.files import open_arrays, reporting_damage, save_arrays, write_atomically
 
-Kind = Literal[
+LayerKind = Literal[
     "conv", "depthwise", "dense", "max_pool", "average_all", "add", "concat", "upsample", "flatten", "activation",
     "dropout",
 ]  # fmt: skip
+"""The operation of a layer."""
 Activation = Literal["none", "relu", "relu6", "sigmoid", "softmax"]
 Shape = tuple[int, ...]
+"""The sizes of an array."""
 
 INPUT: Final = "image"
+"""The name of the network's input."""
 _MULTIPLE: Final = 8
 _JOINED: Final = "+"
 _WEIGHTED: Final = frozenset({"conv", "depthwise", "dense"})
@@ -35,22 +38,22 @@ _WEIGHTED: Final = frozenset({"conv", "depthwise", "dense"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One step: the operation, then batch normalisation if asked for, then the activation.
+    """A layer: an operation, then batch normalisation if wanted, then an activation.
 
     Attributes
     ----------
     channels
-        The channel set of the output of a conv or dense layer; all others keep their input's set.
+        The channel set of the output, for conv and dense layers. All other layers have the set of their input.
     kernel
-        Side of a conv's or max_pool's window, in pixels.
+        Side of the window in pixels, for conv and max_pool.
     stride
-        Step of a window; by how much an upsample enlarges, bilinearly.
+        Step of the window; for upsample the factor of enlargement (bilinear).
     rate
-        Share of values a dropout drops while training.
+        Share of values that a dropout sets to 0 in training.
     """
 
     name: str
-    kind: Kind
+    kind: LayerKind
     inputs: tuple[str, ...]
     channels: str = ""
     kernel: int = 1
@@ -60,7 +63,7 @@ class Layer:
     rate: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind) or self.activation not in get_args(Activation):
+        if self.kind not in get_args(LayerKind) or self.activation not in get_args(Activation):
             raise ValueError(f"layer {self.name}: unknown kind {self.kind} or activation {self.activation}")
         if bool(self.channels) != (self.kind in ("conv", "dense")):
             raise ValueError(f"layer {self.name}: a channel set belongs to conv and dense layers")
@@ -70,41 +73,51 @@ class Layer:
 
     @property
     def has_weights(self) -> bool:
-        """True for conv, depthwise and dense layers."""
+        """Whether the layer is a conv, depthwise or dense layer."""
         return self.kind in _WEIGHTED
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis of a weight array: the channel set it runs over ("" for none), laid out `repeats` times in a row."""
+    """An axis of a weight array.
+
+    Attributes
+    ----------
+    channels
+        The channel set of the axis; "" for none. After a concatenation several sets, joined by "+".
+    repeats
+        How often the channels are repeated along the axis, as after a flatten.
+    """
 
     channels: str
     repeats: int = 1
 
     @property
-    def parts(self) -> tuple[str, ...]:
-        """The channel sets of the axis in order: several after a concat, none if the axis runs over no set."""
+    def channel_sets(self) -> tuple[str, ...]:
+        """The channel sets along the axis, in order."""
         return tuple(self.channels.split(_JOINED)) if self.channels else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Specification:
-    """Layers in an order in which each comes after its inputs; the first inputs are named `INPUT`.
+    """A network: layers, numbers of channels, and outputs.
 
     Attributes
     ----------
+    layers
+        Each layer comes after its inputs. The network's input is named `INPUT`.
     channels
-        Number of channels of each channel set, each at least 1.
+        The number of channels of each channel set, 1 or more.
     outputs
-        Layer by role: "logits" (for training), "scores", for class-map networks "class_maps", "features", for
-        lung fields "mask_logits" and "mask"; of an encoder "features" alone, a plane for each.
+        The layer for each role: "logits" (for training) and "scores"; "class_maps" and "features"; for lung fields
+        "mask_logits" and "mask". An encoder has "features" alone, a map for each.
     epsilon
-        Of the batch normalisations.
+        Added to the variance in batch normalisation.
 
     Raises
     ------
     ValueError
-        At birth if layers and channel sets do not fit together.
+        If layers and channel sets do not fit together.
     """
 
     name: str
@@ -120,27 +133,27 @@ class Specification:
         used = {layer.channels for layer in self.layers if layer.channels}
         if used != set(self.channels) or min(self.channels.values()) < 1:
             raise ValueError(f"{self.name}: channel sets and layers differ, or a set is empty")
-        shapes(self)
+        layer_shapes(self)
         if not ({"logits", "scores"} <= set(self.outputs) or set(self.outputs) == {"features"}):
             raise ValueError(f"{self.name}: needs the outputs logits and scores, or features alone")
 
     def layer(self, name: str) -> Layer:
-        """The layer of that name; KeyError if there is none."""
+        """Return the layer with a name. Raises KeyError if there is none."""
         for layer in self.layers:
             if layer.name == name:
                 return layer
         raise KeyError(name)
 
     def count(self, axis: Axis) -> int:
-        """The total number of channels of an axis' sets."""
-        return sum(self.channels[name] for name in axis.parts)
+        """Return the number of channels along an axis."""
+        return sum(self.channels[name] for name in axis.channel_sets)
 
     def with_channels(self, channels: Mapping[str, int]) -> Specification:
-        """The network with other counts for the named channel sets."""
+        """Return the network with other numbers of channels for the named sets."""
         return replace(self, channels={**self.channels, **channels})
 
     def scaled(self, width: float) -> Specification:
-        """All hidden channel sets times `width`, rounded to a multiple of 8; the set of the labels stays."""
+        """Return the network with all hidden channel counts multiplied by `width`, rounded to multiples of 8."""
         return self.with_channels(
             {
                 name: max(_MULTIPLE, round(count * width / _MULTIPLE) * _MULTIPLE)
@@ -151,26 +164,27 @@ class Specification:
 
     @property
     def label_set(self) -> str:
-        """The channel set of the labels; of an encoder, that of its features."""
+        """The channel set of the labels; for an encoder, of its features."""
         return channel_sets(self)[self.outputs.get("logits", self.outputs.get("features", ""))]
 
     def to_json(self) -> str:
-        """Return the specification as a stable JSON text."""
+        """Return the specification as JSON text. Equal specifications give equal texts."""
         return json.dumps(asdict(self), indent=1)
 
 
 def specification_from_json(text: str) -> Specification:
-    """The inverse of `Specification.to_json`. Raises ValueError or TypeError for something else."""
+    """Parse the text of `Specification.to_json`. Raises ValueError or TypeError for other texts."""
     fields = json.loads(text)
     layers = tuple(Layer(**{**row, "inputs": tuple(row["inputs"])}) for row in fields.pop("layers"))
     return Specification(**fields, layers=layers)
 
 
 def channel_sets(specification: Specification) -> dict[str, str]:
-    """The channel set of each layer's output; "" for the input; of a concat those of its inputs, as an `Axis` has them.
+    """Return the channel set of each layer's output, by layer; "" for the network's input.
 
-    Raises ValueError if an add mixes two sets, or a concat joins the input. What the input is added to has as many
-    channels: the upper part of a network may begin within a stage.
+    After a concatenation the sets are joined by "+" (see `Axis`). An addition to the network's input is possible with
+    equal numbers of channels. Raises ValueError if an addition mixes two sets, or a concatenation includes the
+    network's input.
     """
     found = {INPUT: ""}
     for layer in specification.layers:
@@ -187,14 +201,14 @@ def channel_sets(specification: Specification) -> dict[str, str]:
     return found
 
 
-def shapes(specification: Specification) -> dict[str, Shape]:
-    """Output shape of each layer: (height, width, channels), or (n,) once flattened or averaged."""
+def layer_shapes(specification: Specification) -> dict[str, Shape]:
+    """Return the output shape of each layer: (height, width, channels), or (n,) once flattened or averaged."""
     sets = channel_sets(specification)
     found: dict[str, Shape] = {INPUT: (specification.height, specification.width, specification.input_channels)}
     for layer in specification.layers:
         shape = found[layer.inputs[0]]
         own = Axis(sets[layer.name])
-        count = specification.count(own) if own.parts else specification.input_channels
+        count = specification.count(own) if own.channel_sets else specification.input_channels
         if layer.kind in ("conv", "depthwise", "max_pool"):
             found[layer.name] = (math.ceil(shape[0] / layer.stride), math.ceil(shape[1] / layer.stride), count)
         elif layer.kind == "upsample":
@@ -209,12 +223,12 @@ def shapes(specification: Specification) -> dict[str, Shape]:
 
 
 def weight_axes(specification: Specification) -> dict[str, tuple[Axis, ...]]:
-    """The axes of each weight array, by its name "layer/part".
+    """Return the axes of each weight array, by its name "layer/part".
 
-    Parts: kernel (kernel, kernel, in, out) of a conv, (kernel, kernel, in, 1) of a depthwise, (in, out) of a dense
-    layer; bias (out,) or, where the layer is normalised, gamma, beta, mean, variance (out,).
+    Parts are kernel and, with batch normalisation, gamma, beta, mean and variance (out,), else bias (out,). A kernel is
+    (kernel, kernel, in, out) for conv, (kernel, kernel, in, 1) for depthwise, and (in, out) for dense layers.
     """
-    sets, sizes, axes = channel_sets(specification), shapes(specification), dict[str, tuple[Axis, ...]]()
+    sets, sizes, axes = channel_sets(specification), layer_shapes(specification), dict[str, tuple[Axis, ...]]()
     none = Axis("")
     for layer in specification.layers:
         if not layer.has_weights:
@@ -231,7 +245,7 @@ def weight_axes(specification: Specification) -> dict[str, tuple[Axis, ...]]:
 
 
 def weight_shapes(specification: Specification) -> dict[str, Shape]:
-    """Shape of each weight array, named as in `weight_axes`."""
+    """Return the shape of each weight array, by its name "layer/part"."""
     return {key: _weight_shape(specification, key, axes) for key, axes in weight_axes(specification).items()}
 
 
@@ -244,14 +258,14 @@ def _weight_shape(specification: Specification, key: str, axes: tuple[Axis, ...]
     )
 
 
-def parameters(specification: Specification) -> int:
-    """Number of weights, with what batch normalisation keeps."""
+def parameter_count(specification: Specification) -> int:
+    """Return the number of parameters, the statistics of batch normalisation included."""
     return sum(math.prod(shape) for shape in weight_shapes(specification).values())
 
 
-def multiply_adds(specification: Specification) -> int:
-    """Multiply-adds of one image through the conv, depthwise and dense layers."""
-    sizes, weights = shapes(specification), weight_shapes(specification)
+def multiply_add_count(specification: Specification) -> int:
+    """Return the number of multiply-adds for one image, in conv, depthwise and dense layers."""
+    sizes, weights = layer_shapes(specification), weight_shapes(specification)
     total = 0
     for layer in specification.layers:
         if layer.has_weights:
@@ -261,13 +275,14 @@ def multiply_adds(specification: Specification) -> int:
 
 
 Weights = dict[str, NDArray[np.float32]]
+"""Weight arrays by their name "layer/part"."""
 
 
 def initial_weights(specification: Specification, *, seed: int) -> Weights:
     """Return He-normal kernels (arXiv:1502.01852) and zero biases.
 
-    The last normalisation of a residual branch starts at 0.5. The kernels of a label layer that gives logits are
-    multiplied by 0.01, so that training begins undecided.
+    The last normalisation of a residual branch starts with gamma 0.5. The kernel of the logits is multiplied by 0.01,
+    so that all scores begin near 0.5.
     """
     generator, weights = np.random.default_rng(seed), Weights()
     axes = weight_axes(specification)
@@ -288,9 +303,16 @@ def initial_weights(specification: Specification, *, seed: int) -> Weights:
 def keep_channels(
     specification: Specification, weights: Mapping[str, NDArray[np.float32]], *, keep: Mapping[str, NDArray[Any]]
 ) -> tuple[Specification, Weights]:
-    """The smaller network that has only the channels `keep` (indices by channel set), and its weights.
+    """Return the smaller network with some of the channels, and its weights.
 
-    Sets not named stay whole. Removing a label is keeping the others of the label set.
+    Channel sets that `keep` does not name stay whole. A label is removed by keeping the other channels of the label
+    set.
+
+    Parameters
+    ----------
+    keep
+        Indices of the channels to keep, by channel set.
+
     Raises ValueError for indices that are empty, repeated or out of range.
     """
     chosen = {name: _checked(name, indices, specification.channels[name]) for name, indices in keep.items()}
@@ -299,7 +321,7 @@ def keep_channels(
     for key, axes in weight_axes(specification).items():
         array = weights[key]
         for position, axis in enumerate(axes):
-            if not chosen.keys().isdisjoint(axis.parts):
+            if not chosen.keys().isdisjoint(axis.channel_sets):
                 array = np.take(array, _along(axis, chosen, specification), axis=position)
         sliced[key] = np.ascontiguousarray(array)
     return smaller, sliced
@@ -314,7 +336,7 @@ def _checked(name: str, indices: NDArray[Any], count: int) -> NDArray[np.int64]:
 
 def _along(axis: Axis, chosen: Mapping[str, NDArray[np.int64]], specification: Specification) -> NDArray[np.int64]:
     kept, start = list[NDArray[np.int64]](), 0
-    for name in axis.parts:
+    for name in axis.channel_sets:
         count = specification.channels[name]
         kept.append(start + chosen.get(name, np.arange(count)))
         start += count
@@ -322,7 +344,7 @@ def _along(axis: Axis, chosen: Mapping[str, NDArray[np.int64]], specification: S
 
 
 def copy_matching(source: Mapping[str, NDArray[np.float32]], target: Weights) -> int:
-    """Copy the arrays of `source` whose name and shape occur in `target` (changed in place); returns how many."""
+    """Copy arrays from `source` to `target` if name and shape are equal. Returns their number."""
     matching = [key for key, array in source.items() if key in target and target[key].shape == array.shape]
     for key in matching:
         target[key] = np.array(source[key], np.float32)
@@ -330,24 +352,29 @@ def copy_matching(source: Mapping[str, NDArray[np.float32]], target: Weights) ->
 
 
 def save_weights(path: Path, weights: Mapping[str, NDArray[Any]]) -> None:
-    """Write an .npz beside and rename it. Raises StorageProblem if it cannot be written."""
+    """Write weights as an .npz file, whole or not at all. Raises StorageProblem."""
     save_arrays(path, weights)
 
 
 def load_weights(path: Path) -> Weights:
-    """Read what `save_weights` wrote, as float32. Raises OSError, StorageProblem (run_file_damaged)."""
-    with arrays_in(path) as arrays:
+    """Read weights from an .npz file, as float32. Raises OSError, StorageProblem (run_file_damaged)."""
+    with open_arrays(path) as arrays:
         return {key: np.asarray(arrays[key], np.float32) for key in arrays}
 
 
-def save_network(path: Path, text: Path, specification: Specification, weights: Mapping[str, NDArray[Any]]) -> None:
-    """Keep a network as weights (.npz), which are written last, and specification (.json). Raises StorageProblem."""
-    write_atomically(text, specification.to_json().encode())
-    save_weights(path, weights)
+def save_network(
+    weights_path: Path, specification_path: Path, specification: Specification, weights: Mapping[str, NDArray[Any]]
+) -> None:
+    """Write the weights (.npz) and the specification (.json) of a network. Raises StorageProblem.
+
+    The weights are written last: if they exist, the network is complete.
+    """
+    write_atomically(specification_path, specification.to_json().encode())
+    save_weights(weights_path, weights)
 
 
-def load_network(path: Path, text: Path) -> tuple[Specification, Weights]:
-    """Read what `save_network` wrote. Raises OSError, StorageProblem (run_file_damaged)."""
-    with reading(text):
-        specification = specification_from_json(text.read_text(encoding="utf-8"))
-    return specification, load_weights(path)
+def load_network(weights_path: Path, specification_path: Path) -> tuple[Specification, Weights]:
+    """Read a network that `save_network` wrote. Raises OSError, StorageProblem (run_file_damaged)."""
+    with reporting_damage(specification_path):
+        specification = specification_from_json(specification_path.read_text(encoding="utf-8"))
+    return specification, load_weights(weights_path)

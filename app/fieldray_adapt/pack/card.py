@@ -1,7 +1,7 @@
-"""The model card: purpose of a pack, training data, measured figures, and warnings about the figures.
+"""The model card of a pack: purpose, training data, measured figures, and warnings about the figures.
 
-A card is one Markdown file with a part for each language of `templates`, English first. A part is a template for the
-kind of pack, filled with its facts; `card.md` is common to all cards.
+A card is one Markdown file with a part for each language, English first. Each part is a filled template for the kind of
+pack. The template `card.md` is common to all kinds.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from fieldray.translation import SOURCE, Translator
 from fieldray_adapt.evaluation.figures import (
     ClassifierFigures,
     CrossFigures,
+    GroupedFigures,
     GroupFigures,
-    Groups,
     LabelFigures,
-    as_text,
+    figure_text,
 )
-from fieldray_adapt.networks.edgetpu import describe, placement_of
-from fieldray_adapt.networks.specification import Specification, multiply_adds, parameters
+from fieldray_adapt.networks.edgetpu import describe_placement, read_placement
+from fieldray_adapt.networks.specification import Specification, multiply_add_count, parameter_count
 from fieldray_adapt.prune.tasks import PrunedNetwork
-from fieldray_adapt.recipes.classifier import NO_WEIGHTS, PackTexts, Recipe
-from fieldray_adapt.training.steps import whole_network
+from fieldray_adapt.recipes.classifier import NO_WEIGHTS, ClassifierRecipe, PackTexts
+from fieldray_adapt.training.steps import full_width_network
 
 _CLOSE: Final = 0.05
 _SHORTCUT_AUC: Final = 0.65
-_FEW: Final = 100  # test images of the rarer kind: Wilson's interval of nine in ten is wider than +/- 6 points
+_FEW: Final = 100  # test images of the rarer class: Wilson's interval of 90 % is then wider than +/- 6 points
 _MANY_REFUSED: Final = 0.05
-# Where a part speaks of the Edge TPU; one of before it did, which is English, should before its data.
+# The section on the Edge TPU; in a card without one (early cards, in English) its place before the section on data.
 _EDGETPU: Final = re.compile(r"^## Edge TPU\n.*?(?=^## |\Z)|(?=^## Data$)|\Z", re.MULTILINE | re.DOTALL)
 
-Warnings = Callable[[Translator], Sequence[Reason]]
-"""What speaks against a pack, with the names of its labels in the language of the reader."""
+CardWarnings = Callable[[Translator], Sequence[Reason]]
+"""Returns warnings about a pack's figures, with the names of the labels in the translator's language."""
 
 
-def languages() -> tuple[str, ...]:
-    """Return the languages with templates, English first."""
+def template_languages() -> tuple[str, ...]:
+    """Return the languages that have templates of cards, English first."""
     folders = (resources.files("fieldray_adapt") / "templates").iterdir()
     return (SOURCE, *sorted({folder.name for folder in folders if (folder / "card.md").is_file()} - {SOURCE}))
 
@@ -63,25 +63,25 @@ def _template(name: str, language: str) -> Template:
     return environment.get_template(f"{language}/{name}")
 
 
-def filled(name: str, *, language: str = SOURCE, **facts: Any) -> str:
-    """The Markdown of a language's template, filled. Raises jinja2.UndefinedError where a fact is missing."""
+def render_template(name: str, *, language: str = SOURCE, **facts: Any) -> str:
+    """Fill the template of a language. Returns Markdown. Raises jinja2.UndefinedError if a fact is missing."""
     return _template(name, language).render(facts)
 
 
 def label_section(code: str, meaning: str, results: LabelFigures, *, language: str = SOURCE) -> str:
-    """The section of a card on a label's figures on the test images and at another hospital."""
+    """Return the section of a card with a label's figures on the test images and at another hospital."""
     facts = {"verdict": _verdict, "rows_of": _group_rows}
     macros: Any = _template("classifier_label.md", language).make_module(facts)
     return str(macros.measured(code, meaning, results))
 
 
 def _number(written: str, language: str) -> str:
-    """A number with the decimal mark of the language, and the mark between groups of three digits."""
+    """Format a number with the decimal mark and the thousands separator of a language."""
     return written if language == SOURCE else written.translate(str.maketrans(",.", "\u202f,"))
 
 
 def _figure(text: Any, language: str) -> str:
-    """Format a cell of a table: a number, with its interval if any, or a name, which is unchanged."""
+    """Format a cell of a table. A number gets the marks of the language; other text is unchanged."""
     is_figure = re.fullmatch(r"[\d.,]+( \([\d.,]+ to [\d.,]+\))?", str(text)) is not None
     return _in_words(str(text), language) if is_figure else str(text)
 
@@ -91,54 +91,70 @@ def _in_words(interval: str, language: str) -> str:
 
 
 def _interval(found: Any, form: str, language: str) -> str:
-    """The counts of a share, the value and its interval, in words."""
+    """Format counts, value and interval of a figure in words of a language."""
     if language == SOURCE:
-        return as_text(found, form)
-    counts, _, value = as_text(found, form).rpartition(": ")
+        return figure_text(found, form)
+    counts, _, value = figure_text(found, form).rpartition(": ")
     counts = f"{counts.replace(' of ', ' із ')}: " if counts else ""
     return counts + _in_words(value, language)
 
 
-def card(
+def render_card(
     name: str,
     texts: PackTexts,
     *,
     specification: Specification,
     files: Mapping[str, bytes],
     tools: Mapping[str, str],
-    warnings: Warnings = lambda _: (),
+    warnings: CardWarnings = lambda _: (),
     **facts: Any,
 ) -> str:
-    """The Markdown of a pack's card by the template of its kind, and its making. `files` are the networks by role."""
-    sizes = {"parameters": parameters(specification), "multiply_adds": multiply_adds(specification)}
+    """Return the model card of a pack in all languages, as Markdown.
+
+    Parameters
+    ----------
+    name
+        The file name of the template.
+    texts
+        The recipe's texts about the pack.
+    files
+        The network files by role.
+    tools
+        The provenance of the pack.
+    facts
+        Further facts for the template.
+    """
+    sizes = {"parameters": parameter_count(specification), "multiply_adds": multiply_add_count(specification)}
     sizes["size_bytes"] = len(files["litert"])
     own = {"texts": texts, "specification": specification, "tools": tools, **sizes, **facts}
     made = {}
-    for language in languages():
+    for language in template_languages():
         translator = Translator(language)
         said = [translator.reason(warning) for warning in warnings(translator)]
         section = edgetpu_section(files, language=language)
-        made[language] = filled(name, language=language, edgetpu=section, warnings=said, **own)
+        made[language] = render_template(name, language=language, edgetpu=section, warnings=said, **own)
     return joined(made)
 
 
 def edgetpu_section(files: Mapping[str, bytes], *, language: str = SOURCE) -> str:
-    """The section of a card on the Edge TPU, in Markdown, for a pack with these files by role."""
-    placement = placement_of(files.get("edgetpu", files["litert"]))
-    return filled("edgetpu.md", language=language, placement=placement, described=describe(placement))
+    """Return the section of a card on the Edge TPU, as Markdown. `files` are the network files by role."""
+    placement = read_placement(files.get("edgetpu", files["litert"]))
+    return render_template(
+        "edgetpu.md", language=language, placement=placement, described=describe_placement(placement)
+    )
 
 
 def with_edgetpu_section(text: str, files: Mapping[str, bytes]) -> str:
-    """Replace the Edge TPU section in every part of a card by the one for these files."""
+    """Return a card with a new section on the Edge TPU in every language. `files` are the network files by role."""
     made = parts(text)
-    for language in made.keys() & set(languages()):
+    for language in made.keys() & set(template_languages()):
         section = f"{edgetpu_section(files, language=language)}\n"
         made[language] = _EDGETPU.sub(section.replace("\\", r"\\"), f"{made[language].rstrip()}\n\n", count=1)
     return joined(made)
 
 
 def model_card(
-    recipe: Recipe,
+    recipe: ClassifierRecipe,
     *,
     specification: Specification,
     files: Mapping[str, bytes],
@@ -147,20 +163,25 @@ def model_card(
     cross: Mapping[str, CrossFigures] | None = None,
     pruned: Sequence[PrunedNetwork] = (),
 ) -> str:
-    """Make the card's Markdown.
+    """Return the model card of a classifier, as Markdown.
 
-    results  figures of the evaluation
-    cross    figures of a cross-validation by label, or None
-    pruned   iterations of the prune step
+    Parameters
+    ----------
+    results
+        The figures of the evaluation.
+    cross
+        The figures of a cross-validation by label, if there is one.
+    pruned
+        The iterations of the prune step.
     """
-    return card(
+    return render_card(
         "classifier_card.md",
         recipe.pack,
         specification=specification,
         files=files,
         tools=tools,
-        warnings=lambda translator: warnings_of(
-            results, meanings={label.code: translator.pick(label.meaning) for label in recipe.kept_labels}
+        warnings=lambda translator: find_warnings(
+            results, meanings={label.code: translator.pick(label.meaning) for label in recipe.pack_labels}
         ),
         recipe=recipe,
         data=results.data,
@@ -168,25 +189,25 @@ def model_card(
         cross=cross,
         pruned=pruned,
         start="" if recipe.network.weights == NO_WEIGHTS else Path(recipe.network.weights).name,
-        whole=parameters(whole_network(recipe)),
+        whole=parameter_count(full_width_network(recipe)),
         measured=label_section,
     )
 
 
-def _group_rows(groups: Groups) -> list[tuple[str, str, GroupFigures]]:
+def _group_rows(groups: GroupedFigures) -> list[tuple[str, str, GroupFigures]]:
     return [(name, value, own) for name, values in groups.items() for value, own in values.items()]
 
 
 def _verdict(area: float, shortcuts: Mapping[str, float]) -> str:
-    """Return how far shortcuts explain the result: "close" to the network, "high" below it, or "low"."""
+    """Return how the best shortcut compares with the network: "close" to its AUC, "high" below it, or "low"."""
     best = max(shortcuts.values())
     return "close" if best > area - _CLOSE else "high" if best > _SHORTCUT_AUC else "low"
 
 
-def warnings_of(results: ClassifierFigures, *, meanings: Mapping[str, str]) -> list[Reason]:
-    """Return warnings about a pack's figures: a shortcut does nearly as well, few patients, a strict check.
+def find_warnings(results: ClassifierFigures, *, meanings: Mapping[str, str]) -> list[Reason]:
+    """Return warnings about a pack's figures: good shortcuts, few test images, a strict out-of-distribution check.
 
-    meanings  the labels' meanings, in the reader's language
+    `meanings` has the name of each label in the reader's language.
     """
     found = []
     for code, figures in results.labels.items():

@@ -1,4 +1,4 @@
-"""The figures in a classifier's manifest."""
+"""The figures in the manifest of a classifier."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fieldray_adapt.evaluation.figures import (
     GateFigures,
     HeatMapScale,
     ImageCounts,
-    IntegerFigures,
+    Int8Comparison,
     LabelFigures,
     PartFigures,
 )
 
 
 class PackPart(ImageCounts, frozen=True, kw_only=True):
-    """The figures of one part in a manifest; `classes` by operating point, then as in `PointFigures`."""
+    """The figures of one part. `classes` has, by operating point, the table of `PointFigures.classes`."""
 
     auc: Estimate
     specificity_at_sensitivity: dict[str, Share]
@@ -28,7 +28,7 @@ class PackPart(ImageCounts, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, found: PartFigures) -> PackPart:
-        """Select the figures that a clinician may ask for; the others are on the card."""
+        """Return the figures for the manifest; all others are on the model card only."""
         return cls(
             images=found.images,
             patients=found.patients,
@@ -42,24 +42,24 @@ class PackPart(ImageCounts, frozen=True, kw_only=True):
 
 
 class ReferenceScores(Struct, frozen=True, kw_only=True):
-    """Numbers of test images by their score, with which a site compares its own images."""
+    """Numbers of test images in equal bins of the score, with which a site compares its own images."""
 
     scores: tuple[int, ...]
 
 
 class PackLabel(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The figures of one label in a manifest, on the test images and at another hospital."""
+    """The figures of one label, on the test images and at another hospital."""
 
     test: PackPart
     external_test: PackPart | None = None
     reference: ReferenceScores
     heat_map: HeatMapScale | None = None
     shortcuts: dict[str, float]
-    float_against_int8: IntegerFigures
+    float_against_int8: Int8Comparison
 
     @classmethod
     def of(cls, found: LabelFigures) -> PackLabel:
-        """The figures of a label that the manifest holds."""
+        """Return the figures of a label for the manifest."""
         return cls(
             test=PackPart.of(found.test),
             external_test=PackPart.of(found.external_test) if found.external_test else None,
@@ -71,9 +71,14 @@ class PackLabel(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PackFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The metrics of a classifier's manifest; `evidence_inside` is the first label's.
+    """The figures of a classifier.
 
-    `counted` is the rule of an audit by which the figures of parts are counted, on images as the program screens them.
+    Attributes
+    ----------
+    counted
+        The audit rule by which images are counted.
+    evidence_inside
+        Evidence inside the lungs for the first label.
     """
 
     counted: Rule

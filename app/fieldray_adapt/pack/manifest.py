@@ -1,4 +1,4 @@
-"""The manifest of a classifier made by a run, before it is measured."""
+"""The manifest of a classifier's pack before its figures are measured."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import asdict
 from fieldray.domain.model import Calibration, Label, Manifest, OodGate, OperatingPoint, Requirement
 from fieldray.packs.verified import read_verified_manifest
 from fieldray_adapt.run import Run
-from fieldray_adapt.training.steps import converted_file, last_network
+from fieldray_adapt.training.steps import load_last_network, read_converted_file
 
 
-def manifest_of(
+def make_manifest(
     run: Run, *, points: Sequence[OperatingPoint], calibration: Mapping[str, Calibration], gate: OodGate | None
 ) -> Manifest:
-    """Make a manifest from the recipe, and from the choices on the validation images.
+    """Return a manifest with the recipe's texts and the choices of the evaluation.
 
-    Figures, warnings and provenance are still empty. Raises UsageProblem `step_missing`, PackProblem.
+    Figures, warnings and provenance are empty. Raises UsageProblem `step_missing`, PackProblem.
     """
     recipe, texts = run.recipe, run.recipe.pack
-    specification, _ = last_network(run)
+    specification, _ = load_last_network(run)
     return Manifest(
         pack_id=texts.id,
         version=texts.version,
@@ -30,9 +30,9 @@ def manifest_of(
         input=recipe.input,
         class_names=asdict(texts.class_names) if texts.class_names else None,
         labels=tuple(
-            Label(code=label.code, scheme=label.scheme, meaning=label.meaning) for label in recipe.kept_labels
+            Label(code=label.code, scheme=label.scheme, meaning=label.meaning) for label in recipe.pack_labels
         ),
-        outputs=converted_file(run, "int8").roles(specification),
+        outputs=read_converted_file(run, "int8").roles(specification),
         operating_points=tuple(points),
         calibration=calibration,
         ood_gate=gate,
@@ -42,7 +42,7 @@ def manifest_of(
 
 
 def _requires(run: Run) -> tuple[Requirement, ...]:
-    """Return the required lung-field pack: the one used for training, or a later version with its key."""
+    """Return the lung-field pack that the pack requires: the one of the training, or a later version with its key."""
     if run.recipe.lungs is None:
         return ()
     found = read_verified_manifest(run.recipe.lungs)

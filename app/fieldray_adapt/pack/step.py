@@ -1,4 +1,4 @@
-"""The pack step: manifest, model card, golden vectors and signature, written as a pack on a drive or in a folder."""
+"""The pack step of a classifier's recipe: manifest, model card, golden vectors and signature."""
 
 from __future__ import annotations
 
@@ -20,25 +20,31 @@ from fieldray.packs.verified import write_pack
 from fieldray.reasons import reason
 from fieldray.translation import Translator, languages
 from fieldray.typed_json import decoded
-from fieldray_adapt.evaluation.cross import CROSS_RESULTS
-from fieldray_adapt.evaluation.evaluate import RULE
+from fieldray_adapt.evaluation.cross_validation import CROSS_RESULTS_NAME
+from fieldray_adapt.evaluation.evaluate import CARD_RULE
 from fieldray_adapt.evaluation.figures import (
-    Choices,
     ClassifierFigures,
     CrossFigures,
     DataFigures,
+    EvaluationChoices,
     PublishedCross,
 )
-from fieldray_adapt.files import as_json, content_digest, digest, plain, reading, undone_on_failure
-from fieldray_adapt.pack.card import model_card, warnings_of
+from fieldray_adapt.files import digest, file_sha256, json_bytes, reporting_damage, to_builtins, undone_on_failure
+from fieldray_adapt.pack.card import find_warnings, model_card
 from fieldray_adapt.pack.figures import PackFigures, PackLabel
-from fieldray_adapt.pack.manifest import manifest_of
-from fieldray_adapt.pack.written import GOLDEN_TOLERANCE, is_as_written, phantom, provenance, written_pack
+from fieldray_adapt.pack.manifest import make_manifest
+from fieldray_adapt.pack.written import (
+    GOLDEN_TOLERANCE,
+    is_pack_unchanged,
+    provenance,
+    synthetic_chest,
+    written_pack_facts,
+)
 from fieldray_adapt.prune.tasks import PrunedNetwork
-from fieldray_adapt.recipes.classifier import what_is_made, what_is_trained
+from fieldray_adapt.recipes.classifier import conversion_description, training_description
 from fieldray_adapt.recipes.shared import LabelRule
-from fieldray_adapt.run import Facts, Run, Step
-from fieldray_adapt.training.steps import answers_of, converted_file, last_network
+from fieldray_adapt.run import Run, Step, StepFacts
+from fieldray_adapt.training.steps import load_last_network, read_converted_file, run_converted_file
 
 T = TypeVar("T")
 
@@ -47,19 +53,19 @@ _GOLDEN_IMAGES: Final = 6
 _GOLDEN_CANDIDATES: Final = 36
 
 
-def pack_step(run: Run) -> Facts:
-    """Write the pack; the signing key is made where the recipe says, if it is not there.
+def pack_step(run: Run) -> StepFacts:
+    """Write the signed pack. The signing key is made at the recipe's path if it is missing.
 
     Raises UsageProblem `step_missing`, PackProblem `pack_older`, StorageProblem.
     """
     recipe = run.recipe
-    results, chosen = evaluated(run, ClassifierFigures), evaluated(run, Choices, "points.json")
-    file, (specification, _) = converted_file(run, "int8"), last_network(run)
+    results, chosen = read_evaluation(run, ClassifierFigures), read_evaluation(run, EvaluationChoices, "points.json")
+    file, (specification, _) = read_converted_file(run, "int8"), load_last_network(run)
     manifest = dataclasses.replace(
-        manifest_of(run, points=chosen.points, calibration=chosen.calibration, gate=_ood_gate(run)),
-        warnings=_warning_texts(recipe.kept_labels, results),
+        make_manifest(run, points=chosen.points, calibration=chosen.calibration, gate=_ood_gate(run)),
+        warnings=_warning_texts(recipe.pack_labels, results),
         provenance=provenance(run, data=[source.name for source in recipe.data]),
-        metrics=plain(_figures(run, results)),
+        metrics=to_builtins(_figures(run, results)),
     )
     files = {"litert": file.data}
     card = model_card(
@@ -68,7 +74,7 @@ def pack_step(run: Run) -> Facts:
         files=files,
         results=results,
         tools=manifest.provenance,
-        cross=cross_validation_of(run),
+        cross=published_cross_validation(run),
         pruned=run.read("prune", "table.json", list[PrunedNetwork]) if recipe.prune else [],
     )
     golden = _golden(run, manifest)
@@ -76,50 +82,50 @@ def pack_step(run: Run) -> Facts:
         key = own_key(recipe.signing_key)
         folder = write_pack(recipe.packs_folder, manifest=manifest, files=files, card=card, golden=golden, key=key)
     warnings = tuple(manifest.warnings["en"].splitlines()) if manifest.warnings else ()
-    return dict(plain(written_pack(folder, warnings=warnings)))
+    return dict(to_builtins(written_pack_facts(folder, warnings=warnings)))
 
 
-def evaluated(run: Run, kind: type[T], name: str = "metrics.json") -> T:
-    """Read a result of the evaluation by its name. Raises UsageProblem `step_missing`."""
+def read_evaluation(run: Run, kind: type[T], name: str = "metrics.json") -> T:
+    """Read a JSON result of the evaluate step. Raises UsageProblem `step_missing`."""
     try:
         return run.read("evaluate", name, kind)
     except OSError as problem:
         raise UsageProblem(reason("step_missing", step="evaluate")) from problem
 
 
-def cross_validation_of(run: Run) -> Mapping[str, CrossFigures] | None:
-    """The figures of the published cross-validation; None if there is none, or one of another recipe or other data.
+def published_cross_validation(run: Run) -> Mapping[str, CrossFigures] | None:
+    """Return the published cross-validation by label.
 
-    Raises StorageProblem (run_file_damaged).
+    None if there is none, or if it belongs to another recipe or other data. Raises StorageProblem (run_file_damaged).
     """
-    path = run.recipe.published / CROSS_RESULTS
+    path = run.recipe.publication_folder / CROSS_RESULTS_NAME
     try:
         data_sha256 = run.read("data", "facts.json", DataFigures).data_sha256
-        with reading(path):
+        with reporting_damage(path):
             found = decoded(path.read_bytes(), PublishedCross)
     except OSError:
         return None
-    wanted = (what_is_trained(run.recipe), what_is_made(run.recipe))
-    trained, made = (json.loads(as_json(document)) for document in wanted)
+    wanted = (training_description(run.recipe), conversion_description(run.recipe))
+    trained, made = (json.loads(json_bytes(document)) for document in wanted)
     is_of_this = found.trained == trained and found.made in (None, made)
     return found.labels if is_of_this and found.data_sha256 == data_sha256 else None
 
 
 def _figures(run: Run, results: ClassifierFigures) -> PackFigures:
     return PackFigures(
-        counted=RULE,
+        counted=CARD_RULE,
         labels={code: PackLabel.of(found) for code, found in results.labels.items()},
         ood_gate=results.gate,
-        evidence_inside=results.labels[run.recipe.kept_labels[0].code].evidence_inside,
+        evidence_inside=results.labels[run.recipe.pack_labels[0].code].evidence_inside,
     )
 
 
 def _warning_texts(labels: Sequence[LabelRule], results: ClassifierFigures) -> dict[str, str] | None:
-    """Return the warnings as lines in every language of the program; None without warnings."""
+    """Return the warnings by language, one in a line; None without warnings."""
     texts = {}
     for translator in map(Translator, languages()):
         meanings = {label.code: translator.pick(label.meaning) for label in labels}
-        found = warnings_of(results, meanings=meanings)
+        found = find_warnings(results, meanings=meanings)
         texts[translator.language] = "\n".join(map(translator.reason, found))
     return texts if any(texts.values()) else None
 
@@ -130,19 +136,19 @@ def _ood_gate(run: Run) -> OodGate:
 
 
 def _golden(run: Run, manifest: Manifest) -> GoldenVectors:
-    """Return golden vectors: synthetic images with very different scores, and the file's scores on this computer."""
-    inputs = np.stack([phantom(seed, manifest.input) for seed in range(_GOLDEN_CANDIDATES)])
-    scores = answers_of(run, "int8", inputs, "golden vectors").scores
+    """Return golden vectors: synthetic images with widely spread scores, and the scores of the int8 file here."""
+    inputs = np.stack([synthetic_chest(seed, manifest.input) for seed in range(_GOLDEN_CANDIDATES)])
+    scores = run_converted_file(run, "int8", inputs, "golden vectors").scores
     spread = np.argsort(scores[:, 0])[np.linspace(0, len(scores) - 1, _GOLDEN_IMAGES).round().astype(int)]
     return GoldenVectors(inputs=inputs[spread], scores=scores[spread].astype(np.float32), tolerance=GOLDEN_TOLERANCE)
 
 
-PACK: Final = Step(
+PACK_STEP: Final = Step(
     name="pack",
     perform=pack_step,
     recipe_keys=("pack", "packs_folder", "results", "signing_key"),
     external_inputs=lambda run: digest(
-        content_digest(run.recipe.published / CROSS_RESULTS), run.recipe.pack.credits_text
+        file_sha256(run.recipe.publication_folder / CROSS_RESULTS_NAME), run.recipe.pack.credits_text
     ),
-    is_valid=is_as_written,
+    is_valid=is_pack_unchanged,
 )

@@ -1,4 +1,4 @@
-"""Common parts of pack steps: golden images, provenance, and the check whether the written pack is unchanged."""
+"""Parts common to the pack steps: writing, provenance, synthetic images, and recognition of a written pack."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from fieldray.typed_json import converted
 from fieldray_adapt.evaluation.figures import (
     DataDigests,
 )
-from fieldray_adapt.files import digest, plain, undone_on_failure
+from fieldray_adapt.files import digest, to_builtins, undone_on_failure
 from fieldray_adapt.recipes.classifier import PackRecipe
-from fieldray_adapt.run import Facts, Run, Step
+from fieldray_adapt.run import Run, Step, StepFacts
 
 _GOLDEN_SIDE: Final = 512
-# The kernels of two processors differ by up to 3 steps of the 8-bit scale; a score may move by more where it is steep.
+# Results of two processors differ by up to 3 of 256 levels. Where the sigmoid is steep, a score may differ more.
 GOLDEN_TOLERANCE: Final = 0.06
 _TOOLS: Final = ("numpy", "tensorflow-cpu", "tensorflow", "keras", "torch", "ai-edge-litert", "pillow", "fieldray")
 
 
 class WrittenPack(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The status entry of a written pack: its folder, its signer and the warnings."""
+    """The facts of a pack step: the folder of the pack, its signer and the warnings."""
 
     pack: str
     signer: str = ""
@@ -47,8 +47,20 @@ class WrittenPack(Struct, frozen=True, kw_only=True, omit_defaults=True):
     warnings: tuple[str, ...] = ()
 
 
-def write_whole(recipe: PackRecipe, kind: type[PackManifest], contents: Mapping[str, bytes], **facts: Any) -> Facts:
-    """Write the signed pack of a recipe for a square, grey network. Returns the facts of its step."""
+def write_recipe_pack(
+    recipe: PackRecipe, kind: type[PackManifest], contents: Mapping[str, bytes], **facts: Any
+) -> StepFacts:
+    """Write the signed pack of a recipe whose network takes one grey image. Returns the facts of the step.
+
+    Parameters
+    ----------
+    kind
+        The class of the manifest.
+    contents
+        The files of the pack by role.
+    facts
+        Further fields of the manifest.
+    """
     texts, spec = recipe.pack, recipe.input
     whole = kind(
         schema_version=SCHEMA_VERSION,
@@ -73,11 +85,11 @@ def write_whole(recipe: PackRecipe, kind: type[PackManifest], contents: Mapping[
     with undone_on_failure(recipe.signing_key, recipe.packs_folder):
         key = own_key(recipe.signing_key)
         folder = write_described(recipe.packs_folder, description=whole, contents=contents, key=key)
-    return dict(plain(written_pack(folder)))
+    return dict(to_builtins(written_pack_facts(folder)))
 
 
-def written_pack(folder: Path, *, warnings: tuple[str, ...] = ()) -> WrittenPack:
-    """The status entry of a written pack, by which `is_as_written` recognises the pack."""
+def written_pack_facts(folder: Path, *, warnings: tuple[str, ...] = ()) -> WrittenPack:
+    """Return the facts of a written pack, by which `is_pack_unchanged` recognises it."""
     signed = read_verified_manifest(folder)
     return WrittenPack(
         pack=str(folder),
@@ -88,8 +100,8 @@ def written_pack(folder: Path, *, warnings: tuple[str, ...] = ()) -> WrittenPack
     )
 
 
-def is_as_written(facts: Facts) -> bool:
-    """Whether the pack that a step wrote is still in its place, complete and unchanged."""
+def is_pack_unchanged(facts: StepFacts) -> bool:
+    """Return whether the pack of a step's facts still exists, complete and unchanged."""
     written = converted(facts, WrittenPack)
     folder = Path(written.pack)
     try:
@@ -100,7 +112,7 @@ def is_as_written(facts: Facts) -> bool:
 
 
 def provenance(run: Run, *, data: Sequence[str]) -> dict[str, str]:
-    """The provenance of a pack: its data, licences and tools. `data` are the names of its sources."""
+    """Return the provenance of a pack: data, licences, digests and versions. `data` has the names of the sources."""
     recipe, facts = (run.recipe.run / "recipe.json").read_bytes(), run.read("data", "facts.json", DataDigests)
     licences = {name: getattr(run.recipe.pack, name) for name in ("data_licence", "weights_licence")}
     return {
@@ -109,7 +121,7 @@ def provenance(run: Run, *, data: Sequence[str]) -> dict[str, str]:
         "split": f"by patient, {run.recipe.split.by}",
         "seed": str(run.recipe.training.seed),
         "recipe_sha256": hashlib.sha256(recipe).hexdigest(),
-        **plain(facts),
+        **to_builtins(facts),
         "python": platform.python_version(),
         **{name: found for name in _TOOLS if (found := _version(name))},
     }
@@ -122,19 +134,19 @@ def _version(name: str) -> str:
         return ""
 
 
-def phantom(seed: int, spec: InputSpec) -> NDArray[np.uint8]:
-    """A synthetic chest as a network sees it: (height, width, channels)."""
+def synthetic_chest(seed: int, spec: InputSpec) -> NDArray[np.uint8]:
+    """Return a synthetic chest image as input of a network: (height, width, channels) uint8."""
     pixels = chest_phantom(_GOLDEN_SIDE, _GOLDEN_SIDE, seed, abnormal=seed % 2 == 0)
     values: NDArray[np.uint8] = to_tensor(Image(pixels=pixels), spec).values[0]
     return values
 
 
-def whole_pack_step(perform: Callable[[Run], Facts]) -> Step:
-    """The step of a pack that is written by `write_whole`."""
+def make_pack_step(perform: Callable[[Run], StepFacts]) -> Step:
+    """Return the pack step of a recipe whose pack is written by `write_recipe_pack`."""
     return Step(
         name="pack",
         perform=perform,
         recipe_keys=("pack", "packs_folder", "signing_key"),
         external_inputs=lambda run: digest(run.recipe.pack.credits_text),
-        is_valid=is_as_written,
+        is_valid=is_pack_unchanged,
     )

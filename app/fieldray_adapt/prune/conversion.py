@@ -1,4 +1,4 @@
-"""Conversion of a study's network to an int8 file, and the test accuracy of both; done once for each network."""
+"""Conversion of a study's networks to int8 files, and their test accuracy. Results are stored for each network."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from fieldray.typed_json import decoded
-from fieldray_adapt.files import as_json, digest, reading, write_atomically
+from fieldray_adapt.files import digest, json_bytes, reporting_damage, write_atomically
 from fieldray_adapt.networks.quantise import quantise
-from fieldray_adapt.training.engine import Labelled, quality
 from fieldray_adapt.training.engine_interface import EngineSettings
+from fieldray_adapt.training.loop import Labelled, measure_accuracy
 from fieldray_adapt.training.profile import Network
 
 T = TypeVar("T")
 
 
 class _Tested(Struct, frozen=True, kw_only=True):
-    """tested.json: of which network, and the shares of test images that it and its int8 file get right."""
+    """The document tested.json: the digest of a network, and the test accuracies of it and of its int8 file."""
 
     key: str
     accuracy: float
@@ -31,7 +31,7 @@ class _Tested(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Conversion:
-    """A network's int8 file, and the share of test images that the float network and the int8 file get right."""
+    """The int8 file of a network, and the test accuracies (0..1) of the float network and of the file."""
 
     int8: bytes
     accuracy: float
@@ -47,37 +47,37 @@ def convert_and_test(
     settings: EngineSettings,
     say: Callable[[], None] = lambda: None,
 ) -> Conversion:
-    """Convert and test a network, or return the stored result in `folder` for this network.
+    """Convert and test a network, or return the result that is stored in `folder` for this network.
 
     Parameters
     ----------
     images
         Training images (n, height, width, channels) uint8 that decide the ranges of the integers.
     say
-        Receives a line if there is work to do.
+        Called before the work, if there is any.
     """
     key, path, file = digest(*network, images, test), folder / "tested.json", folder / "int8.tflite"
-    tested = read_kept(path, _Tested)
+    tested = read_json_if_present(path, _Tested)
     if tested is None or tested.key != key:
         say()
         data = quantise(*network, representative=images).data
-        right, _ = quality(*network, data=test, settings=settings)
+        right, _ = measure_accuracy(*network, data=test, settings=settings)
         write_atomically(file, data)
         tested = _Tested(key=key, accuracy=right, accuracy_int8=file_accuracy(data, test))
-        write_atomically(path, as_json(tested))
+        write_atomically(path, json_bytes(tested))
     return Conversion(file.read_bytes(), tested.accuracy, tested.accuracy_int8)
 
 
-def read_kept(path: Path, kind: type[T]) -> T | None:
-    """Read a JSON file of a run. Returns None without the file. Raises StorageProblem (run_file_damaged)."""
+def read_json_if_present(path: Path, kind: type[T]) -> T | None:
+    """Read a JSON file of a run; None if the file is missing. Raises StorageProblem (run_file_damaged)."""
     if not path.is_file():
         return None
-    with reading(path):
+    with reporting_damage(path):
         return decoded(path.read_bytes(), kind)
 
 
 def file_accuracy(data: bytes, test: Labelled) -> float:
-    """Share of images, 0..1, whose highest score from a TensorFlow Lite file (uint8 in and out) is the right one."""
+    """Return the accuracy (0..1) of a TensorFlow Lite file with uint8 input and output."""
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter = Interpreter(model_content=data, num_threads=1)

@@ -1,6 +1,6 @@
-"""The iterations of a pruning run in their folder.
+"""The iterations of a pruning run, stored in a folder.
 
-What an iteration did is a line of JSON beside its weights, so that a run can resume after a kill at any point.
+Each iteration has its network and a line of JSON, so that a run can resume after being killed at any point.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from fieldray_adapt.networks.specification import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """The values of the laws that one iteration ran with."""
+class IterationSettings:
+    """The settings of one iteration, as the laws gave them."""
 
     batch_size: float
     epochs: float
@@ -34,20 +34,20 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Iteration:
-    """One line of the table. Iteration 0 is the original, which has no settings.
+    """The figures of one iteration. Iteration 0 is the original network, without settings.
 
     Attributes
     ----------
     quality_before, quality
-        On the validation part, before and after retraining (0..1).
+        Quality (0..1) on the validation part before and after retraining.
     loss
-        On the validation part, after retraining.
+        Loss on the validation part after retraining.
     seconds_per_image
-        Of inference in the engine that trains.
+        Time of inference in the training engine.
     batch_size_proposed
-        By the profile, for training the network as it is after this iteration; None without one.
+        Batch size that a profile proposes for the network after this iteration; None without a profile.
     wall_seconds
-        That the iteration took.
+        Duration of the iteration.
     """
 
     number: int
@@ -59,19 +59,25 @@ class Iteration:
     seconds_per_image: float
     batch_size_proposed: int | None
     wall_seconds: float
-    settings: Settings | None = None
+    settings: IterationSettings | None = None
 
 
 class RunFolder:
-    """The iterations of one pruning run.
+    """The folder of one pruning run.
 
-    An iteration counts from the moment its line is in `iterations.jsonl`, which is written last and as a whole.
+    An iteration is complete once its line is in `iterations.jsonl`, which is written last and as a whole.
     """
 
     def __init__(self, folder: Path, *, fingerprint: str, begins_again: bool = False) -> None:
-        """Open a run, or one that its first iteration begins.
+        """Open the folder.
 
-        begins_again    what another fingerprint left is removed; else it raises UsageProblem (run_differs)
+        Parameters
+        ----------
+        fingerprint
+            A text that identifies the run.
+        begins_again
+            Whether iterations of a run with another fingerprint are deleted. If not, they raise UsageProblem
+            (run_differs).
         """
         self.folder, self._fingerprint, self._marker = folder, fingerprint, folder / "settings.json"
         if self._marker.exists() and self._marker.read_text() != fingerprint:
@@ -80,15 +86,13 @@ class RunFolder:
             self._clear()
 
     def _clear(self) -> None:
-        """Delete the list first, which makes iterations valid, and the marker last, so that an interrupted deletion
-        is repeated.
-        """
+        """Delete the list of iterations first and the marker last, so that an interrupted deletion is repeated."""
         paths = [self.folder / "iterations.jsonl", *self.folder.glob("iteration-*"), self._marker]
         for path in paths:
             path.unlink(missing_ok=True)
 
     def iterations(self) -> tuple[Iteration, ...]:
-        """The complete iterations, in order. Raises StorageProblem (run_damaged)."""
+        """Return the complete iterations in order. Raises StorageProblem (run_damaged)."""
         path = self.folder / "iterations.jsonl"
         if not path.exists():
             return ()
@@ -98,7 +102,7 @@ class RunFolder:
             raise StorageProblem(reason("run_damaged", path=path)) from problem
 
     def add(self, iteration: Iteration, specification: Specification, weights: Weights) -> None:
-        """Keep an iteration: first its network, then its line."""
+        """Store an iteration: first its network, then its line."""
         rows = (*self.iterations(), iteration)
         if not self._marker.exists():
             write_atomically(self._marker, self._fingerprint.encode())
@@ -107,7 +111,7 @@ class RunFolder:
         write_atomically(self.folder / "iterations.jsonl", lines.encode())
 
     def network(self, number: int) -> tuple[Specification, Weights]:
-        """The network after an iteration. Raises StorageProblem (run_damaged)."""
+        """Return the network after an iteration. Raises StorageProblem (run_damaged)."""
         path, text = self._paths(number)
         try:
             return load_network(path, text)

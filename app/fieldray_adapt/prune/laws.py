@@ -1,7 +1,7 @@
-"""The laws by which the settings of pruning move from one iteration to the next.
+"""The laws by which the settings of pruning change from one iteration to the next.
 
-The four laws of the dissertation (Taran 2022, formulas 3.1-3.4): constant, linear, multiplicative, and dependent on
-the context, which is how much size, loss and time changed in the last iteration.
+They are the four laws of the dissertation (Taran 2022, formulas 3.1-3.4): constant, linear, multiplicative, and
+dependent on the context. The context is the change of size, loss and time in the last iteration.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from fieldray_adapt.recipes.tables import Key, key, table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """The changes by the last iteration, as ratios after / before, each above 0.
+    """The changes by the last iteration, as ratios of after to before, each above 0.
 
     Attributes
     ----------
     size
-        Of the number of parameters, at most 1.
+        Ratio of the numbers of parameters, at most 1.
     loss
-        Of the validation loss after retraining.
+        Ratio of the validation losses after retraining.
     time
-        Of the seconds per image.
+        Ratio of the seconds per image.
     batch
-        The batch size that the profile proposes for the network as it is now, over the one used last.
+        Batch size that a profile proposes now, divided by the batch size of the last iteration.
     """
 
     size: float = 1.0
@@ -38,7 +38,7 @@ class Context:
 
     @classmethod
     def between(cls, before: Iteration, last: Iteration) -> Context:
-        """The ratios between two iterations, of which the last has settings."""
+        """Return the ratios between two iterations. The last one has settings."""
         used = last.settings.batch_size if last.settings else math.nan
         return cls(
             size=last.parameters / before.parameters,
@@ -49,8 +49,8 @@ class Context:
 
 
 @table
-class Range:
-    """Bounds a law's values stay in."""
+class Bounds:
+    """Bounds of a law's values."""
 
     lowest: float = key("No value is below this.", default=-math.inf)
     highest: float = key("No value is above this.", default=math.inf)
@@ -60,28 +60,28 @@ class Range:
             raise ValueError(f"lowest {self.lowest} is above highest {self.highest}")
 
     def clip(self, value: float) -> float:
-        """The nearest value within the bounds."""
+        """Return the nearest value within the bounds."""
         return min(max(value, self.lowest), self.highest)
 
 
 @table
-class Constant:
-    """Always the same value (3.1)."""
+class ConstantLaw:
+    """A constant value (3.1)."""
 
     start: float = key("The value.")
 
-    def next(self, previous: float, context: Context) -> float:  # noqa: ARG002 - the same door as the other laws
+    def next(self, previous: float, context: Context) -> float:  # noqa: ARG002 - all laws have these parameters
         """Return the start value."""
         return self.start
 
 
 @table
-class Linear:
-    """A step added each time (3.2)."""
+class LinearLaw:
+    """A value with a step added in each iteration (3.2)."""
 
     start: float = key("The first value.")
     step: float = key("Added after each iteration.")
-    bounds: Range = key("Bounds that every value stays in.", default=Range())
+    bounds: Bounds = key("Bounds that every value stays in.", default=Bounds())
 
     def next(self, previous: float, context: Context) -> float:  # noqa: ARG002
         """Return `previous` plus the step."""
@@ -89,12 +89,12 @@ class Linear:
 
 
 @table
-class Multiplicative:
-    """A factor each time (3.3)."""
+class MultiplicativeLaw:
+    """A value multiplied by a factor in each iteration (3.3)."""
 
     start: float = key("The first value.")
     factor: float = key("Multiplies the value after each iteration.", above=0)
-    bounds: Range = key("Bounds that every value stays in.", default=Range())
+    bounds: Bounds = key("Bounds that every value stays in.", default=Bounds())
 
     def next(self, previous: float, context: Context) -> float:  # noqa: ARG002
         """Return `previous` times the factor."""
@@ -102,8 +102,10 @@ class Multiplicative:
 
 
 @table
-class ContextDependent:
-    """A value that follows the last iteration's changes (3.4): each strength weighs a ratio r of after to before."""
+class ContextDependentLaw:
+    """A value that follows the changes by the last iteration (3.4). A strength is the exponent or weight of its ratio
+    r.
+    """
 
     start: float = key("The first value.")
     size: float = key("Strength of the change in parameters.", default=0.0)
@@ -115,10 +117,10 @@ class ContextDependent:
         "or negative.",
         default="product",
     )
-    bounds: Range = key("Bounds that every value stays in.", default=Range())
+    bounds: Bounds = key("Bounds that every value stays in.", default=Bounds())
 
     def next(self, previous: float, context: Context) -> float:
-        """Return `previous`, changed by the ratios of the context."""
+        """Return `previous`, changed by the ratios of the context and their strengths."""
         doublings = (
             self.size * math.log2(context.size)
             + self.loss * math.log2(context.loss)
@@ -129,22 +131,25 @@ class ContextDependent:
 
 
 _OWN_KEYS: Final[Mapping[str, type]] = {
-    "step": Linear,
-    "factor": Multiplicative,
-    **dict.fromkeys(("size", "loss", "time", "batch", "form"), ContextDependent),
+    "step": LinearLaw,
+    "factor": MultiplicativeLaw,
+    **dict.fromkeys(("size", "loss", "time", "batch", "form"), ContextDependentLaw),
 }
-"""Keys that one law alone has, by which a recipe names the law."""
+"""Keys that one law alone has. They tell which law a table of the recipe means."""
 
 
-def law_of(law: Mapping[str, object]) -> type:
-    """The law of a recipe's table: the one that has the table's key for itself, constant where there is none.
+def law_class(law: Mapping[str, object]) -> type:
+    """Return the class of the law that a table of the recipe means; the constant law if no key tells.
 
-    Raises ValueError where the keys are of several laws.
+    Raises ValueError if the keys belong to several laws.
     """
     named = {name: _OWN_KEYS[name] for name in law if name in _OWN_KEYS}
     if len(set(named.values())) > 1:
         raise ValueError(f"has keys of several laws: {', '.join(named)}")
-    return next(iter(named.values()), Constant)
+    return next(iter(named.values()), ConstantLaw)
 
 
-AnyLaw = Annotated[Constant | Linear | Multiplicative | ContextDependent, Key(kind="a law", choose=law_of)]
+AnyLaw = Annotated[
+    ConstantLaw | LinearLaw | MultiplicativeLaw | ContextDependentLaw, Key(kind="a law", choose=law_class)
+]
+"""A key of a recipe whose table is one of the laws."""

@@ -1,7 +1,8 @@
-"""Adaptive iterative pruning: measure, choose, slice, retrain, evaluate, record; again until a rule says stop.
+"""Adaptive iterative pruning (Taran 2022, chapter 3).
 
-After the dissertation (Taran 2022, chapter 3): each iteration removes the channels that are zero most often, carries
-the weights of the others over, and retrains; how hard it cuts and trains follows a law for each setting.
+Each iteration removes the channels that are zero most often, retrains the network with the remaining weights, and
+measures it. A law for each setting decides how many channels are removed, and how the network is retrained. The loop
+ends by a stop rule.
 """
 
 from __future__ import annotations
@@ -13,45 +14,49 @@ from typing import Protocol
 from fieldray_adapt.networks.specification import (
     Specification,
     Weights,
-    multiply_adds,
-    parameters,
+    multiply_add_count,
+    parameter_count,
 )
-from fieldray_adapt.prune.iterations import Iteration, RunFolder, Settings
-from fieldray_adapt.prune.plan import PruneRecipe, Stop
-from fieldray_adapt.prune.selection import Keep, PruningRule, Scores, select
-from fieldray_adapt.training.engine import Effort
+from fieldray_adapt.prune.iterations import Iteration, IterationSettings, RunFolder
+from fieldray_adapt.prune.plan import PruneRecipe, StopRules
+from fieldray_adapt.prune.selection import ChannelScores, KeptChannels, PruningRule, select_channels
+from fieldray_adapt.training.loop import Effort
 
 
-class Task(Protocol):
-    """The task of a network: the loop, which knows no data, measures and retrains through it."""
+class PruningTask(Protocol):
+    """The task of a network, through which the pruning loop measures and retrains it."""
 
-    def zero_shares(self, specification: Specification, weights: Weights) -> Scores:
-        """APoZ of each prunable channel set on the calibration set."""
+    def zero_shares(self, specification: Specification, weights: Weights) -> ChannelScores:
+        """Return the average percentage of zeros (APoZ) of each channel on the calibration images, by channel set."""
 
-    def cut(self, specification: Specification, weights: Weights, *, keep: Keep) -> tuple[Specification, Weights]:
-        """The network with the channels kept, their weights carried over."""
+    def cut(
+        self, specification: Specification, weights: Weights, *, keep: KeptChannels
+    ) -> tuple[Specification, Weights]:
+        """Return the network with the channels `keep` only, and its weights."""
 
     def retrain(self, specification: Specification, weights: Weights, *, effort: Effort, seed: int) -> Weights:
-        """The weights after training."""
+        """Return the weights after retraining."""
 
     def quality(self, specification: Specification, weights: Weights) -> tuple[float, float]:
-        """Quality (0..1, higher is better) and loss on the validation part."""
+        """Return quality (0..1, higher is better) and loss on the validation part."""
 
     def seconds_per_image(self, specification: Specification, weights: Weights) -> float:
-        """Time of inference."""
+        """Return the time of inference."""
 
     def propose_batch_size(self, specification: Specification, weights: Weights) -> int | None:
-        """The batch size that trains this network fastest per image; None if there is nothing to choose."""
+        """Return the batch size with the shortest training time per image; None if there are no candidates."""
 
 
-def best(rows: tuple[Iteration, ...], *, stop: Stop) -> Iteration:
-    """The iteration with the smallest network that kept the required quality; the original if none did."""
+def smallest_adequate_iteration(rows: tuple[Iteration, ...], *, stop: StopRules) -> Iteration:
+    """Return the iteration with the fewest parameters among those with the required quality; the original if there is
+    none.
+    """
     kept = [row for row in rows if row.number == 0 or row.quality >= stop.lowest_quality]
     return min(kept, key=lambda row: row.parameters)
 
 
 def prune(
-    task: Task,
+    task: PruningTask,
     plan: PruneRecipe,
     *,
     folder: RunFolder,
@@ -59,30 +64,32 @@ def prune(
     original: Callable[[], tuple[Specification, Weights]],
     progress: Callable[[Iteration], None] = lambda _: None,
 ) -> str:
-    """Prune until a rule stops it, and return that rule's name. Resumes a run that was stopped.
+    """Prune a network until a stop rule applies, or resume an interrupted run. Returns the name of the stop rule.
 
     Parameters
     ----------
+    plan
+        The laws and stop rules.
     seed
-        The retraining of an iteration has this and its number.
+        Seed of the retraining; the number of the iteration is added.
     original
-        The network to begin with; asked for only if the run has not begun.
+        Returns the network to prune. Called only if the run has no iterations yet.
     progress
-        Is told of each iteration once it is kept.
+        Receives each iteration once it is stored.
     """
     if not folder.iterations():
         specification, weights = original()
         row = _measure(task, specification, weights, number=0, begun=time.perf_counter())
         folder.add(row, specification, weights)
         progress(row)
-    while (why := plan.stop.why(folder.iterations())) is None:
+    while (why := plan.stop.reason_to_stop(folder.iterations())) is None:
         progress(_iterate(task, plan, folder, seed=seed))
     return why
 
 
-def _iterate(task: Task, plan: PruneRecipe, folder: RunFolder, *, seed: int) -> Iteration:
+def _iterate(task: PruningTask, plan: PruneRecipe, folder: RunFolder, *, seed: int) -> Iteration:
     begun, rows = time.perf_counter(), folder.iterations()
-    number, settings = len(rows), plan.following(rows)
+    number, settings = len(rows), plan.next_settings(rows)
     specification, weights = folder.network(number - 1)
     rule = PruningRule(
         kind=plan.cut_kind,
@@ -91,7 +98,7 @@ def _iterate(task: Task, plan: PruneRecipe, folder: RunFolder, *, seed: int) -> 
         largest_share=plan.largest_share,
         multiple=plan.multiple,
     )
-    keep = select(task.zero_shares(specification, weights), rule=rule)
+    keep = select_channels(task.zero_shares(specification, weights), rule=rule)
     specification, weights = task.cut(specification, weights, keep=keep)
     before, _ = task.quality(specification, weights)
     effort = Effort(batch_size=round(settings.batch_size), epochs=settings.epochs, learning_rate=settings.learning_rate)
@@ -102,20 +109,20 @@ def _iterate(task: Task, plan: PruneRecipe, folder: RunFolder, *, seed: int) -> 
 
 
 def _measure(
-    task: Task,
+    task: PruningTask,
     specification: Specification,
     weights: Weights,
     *,
     number: int,
     begun: float,
     before: float | None = None,
-    settings: Settings | None = None,
+    settings: IterationSettings | None = None,
 ) -> Iteration:
     quality, loss = task.quality(specification, weights)
     return Iteration(
         number=number,
-        parameters=parameters(specification),
-        multiply_adds=multiply_adds(specification),
+        parameters=parameter_count(specification),
+        multiply_adds=multiply_add_count(specification),
         quality_before=quality if before is None else before,
         quality=quality,
         loss=loss,

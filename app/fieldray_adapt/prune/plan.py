@@ -1,4 +1,4 @@
-"""The pruning part of a recipe: how settings move, what is cut, and when to stop."""
+"""The table `prune` of a recipe: the laws of the settings, the channels that are removed, and the stop rules."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import json
 from dataclasses import asdict, fields
 from typing import Final
 
-from fieldray_adapt.prune.iterations import Iteration, Settings
+from fieldray_adapt.prune.iterations import Iteration, IterationSettings
 from fieldray_adapt.prune.laws import AnyLaw, Context
 from fieldray_adapt.prune.selection import CutKind
 from fieldray_adapt.recipes.tables import key, table
 
 
 @table
-class Stop:
-    """When to stop: whichever rule comes first."""
+class StopRules:
+    """Rules that end the pruning. The first rule that applies ends it."""
 
     iterations: int = key("At most.", low=1, example=3)
     lowest_quality: float = key(
@@ -22,8 +22,8 @@ class Stop:
     )
     target_parameters: int | None = key("Stop once at most so many parameters are left.", default=None, low=1)
 
-    def why(self, rows: tuple[Iteration, ...]) -> str | None:
-        """The rule that ends the run after these iterations, or None."""
+    def reason_to_stop(self, rows: tuple[Iteration, ...]) -> str | None:
+        """Return the name of the stop rule that applies after these iterations; None to go on."""
         last = rows[-1]
         if last.number and last.quality < self.lowest_quality:
             return "lowest_quality"
@@ -36,10 +36,10 @@ class Stop:
 
 @table
 class PruneRecipe:
-    """Iterative pruning: five settings that move by laws, and when to stop.
+    """Iterative pruning: five settings, each with a law, and the stop rules.
 
     A law is a table: { start } constant, { start, step } linear, { start, factor } multiplicative, { start, size, loss,
-    time, batch, form } dependent on the context; all but the first also take bounds = { lowest, highest }.
+    time, batch, form } dependent on the context. All but the constant law also take bounds = { lowest, highest }.
     """
 
     batch_size: AnyLaw = key("Images in a step of retraining.", example={"start": 32})
@@ -47,7 +47,7 @@ class PruneRecipe:
     learning_rate: AnyLaw = key("Of retraining.", example={"start": 3e-4})
     cut_off: AnyLaw = key("Where the cut lies; its meaning is in cut_kind.", example={"start": 0.3})
     minimum_channels: AnyLaw = key("Fewest channels left in a layer.", example={"start": 16})
-    stop: Stop = key("When to stop.")
+    stop: StopRules = key("When to stop.")
     batch_sizes: tuple[int, ...] = key(
         "After each iteration a profile proposes one of these batch sizes; none for no profile.", default=(), low=1
     )
@@ -62,20 +62,22 @@ class PruneRecipe:
 
     @property
     def fingerprint(self) -> str:
-        """A stable text of all but the stop rules: a run may be continued with others."""
+        """All values but the stop rules as text. A run may be continued with other stop rules."""
         return json.dumps({**asdict(self), "stop": None}, sort_keys=True)
 
-    def first(self) -> Settings:
-        """The settings of iteration 1."""
-        return Settings(**{name: getattr(self, name).start for name in _SETTINGS})
+    def first_settings(self) -> IterationSettings:
+        """Return the settings of iteration 1."""
+        return IterationSettings(**{name: getattr(self, name).start for name in _SETTINGS})
 
-    def following(self, rows: tuple[Iteration, ...]) -> Settings:
-        """The settings of the iteration that follows these."""
+    def next_settings(self, rows: tuple[Iteration, ...]) -> IterationSettings:
+        """Return the settings of the iteration after these."""
         last = rows[-1]
         if last.settings is None:
-            return self.first()
+            return self.first_settings()
         context = Context.between(rows[-2], last)
-        return Settings(**{name: getattr(self, name).next(getattr(last.settings, name), context) for name in _SETTINGS})
+        return IterationSettings(
+            **{name: getattr(self, name).next(getattr(last.settings, name), context) for name in _SETTINGS}
+        )
 
 
-_SETTINGS: Final = tuple(field.name for field in fields(Settings))
+_SETTINGS: Final = tuple(field.name for field in fields(IterationSettings))

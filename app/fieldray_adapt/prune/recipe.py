@@ -1,4 +1,4 @@
-"""The pruning part of a recipe, and the recipe of a pruning study: data, original network, runs and baselines."""
+"""The recipe of a pruning study: images, original network, pruning runs and baselines."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from fieldray_adapt.prune.plan import PruneRecipe
 from fieldray_adapt.prune.selection import Baseline
 from fieldray_adapt.recipes.shared import ProfileChoice
 from fieldray_adapt.recipes.tables import Rules, key, table
-from fieldray_adapt.training.engine import Effort
 from fieldray_adapt.training.engine_interface import Precision
+from fieldray_adapt.training.loop import Effort
 
 
 @table
 class Original:
-    """The network to prune, a VGG-16, trained from its initial weights."""
+    """The network to prune: a VGG-16, trained from random weights."""
 
     training: Effort = key("How it is trained.")
     width: float = key("Share of the published channel counts.", default=1.0, above=0, high=2)
@@ -24,7 +24,7 @@ class Original:
 
 
 @table
-class Data:
+class StudyData:
     """An .npz file with x_train, y_train, x_test and y_test (uint8)."""
 
     file: Path = key("The file.", example="mnist.npz")
@@ -34,7 +34,7 @@ class Data:
 
 @table
 class RunRecipe(PruneRecipe):
-    """One pruning run.
+    """A pruning run.
 
     The settings batch_size, epochs, learning_rate, cut_off and minimum_channels are laws, as in the table prune of a
     classifier.
@@ -51,7 +51,7 @@ class RunRecipe(PruneRecipe):
 
 @table
 class BaselineRecipe:
-    """Pruning in one shot, to compare with."""
+    """Pruning in one shot, for comparison."""
 
     kind: Baseline = key("Which channels stay: those with the largest weights, or drawn ones.")
     share: float = key("Share of every layer's channels that stays.", above=0, high=1, example=0.5)
@@ -60,13 +60,15 @@ class BaselineRecipe:
 
     @property
     def name(self) -> str:
-        """For example `magnitude-0.15`."""
+        """Name of the baseline, for example `magnitude-0.15`."""
         return f"{self.kind}-{self.share:g}"
 
 
 @table
 class Scratch:
-    """The shapes that runs came to, trained again from random weights: is it the weights that pruning keeps?"""
+    """Training of the pruned networks' shapes from random weights, to see whether the weights that pruning keeps
+    matter.
+    """
 
     runs: tuple[str, ...] = key("The runs.", example=("constant",))
     seeds: int = key("Trainings of each shape, which differ in weights and order.", default=3, low=1)
@@ -84,7 +86,7 @@ class StudyRecipe:
         "The table of results, a .json file; the report is written beside it.", default=Path("results.json")
     )
     seed: int = key("Of initial weights, order and the drawn parts.", default=0)
-    data: Data = key("Where the images are.")
+    data: StudyData = key("Where the images are.")
     original: Original = key("The network to prune.")
     runs: tuple[RunRecipe, ...] = key("The pruning runs.")
     baselines: tuple[BaselineRecipe, ...] = key("One-shot pruning to compare with.", default=())
@@ -100,7 +102,7 @@ class StudyRecipe:
     )
 
     def rules(self) -> Rules:
-        """Rules by which the keys must fit each other (see `tables.table`)."""
+        """Return the rules between the keys of the table (see `tables.table`)."""
         names = [run.name for run in self.runs]
         for index, run in enumerate(self.runs):
             above = {"", *names[:index]}
@@ -111,7 +113,7 @@ class StudyRecipe:
             yield set(self.scratch.runs) <= set(names), "scratch", "must name runs of this study"
 
     def run_named(self, name: str) -> RunRecipe:
-        """The run of that name; KeyError if there is none."""
+        """Return the run with a name. Raises KeyError if there is none."""
         for run in self.runs:
             if run.name == name:
                 return run

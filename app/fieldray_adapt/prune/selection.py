@@ -1,9 +1,9 @@
-"""How much each channel is used, and which channels of each set are kept.
+"""The use of each channel, and the choice of the channels to keep.
 
-Used is measured by the average percentage of zeros, or by the size of the weights. APoZ (Hu et al. 2016,
-arXiv:1607.03250): the share of zeros among a channel's values behind its rectifier, over all positions of all images
-of a calibration set. A channel that is nearly always zero carries little. Channels are chosen by iterative pruning, or
-in one shot, to compare with.
+Use is measured by APoZ or by the size of the weights. APoZ, the average percentage of zeros (Hu et al. 2016,
+arXiv:1607.03250), is the share of zeros in a channel after its ReLU, over all positions and calibration images. A
+channel that is almost always zero contributes little. Channels are removed in iterations, or in one shot for
+comparison.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from numpy.typing import NDArray
 from fieldray_adapt.networks.specification import Specification, channel_sets, weight_axes
 from fieldray_adapt.training.keras_engine import layer_reader
 
-Scores = dict[str, NDArray[np.float64]]
+ChannelScores = dict[str, NDArray[np.float64]]
+"""A score (channels,) for each channel, by channel set."""
 
 
 def rectified_layers(specification: Specification) -> dict[str, tuple[str, ...]]:
-    """For each channel set the layers that end in a rectifier; sets without one (the labels) are left out.
+    """Return the layers with a ReLU, by channel set. Sets without one are left out, as are the labels.
 
-    A residual stage is evaluated by its sums alone: what its branches give before the sum is not rectified.
+    A residual stage is measured at its sums only, because its branches have no ReLU before the sum.
     """
     sets, found = channel_sets(specification), dict[str, tuple[str, ...]]()
     for layer in specification.layers:
@@ -39,10 +40,10 @@ def zero_shares(
     weights: Mapping[str, NDArray[np.float32]],
     *,
     batches: Iterable[NDArray[np.float32]],
-) -> Scores:
-    """APoZ in 0..1 of every channel of every prunable set, float64 (channels,).
+) -> ChannelScores:
+    """Return the APoZ (0..1) of each channel, float64 (channels,) by channel set.
 
-    A set that several layers share (a residual stage) gets the mean over them.
+    A channel set with several layers (a residual stage) gets the mean over these.
 
     Parameters
     ----------
@@ -52,7 +53,7 @@ def zero_shares(
     Raises
     ------
     ValueError
-        For no images.
+        Without images.
     """
     layers = rectified_layers(specification)
     names = [name for members in layers.values() for name in members]
@@ -73,15 +74,15 @@ def zero_shares(
 
 
 def _zero_share(value: NDArray[Any]) -> NDArray[np.float64]:
-    """Share of zeros of each channel over all other axes."""
+    """Return the share of zeros in each channel, over all other axes."""
     share: NDArray[np.float64] = (value == 0).reshape(-1, value.shape[-1]).mean(axis=0)
     return share
 
 
-def weight_sizes(specification: Specification, weights: Mapping[str, NDArray[np.float32]]) -> Scores:
-    """Mean absolute weight that makes each channel, relative to the mean of its layer; (channels,) for each set.
+def weight_sizes(specification: Specification, weights: Mapping[str, NDArray[np.float32]]) -> ChannelScores:
+    """Return the mean absolute weight of each channel relative to its layer's mean, (channels,) by channel set.
 
-    Layers that share a set are averaged, so that one with large weights does not decide alone.
+    Layers that share a channel set are averaged after this division, so that none dominates.
     """
     gathered: dict[str, list[NDArray[np.float64]]] = {}
     for key, axes in weight_axes(specification).items():
@@ -93,24 +94,27 @@ def weight_sizes(specification: Specification, weights: Mapping[str, NDArray[np.
 
 
 CutKind = Literal["level", "deviation"]
-Keep = dict[str, NDArray[np.int64]]
+"""The meaning of a cut-off: a level of APoZ, or standard deviations above the mean."""
+KeptChannels = dict[str, NDArray[np.int64]]
+"""Indices of the channels to keep, by channel set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruningRule:
-    """The rule by which channels of a set go.
+    """The rule by which channels are removed.
 
     Attributes
     ----------
     kind
-        "level": a share of zeros above `value` goes; "deviation": above mean + value * standard deviation of the set.
+        "level": remove channels with an APoZ above `value`. "deviation": above mean + value * standard deviation of the
+        set.
     minimum_channels
-        Of every set (a smaller set is left as it is).
+        Fewest channels of a set. A smaller set is left whole.
     largest_share
-        Of a set that may go at once, 0..1.
+        Largest share of a set that may be removed at once, 0..1.
     multiple
-        Counts kept are rounded up to a multiple of it, where the set had as many: kernels of the runtimes work on 8
-        or 16 channels at a time, and a channel less than that saves nothing.
+        Numbers of channels are rounded up to a multiple of this, up to all channels of the set. Inference kernels work
+        on 8 or 16 channels at a time, so a smaller reduction saves no time.
     """
 
     kind: CutKind
@@ -120,10 +124,12 @@ class PruningRule:
     multiple: int = 1
 
 
-def select(zeros: Mapping[str, NDArray[np.float64]], *, rule: PruningRule) -> Keep:
-    """The channels to keep of each set, ascending, by its APoZ; equal ones are kept in their order."""
+def select_channels(zeros: Mapping[str, NDArray[np.float64]], *, rule: PruningRule) -> KeptChannels:
+    """Return the channels to keep, in ascending order, by their APoZ. Of channels with equal APoZ the first ones are
+    kept.
+    """
     return {
-        channel: most_used(shares, count=_rounded(_wanted(shares, rule), shares, rule))
+        channel: lowest_scoring_channels(shares, count=_rounded(_wanted(shares, rule), shares, rule))
         for channel, shares in zeros.items()
     }
 
@@ -143,26 +149,32 @@ def _rounded(wanted: int, shares: NDArray[np.float64], rule: PruningRule) -> int
     return min(rounded, len(shares))
 
 
-def most_used(shares: NDArray[np.float64], *, count: int) -> NDArray[np.int64]:
-    """Indices of the `count` channels with the lowest score, ascending."""
+def lowest_scoring_channels(shares: NDArray[np.float64], *, count: int) -> NDArray[np.int64]:
+    """Return the indices of the `count` channels with the lowest scores, in ascending order."""
     return np.sort(np.argsort(shares, kind="stable")[:count]).astype(np.int64)
 
 
 Baseline = Literal["magnitude", "random"]
+"""The choice of channels in one-shot pruning."""
 
 
-def one_shot(
+def select_in_one_shot(
     specification: Specification,
     weights: Mapping[str, NDArray[np.float32]],
     *,
     kind: Baseline,
     share: float,
     seed: int = 0,
-) -> Keep:
-    """The channels to keep: `share` (0..1) of each set, those with the largest weights or drawn at random."""
+) -> KeptChannels:
+    """Return the channels to keep: `share` (0..1) of each channel set.
+
+    Kept are the channels with the largest weights ("magnitude"), or random ones.
+    """
     generator = np.random.default_rng(seed)
-    keep = Keep()
+    keep = KeptChannels()
     for channel, sizes in weight_sizes(specification, weights).items():
         count = min(len(sizes), max(1, math.ceil(len(sizes) * share)))
-        keep[channel] = most_used(-sizes if kind == "magnitude" else generator.random(len(sizes)), count=count)
+        keep[channel] = lowest_scoring_channels(
+            -sizes if kind == "magnitude" else generator.random(len(sizes)), count=count
+        )
     return keep

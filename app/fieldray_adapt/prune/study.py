@@ -1,4 +1,7 @@
-"""A pruning study on a public data set: each law and each one-shot baseline from one original, timed in one run."""
+"""A pruning study on a public data set: pruning runs and one-shot baselines of one original network.
+
+The times of all networks are measured together.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from numpy.typing import NDArray
 
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
-from fieldray_adapt.files import as_json, digest, publish, require_publishable, write_atomically
+from fieldray_adapt.files import digest, json_bytes, require_publishable, write_atomically, write_published
 from fieldray_adapt.networks.architectures import vgg16_dense
 from fieldray_adapt.networks.specification import (
     initial_weights,
@@ -22,44 +25,44 @@ from fieldray_adapt.networks.specification import (
     save_network,
     save_weights,
 )
-from fieldray_adapt.prune.conversion import Conversion, convert_and_test, read_kept
+from fieldray_adapt.prune.conversion import Conversion, convert_and_test, read_json_if_present
 from fieldray_adapt.prune.iterations import Iteration, RunFolder
 from fieldray_adapt.prune.loop import prune
-from fieldray_adapt.prune.recipe import BaselineRecipe, Data, RunRecipe, Scratch, StudyRecipe
-from fieldray_adapt.prune.selection import one_shot
+from fieldray_adapt.prune.recipe import BaselineRecipe, RunRecipe, Scratch, StudyData, StudyRecipe
+from fieldray_adapt.prune.selection import select_in_one_shot
 from fieldray_adapt.prune.study_report import write_report
 from fieldray_adapt.prune.study_results import (
     ORIGINAL,
     IterationFigures,
     MeasuredIteration,
-    Milliseconds,
+    MillisecondsByKind,
     NetworkFigures,
     RunResults,
     StudyResults,
-    recorded,
-    row_of,
+    iteration_figures,
+    network_figures,
 )
 from fieldray_adapt.prune.tasks import ArrayTask, without_dropout
 from fieldray_adapt.run import Progress as RunProgress
-from fieldray_adapt.training.engine import (
+from fieldray_adapt.training.engine_interface import EngineSettings
+from fieldray_adapt.training.loop import (
     EpochFigures,
     Labelled,
     Progress,
     distillation_targets,
-    fit,
-    quality,
+    measure_accuracy,
     remove_checkpoints,
+    train_on_arrays,
 )
-from fieldray_adapt.training.engine_interface import EngineSettings
 from fieldray_adapt.training.profile import PROFILE_NAME, Network, Profile, time_networks
 
-_KEY_LENGTH: Final = 12  # of the digest in a file's name: what was made otherwise has another name
+_KEY_LENGTH: Final = 12  # characters of the digest in file names; other data or settings have other file names
 
 
 def run_study(
     recipe: StudyRecipe, *, step: str, say: Callable[[str], None], progress: RunProgress = lambda *_: None
 ) -> None:
-    """Run a study to its end, or resume it; step "report" tests, times and reports what there is so far."""
+    """Run a study to its end, or resume it. The step "report" evaluates and reports the networks made so far."""
     require_publishable(recipe.results, recipe.results.with_name("report.html"))
     study = Study(recipe, say=say, progress=progress)
     study.report() if step == "report" else study.run()
@@ -72,14 +75,14 @@ class _Parts:
     test: Labelled
 
 
-def _read_parts(recipe: Data, *, seed: int) -> _Parts:
+def _read_parts(recipe: StudyData, *, seed: int) -> _Parts:
     path = recipe.file
     try:
         with np.load(path, allow_pickle=False) as arrays:
             kept = {name: arrays[name] for name in ("x_train", "y_train", "x_test", "y_test")}
     except (OSError, ValueError, KeyError) as problem:
         raise UsageProblem(reason("data_unreadable", path=path, detail=problem)) from problem
-    # The published order may be by class.
+    # Shuffled, because the published order may be by class.
     order = np.random.default_rng(seed).permutation(len(kept["x_train"]))
     labels = int(kept["y_train"].max()) + 1
     drawn = _labelled(kept["x_train"][order], kept["y_train"][order], labels=labels)
@@ -94,7 +97,7 @@ def _labelled(images: NDArray[np.uint8], classes: NDArray[np.uint8], *, labels: 
 
 
 class Study:
-    """The steps of a study in one folder; each resumes after it was stopped."""
+    """The steps of a study in one folder. An interrupted step resumes."""
 
     def __init__(
         self,
@@ -102,12 +105,19 @@ class Study:
         *,
         say: Callable[[str], None] = lambda _: None,
         progress: RunProgress = lambda *_: None,
-        timer: Callable[..., Mapping[str, Milliseconds]] = time_networks,
+        timer: Callable[..., Mapping[str, MillisecondsByKind]] = time_networks,
         tester: Callable[..., Conversion] = convert_and_test,
     ) -> None:
         """Prepare a study.
 
-        `say` receives messages, `progress` the progress; networks are converted, tested and then timed.
+        Parameters
+        ----------
+        say
+            Receives messages.
+        progress
+            Receives the progress.
+        timer, tester
+            Measure the times of networks, and convert and test a network.
         """
         self._recipe, self._folder, self._say, self._timer = recipe, recipe.run, say, timer
         self._progress, self._tester = progress, tester
@@ -117,9 +127,9 @@ class Study:
         self._training_settings = replace(self._settings, threads=recipe.training_threads)
 
     def run(self) -> StudyResults:
-        """Run everything that is not done yet, then write the report."""
+        """Perform all steps that are not done, and write the report."""
         for run in self._recipe.runs:
-            self.run_law(run)
+            self.run_pruning(run)
         for row in self._recipe.baselines:
             self.run_baseline(row)
         if scratch := self._recipe.scratch:
@@ -129,7 +139,7 @@ class Study:
         return self.report()
 
     def report(self) -> StudyResults:
-        """Test and time every network there is so far, in one go; results and report, kept where the recipe says."""
+        """Test and time all networks made so far, and write results and report to the recipe's path."""
         networks = {ORIGINAL: self.original()}
         for run in self._recipe.runs:
             folder = self._run_folder(run)
@@ -139,18 +149,18 @@ class Study:
             if self._baseline_path(row).is_file():
                 networks[row.name] = self.run_baseline(row)
         results = self._results(networks)
-        publish(self._recipe.results, as_json(results) + b"\n")
+        write_published(self._recipe.results, json_bytes(results) + b"\n")
         write_report(self._recipe.results.with_name("report.html"), results)
         return results
 
     def original(self) -> Network:
-        """The trained original; trained once for each data, seed and way of training, then kept."""
+        """Return the trained original network, which is trained once for each data set, seed and training."""
         recipe = self._recipe.original
         specification = vgg16_dense(dropout=recipe.dropout).scaled(recipe.width)
         path = self._folder / f"original-{self._key[:_KEY_LENGTH]}.npz"
         if not path.is_file():
             self._say("training the original")
-            trained = fit(
+            trained = train_on_arrays(
                 specification,
                 initial_weights(specification, seed=self._recipe.seed),
                 data=self._parts.training,
@@ -165,7 +175,7 @@ class Study:
         return specification, load_weights(path)
 
     def _epoch_progress(self, what: str) -> Progress:
-        """Return the progress of each part of a training, shown as a bar and a line."""
+        """Return a callback that shows each part of a training as a bar and as a line."""
 
         def progress(row: EpochFigures) -> None:
             self._progress(f"{what}: parts", row.epoch, row.epochs)
@@ -173,10 +183,10 @@ class Study:
 
         return progress
 
-    def run_law(self, run: RunRecipe) -> str:
-        """Prune by one set of laws. Returns the rule that stopped it."""
+    def run_pruning(self, run: RunRecipe) -> str:
+        """Perform one pruning run. Returns the name of the stop rule."""
         folder = self._run_folder(run)
-        if (rows := folder.iterations()) and (why := run.stop.why(rows)):
+        if (rows := folder.iterations()) and (why := run.stop.reason_to_stop(rows)):
             return why
         self._say(f"pruning: {run.name}")
         if not rows:
@@ -209,9 +219,10 @@ class Study:
         )
 
     def _take_measured_beginning(self, run: RunRecipe, folder: RunFolder) -> None:
-        """Copy an equal beginning that another run has measured, since a large original takes minutes.
+        """Copy the first iterations from another run that begins alike: measuring a large original network takes
+        minutes.
 
-        The beginning is the original network, and the first iteration if the laws begin alike.
+        The original network is copied, and the first iteration if all laws begin with equal values.
         """
         if run.continues:
             network, row = self._network_after(run.continues, run.after_iteration)
@@ -221,7 +232,7 @@ class Study:
             theirs = self._run_folder(other)
             rows = () if other is run or other.continues else theirs.iterations()
             if rows:
-                # The same settings on the same network with the same seed end in the same network.
+                # Equal settings, network and seed give an equal network.
                 shared = rows[:2] if _begin_alike(run, other) else rows[:1]
                 for row in shared:
                     folder.add(replace(row, batch_size_proposed=None), *theirs.network(row.number))
@@ -231,7 +242,7 @@ class Study:
         return self._network_after(run.continues, run.after_iteration)[0] if run.continues else self.original()
 
     def _network_after(self, name: str, iteration: int | None) -> tuple[Network, Iteration]:
-        """Return a run's network after an iteration; None selects the last network that kept the required quality.
+        """Return a run's network after an iteration; None selects the last network with the required quality.
 
         Raises UsageProblem `iteration_missing`.
         """
@@ -250,12 +261,12 @@ class Study:
         return RunFolder(self._folder / run.name, fingerprint=f"{run.fingerprint} {self._key}")
 
     def run_baseline(self, row: BaselineRecipe) -> Network:
-        """Make a one-shot baseline: prune once, train once. The network is stored for later calls."""
+        """Return a one-shot baseline: pruned once and trained once. The network is stored for later calls."""
         path = self._baseline_path(row)
         if not path.is_file():
             self._say(f"one-shot pruning: {row.kind}, {row.share:g} of each layer's channels kept")
             whole = self.original()
-            keep = one_shot(*whole, kind=row.kind, share=row.share, seed=self._recipe.seed)
+            keep = select_in_one_shot(*whole, kind=row.kind, share=row.share, seed=self._recipe.seed)
             task = self._task(row.name, run=row)
             specification, weights = task.cut(*whole, keep=keep)
             weights = task.retrain(specification, weights, effort=row.training, seed=self._recipe.seed)
@@ -267,18 +278,17 @@ class Study:
         return self._folder / f"{row.name.replace('.', '-')}-{key}.npz"
 
     def _from_random_weights(self, name: str, scratch: Scratch, *, trains: bool = True) -> list[float]:
-        """Return the test accuracy (0..1) of a pruned network's shape trained from random weights, by seed; stored
-        one by one.
+        """Return the test accuracies (0..1) of a pruned network's shape, trained from random weights, by seed.
 
-        trains  whether missing seeds are trained now
+        Each accuracy is stored as soon as it is known. `trains` tells whether missing seeds are trained now.
         """
         run, _, number = name.partition("/")
         shape = without_dropout(self._run_folder(self._recipe.run_named(run)).network(int(number))[0])
         path = self._folder / "scratch" / f"{digest(self._key, shape, scratch.training)}.json"
-        found = read_kept(path, list[float]) or []
+        found = read_json_if_present(path, list[float]) or []
         for seed in range(len(found), scratch.seeds if trains else 0):
             self._say(f"from random weights: {name}, seed {seed}")
-            weights = fit(
+            weights = train_on_arrays(
                 shape,
                 initial_weights(shape, seed=seed),
                 data=self._parts.training,
@@ -289,8 +299,8 @@ class Study:
                 progress=self._epoch_progress(name),
             )
             remove_checkpoints(path.parent / path.stem)
-            found.append(quality(shape, weights, data=self._parts.test, settings=self._training_settings)[0])
-            write_atomically(path, as_json(found))
+            found.append(measure_accuracy(shape, weights, data=self._parts.test, settings=self._training_settings)[0])
+            write_atomically(path, json_bytes(found))
         return found[: scratch.seeds]
 
     def _results(self, networks: Mapping[str, Network]) -> StudyResults:
@@ -305,14 +315,17 @@ class Study:
             rounds=self._recipe.rounds,
         )
         whole = (networks[ORIGINAL], timed[ORIGINAL])
-        rows = {name: row_of(networks[name], of=found[name], timed=timed[name], original=whole) for name in networks}
+        rows = {
+            name: network_figures(networks[name], conversion=found[name], milliseconds=timed[name], original=whole)
+            for name in networks
+        }
         names = [row.name for row in self._recipe.baselines]
         return StudyResults(
             study=self._recipe.name,
             original=rows[ORIGINAL],
             runs={run.name: self._table(run, rows) for run in self._recipe.runs},
             baselines={name: rows[name] for name in names if name in rows},
-            profile=read_kept(self._folder / "profile" / PROFILE_NAME, Profile),
+            profile=read_json_if_present(self._folder / "profile" / PROFILE_NAME, Profile),
         )
 
     def _tested(self, name: str, network: Network, images: NDArray[np.uint8]) -> Conversion:
@@ -328,11 +341,11 @@ class Study:
     def _table(self, run: RunRecipe, rows: Mapping[str, NetworkFigures]) -> RunResults:
         iterations = self._run_folder(run).iterations()
         table = tuple(self._table_row(run, iteration, rows) for iteration in iterations)
-        why = run.stop.why(iterations) if iterations else None
+        why = run.stop.reason_to_stop(iterations) if iterations else None
         return RunResults(stopped_by=why or "not finished", iterations=table)
 
     def _table_row(self, run: RunRecipe, iteration: Iteration, rows: Mapping[str, NetworkFigures]) -> IterationFigures:
-        row, name, scratch = recorded(iteration), f"{run.name}/{iteration.number}", self._recipe.scratch
+        row, name, scratch = iteration_figures(iteration), f"{run.name}/{iteration.number}", self._recipe.scratch
         if not iteration.number:
             return row
         seeds = None
@@ -343,9 +356,9 @@ class Study:
 
 
 def _begin_alike(run: RunRecipe, other: RunRecipe) -> bool:
-    """Whether two runs do the same in their first iteration."""
+    """Return whether two runs have equal first iterations."""
     rest = [(one.cut_kind, one.largest_share, one.multiple, one.calibration, one.teacher) for one in (run, other)]
-    return run.first() == other.first() and rest[0] == rest[1]
+    return run.first_settings() == other.first_settings() and rest[0] == rest[1]
 
 
 def _line(row: Iteration) -> str:

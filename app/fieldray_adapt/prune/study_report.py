@@ -1,4 +1,4 @@
-"""The page of a pruning study: a table for each run, and accuracy against iteration and speed."""
+"""The report page of a pruning study: a table for each run, and plots of accuracy against iteration and speed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,20 @@ from typing import Final
 
 import numpy as np
 
-from fieldray_adapt.files import publish
-from fieldray_adapt.prune.iterations import Settings
+from fieldray_adapt.files import write_published
+from fieldray_adapt.prune.iterations import IterationSettings
 from fieldray_adapt.prune.study_results import ORIGINAL, MeasuredIteration, NetworkFigures, RunResults, StudyResults
-from fieldray_adapt.reports.page import Curve, Figure, Part, Report, Section, Table, Text, page, pruning_plots
+from fieldray_adapt.reports.page import (
+    Figure,
+    Paragraph,
+    PruningCurve,
+    Report,
+    ReportPart,
+    Section,
+    Table,
+    pruning_plots,
+    render_page,
+)
 from fieldray_adapt.training.profile import profile_parts
 
 _HEAD: Final = (
@@ -30,7 +40,7 @@ All networks were timed alternating in one run."""
 
 
 def write_report(path: Path, results: StudyResults) -> None:
-    """Write the page of a study's results. Raises StorageProblem."""
+    """Write the report page of a study. Raises StorageProblem."""
     runs = {name: found for name, found in results.runs.items() if found.measured}
     curves = [_curve(name, found.measured, results.original) for name, found in runs.items()]
     others = {name: (row.speed_up["int8"], row.test_accuracy) for name, row in results.baselines.items()}
@@ -42,23 +52,23 @@ def write_report(path: Path, results: StudyResults) -> None:
         Section(title="One-shot pruning", parts=[_table(results.baselines)] if results.baselines else []),
         Section(title="Time per iteration of the original", parts=profiled),
     ]
-    publish(path, page(Report(title=f"Pruning study {results.study}", lead=_NOTE, sections=sections)))
+    write_published(path, render_page(Report(title=f"Pruning study {results.study}", lead=_NOTE, sections=sections)))
 
 
-def _plots(curves: Sequence[Curve], others: Mapping[str, tuple[float, float]]) -> list[Part]:
+def _plots(curves: Sequence[PruningCurve], others: Mapping[str, tuple[float, float]]) -> list[ReportPart]:
     if not curves:
         return []
     return [Figure(svg=pruning_plots(curves, quality="test accuracy", points=others), caption=_CURVES)]
 
 
-def _run(found: RunResults) -> list[Part]:
-    names = [field.name for field in fields(Settings)]
+def _run(found: RunResults) -> list[ReportPart]:
+    names = [field.name for field in fields(IterationSettings)]
     settings = [
         [str(row.iteration), *(f"{getattr(row.settings, name):.4g}" for name in names)] for row in found.measured
     ]
     head = ("iteration", *(name.replace("_", " ") for name in names))
     return [
-        Text(f"Stopped by: {found.stopped_by.replace('_', ' ')}."),
+        Paragraph(f"Stopped by: {found.stopped_by.replace('_', ' ')}."),
         _table({str(row.iteration): row for row in found.measured}),
         Table(head=head, rows=settings, caption="The settings of each iteration."),
     ]
@@ -87,7 +97,7 @@ def _cells(name: str, row: NetworkFigures | MeasuredIteration) -> list[str]:
 
 
 def _spread(values: Sequence[float]) -> str:
-    """Format the median, minimum and maximum over the seeds."""
+    """Format median, minimum and maximum over the seeds."""
     return f"{np.median(values):.4f} ({min(values):.4f} to {max(values):.4f})" if values else "-"
 
 
@@ -96,8 +106,8 @@ def _milliseconds(row: NetworkFigures) -> Table:
     return Table(head=("the original as", "ms per image"), rows=kinds)
 
 
-def _curve(name: str, rows: Sequence[MeasuredIteration], original: NetworkFigures) -> Curve:
-    return Curve(
+def _curve(name: str, rows: Sequence[MeasuredIteration], original: NetworkFigures) -> PruningCurve:
+    return PruningCurve(
         name=name,
         quality=[original.test_accuracy, *(row.test_accuracy for row in rows)],
         before=[None, *(row.validation_accuracy_before_retraining for row in rows)],

@@ -1,4 +1,4 @@
-"""The results of a pruning study: the original, the iterations of its runs, and one-shot baselines."""
+"""The results of a pruning study: original network, iterations of the runs, and one-shot baselines."""
 
 from __future__ import annotations
 
@@ -8,21 +8,27 @@ from typing import Final
 from msgspec import Struct
 
 from fieldray_adapt.networks.specification import (
-    multiply_adds,
-    parameters,
+    multiply_add_count,
+    parameter_count,
 )
 from fieldray_adapt.prune.conversion import Conversion
-from fieldray_adapt.prune.iterations import Iteration, Settings
+from fieldray_adapt.prune.iterations import Iteration, IterationSettings
 from fieldray_adapt.training.profile import Network, Profile
 
 ORIGINAL: Final = "original"
 
 
 class NetworkFigures(Struct, frozen=True, kw_only=True):
-    """The measurements of a network of a study, compared with the original.
+    """The figures of a network, compared with the original.
 
-    Accuracies are shares of the test images, of the float network and of its int8 file. Milliseconds and how many times
-    faster than the original are by kind (see `time_networks`), channels by the name of their set.
+    Attributes
+    ----------
+    test_accuracy, test_accuracy_int8
+        Share of test images (0..1) that the float network and the int8 file classify correctly.
+    milliseconds_per_image, speed_up
+        Time, and how many times faster than the original, by kind (see `training.profile.time_networks`).
+    channels
+        Number of channels by channel set.
     """
 
     parameters: int
@@ -38,10 +44,10 @@ class NetworkFigures(Struct, frozen=True, kw_only=True):
 
 
 class IterationFigures(Struct, frozen=True, kw_only=True):
-    """The record of an iteration in a run. Accuracies are of the validation part, 0..1."""
+    """The figures of an iteration from its run. Accuracies are shares (0..1) of the validation part."""
 
     iteration: int
-    settings: Settings | None
+    settings: IterationSettings | None
     validation_accuracy_before_retraining: float
     validation_accuracy: float
     batch_size_proposed: int | None
@@ -49,7 +55,10 @@ class IterationFigures(Struct, frozen=True, kw_only=True):
 
 
 class MeasuredIteration(IterationFigures, frozen=True, kw_only=True, omit_defaults=True):
-    """An iteration with its network, as in `NetworkFigures`; by seed, what the shape gets right from random weights."""
+    """The figures of an iteration and of its network (see `NetworkFigures`).
+
+    `test_accuracy_from_random_weights` has the accuracy of an equal shape trained from random weights, by seed.
+    """
 
     parameters: int
     times_fewer_parameters: float
@@ -65,19 +74,19 @@ class MeasuredIteration(IterationFigures, frozen=True, kw_only=True, omit_defaul
 
 
 class RunResults(Struct, frozen=True, kw_only=True):
-    """A run's iterations, the first without a network of its own, and the rule that ended it."""
+    """The iterations of a run, and the stop rule that ended it. The first iteration is the original network."""
 
     stopped_by: str
     iterations: tuple[IterationFigures, ...]
 
     @property
     def measured(self) -> list[MeasuredIteration]:
-        """The iterations with a network of their own."""
+        """The iterations that made a network."""
         return [row for row in self.iterations if isinstance(row, MeasuredIteration)]
 
 
 class StudyResults(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """results.json: the original, its runs and one-shot baselines by name, and the profile where there is one."""
+    """The document results.json: original network, runs and baselines by name, and the profile if one was measured."""
 
     study: str
     original: NetworkFigures
@@ -86,31 +95,43 @@ class StudyResults(Struct, frozen=True, kw_only=True, omit_defaults=True):
     profile: Profile | None = None
 
 
-Milliseconds = Mapping[str, float]
-"""Milliseconds per image, by kind (see `time_networks`)."""
+MillisecondsByKind = Mapping[str, float]
+"""Milliseconds per image, by kind (see `training.profile.time_networks`)."""
 
 
-def row_of(
-    network: Network, *, of: Conversion, timed: Milliseconds, original: tuple[Network, Milliseconds]
+def network_figures(
+    network: Network,
+    *,
+    conversion: Conversion,
+    milliseconds: MillisecondsByKind,
+    original: tuple[Network, MillisecondsByKind],
 ) -> NetworkFigures:
-    """Return a network's row of the table; `original` is the reference of its ratios."""
-    whole, here = parameters(original[0][0]), parameters(network[0])
+    """Return the figures of a network.
+
+    Parameters
+    ----------
+    conversion
+        The network's conversion and test.
+    original
+        The original network and its times, for the ratios.
+    """
+    whole, here = parameter_count(original[0][0]), parameter_count(network[0])
     return NetworkFigures(
         parameters=here,
         times_fewer_parameters=whole / here,
         removed_share=1 - here / whole,
-        multiply_adds=multiply_adds(network[0]),
-        test_accuracy=of.accuracy,
-        test_accuracy_int8=of.accuracy_int8,
-        milliseconds_per_image=dict(timed),
-        speed_up={kind: original[1][kind] / own for kind, own in timed.items()},
-        int8_bytes=len(of.int8),
+        multiply_adds=multiply_add_count(network[0]),
+        test_accuracy=conversion.accuracy,
+        test_accuracy_int8=conversion.accuracy_int8,
+        milliseconds_per_image=dict(milliseconds),
+        speed_up={kind: original[1][kind] / own for kind, own in milliseconds.items()},
+        int8_bytes=len(conversion.int8),
         channels=dict(network[0].channels),
     )
 
 
-def recorded(iteration: Iteration) -> IterationFigures:
-    """The record of an iteration in a run, as in the table."""
+def iteration_figures(iteration: Iteration) -> IterationFigures:
+    """Return the figures of an iteration as the results have them."""
     return IterationFigures(
         iteration=iteration.number,
         settings=iteration.settings,

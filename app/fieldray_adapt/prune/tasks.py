@@ -1,8 +1,8 @@
-"""The tasks of the pruning loop: labelled images in memory, or a recipe's own images (the prune step).
+"""The tasks of the pruning loop: images in memory (a study), or the images of a recipe (the prune step).
 
-A layer that lost most of its inputs sums fewer of them, and over sixteen layers the signal fades to nothing: training
-would first have to restore it. Rectified layers pass a factor on, so one factor per layer corrects the signal
-(`restore_scale`). Layers with batch normalisation need no factor: they measure the signal again.
+A layer that lost most of its inputs has smaller sums, and over sixteen layers the signal fades to nothing. Retraining
+would first have to restore it. `restore_scale` corrects the signal by one factor for each layer, which ReLU passes on.
+Layers with batch normalisation need no factor, because they measure their signal again.
 """
 
 from __future__ import annotations
@@ -18,21 +18,27 @@ from msgspec import Struct, structs
 from numpy.typing import NDArray
 
 from fieldray.domain.metrics import auc
-from fieldray_adapt.data.dataset import dataset_of
-from fieldray_adapt.files import digest, plain
+from fieldray_adapt.data.dataset import load_dataset
+from fieldray_adapt.files import digest, to_builtins
 from fieldray_adapt.networks.specification import Specification, Weights, channel_sets, keep_channels
 from fieldray_adapt.prune.iterations import Iteration, RunFolder
-from fieldray_adapt.prune.loop import best, prune
-from fieldray_adapt.prune.selection import Keep, Scores, zero_shares
-from fieldray_adapt.run import Facts, Progress, Run, Step
-from fieldray_adapt.training.classifier import Samples, TrainingOptions, predict, train_groups
-from fieldray_adapt.training.engine import Effort, Labelled, fit, quality, remove_checkpoints
-from fieldray_adapt.training.engine import Progress as RowProgress
+from fieldray_adapt.prune.loop import prune, smallest_adequate_iteration
+from fieldray_adapt.prune.selection import ChannelScores, KeptChannels, zero_shares
+from fieldray_adapt.run import Progress, Run, Step, StepFacts
+from fieldray_adapt.training.classifier import Samples, TrainingOptions, predict_logits, train_groups
 from fieldray_adapt.training.engine_choice import open_engine
 from fieldray_adapt.training.engine_interface import EngineSettings
 from fieldray_adapt.training.keras_engine import layer_reader
+from fieldray_adapt.training.loop import Effort, Labelled, measure_accuracy, remove_checkpoints, train_on_arrays
+from fieldray_adapt.training.loop import Progress as RowProgress
 from fieldray_adapt.training.profile import fastest_batch_size, inference_seconds, time_networks
-from fieldray_adapt.training.steps import keep_network, learnt_from, network_of, options_of, settings_of
+from fieldray_adapt.training.steps import (
+    drawn_samples,
+    engine_settings,
+    load_step_network,
+    save_step_network,
+    training_options,
+)
 
 _LARGEST_FACTOR: Final = 10.0
 _TIMED_ARRAYS: Final = 100
@@ -42,12 +48,13 @@ def restore_scale(
     before: tuple[Specification, Mapping[str, NDArray[np.float32]]],
     after: tuple[Specification, Weights],
     *,
-    keep: Keep,
+    keep: KeptChannels,
     images: NDArray[np.float32],
 ) -> Weights:
-    """The cut network's weights, each kernel without batch normalisation times one factor.
+    """Return the weights of a pruned network with kernels scaled to restore the signal.
 
-    The factors make the mean value of each rectified layer's channels what it was before the cut.
+    Each kernel without batch normalisation gets one factor. With it, the mean output of the layer's channels is as it
+    was before pruning.
 
     Parameters
     ----------
@@ -68,7 +75,7 @@ def restore_scale(
     found = _means(*after, layers=layers, images=images, keep={})
     weights, passed_on = dict(after[1]), 1.0
     for name in layers:
-        # `passed_on` is what the layers before already multiply this one's input by.
+        # `passed_on` is the product of the factors of earlier layers, by which this layer's input has grown.
         whole = float(np.clip(wanted[name] / max(found[name], 1e-9), 1 / _LARGEST_FACTOR**2, _LARGEST_FACTOR**8))
         factor = float(np.clip(whole / passed_on, 1 / _LARGEST_FACTOR, _LARGEST_FACTOR))
         weights[f"{name}/kernel"] = weights[f"{name}/kernel"] * np.float32(factor)
@@ -90,18 +97,18 @@ def _means(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ArrayTask:
-    """Classification of images in memory; quality is accuracy.
+    """Classification of images in memory. Quality is the accuracy.
 
     Attributes
     ----------
     calibration
-        Number of training images that APoZ is measured on.
+        Number of training images on which APoZ is measured.
     batch_sizes
-        Candidates of the profile; none leaves the choice to the laws alone.
+        Candidates of the profile; empty to leave the batch size to its law.
     folder
-        Where a retraining keeps its checkpoint.
+        Stores the checkpoint of a retraining.
     progress
-        Is told of each part of a retraining.
+        Receives each part of a retraining.
     """
 
     training: Labelled
@@ -112,20 +119,22 @@ class ArrayTask:
     batch_sizes: Sequence[int] = ()
     progress: RowProgress = lambda _: None
 
-    def zero_shares(self, specification: Specification, weights: Weights) -> Scores:
-        """APoZ on the first training images (their order is drawn)."""
+    def zero_shares(self, specification: Specification, weights: Weights) -> ChannelScores:
+        """Return the APoZ on the first training images, which are in random order."""
         images = self.training.images[: self.calibration]
         return zero_shares(specification, weights, batches=[images[at : at + 100] for at in range(0, len(images), 100)])
 
-    def cut(self, specification: Specification, weights: Weights, *, keep: Keep) -> tuple[Specification, Weights]:
-        """Return the cut network with its weights, scaled to restore the signal on the calibration images."""
+    def cut(
+        self, specification: Specification, weights: Weights, *, keep: KeptChannels
+    ) -> tuple[Specification, Weights]:
+        """Return the pruned network with its weights, scaled to restore the signal on the calibration images."""
         smaller, sliced = keep_channels(specification, weights, keep=keep)
         images = self.training.images[: self.calibration]
         return smaller, restore_scale((specification, weights), (smaller, sliced), keep=keep, images=images)
 
     def retrain(self, specification: Specification, weights: Weights, *, effort: Effort, seed: int) -> Weights:
-        """Train on the training part, without dropout: a thin layer has nothing to spare."""
-        trained = fit(
+        """Return the weights after training without dropout, for which thin layers have no spare channels."""
+        trained = train_on_arrays(
             without_dropout(specification),
             weights,
             data=self.training,
@@ -139,21 +148,21 @@ class ArrayTask:
         return trained
 
     def quality(self, specification: Specification, weights: Weights) -> tuple[float, float]:
-        """Accuracy and cross-entropy on the validation part."""
-        return quality(specification, weights, data=self.validation, settings=self.settings)
+        """Return accuracy and cross-entropy on the validation part."""
+        return measure_accuracy(specification, weights, data=self.validation, settings=self.settings)
 
     def seconds_per_image(self, specification: Specification, weights: Weights) -> float:
-        """Return the median time of batches from the third on, per image in seconds."""
+        """Return the median time of inference per image, from the third batch on."""
         images = self.validation.images[:_TIMED_ARRAYS]
         return inference_seconds(specification, weights, images=images, settings=self.settings)
 
     def propose_batch_size(self, specification: Specification, weights: Weights) -> int | None:
-        """Return the fastest batch size by a profile of training steps at the candidate sizes."""
+        """Return the candidate batch size with the shortest training time per image, by a profile."""
         return fastest_batch_size(specification, weights, batch_sizes=self.batch_sizes, settings=self.settings)
 
 
 def without_dropout(specification: Specification) -> Specification:
-    """The network without dropout."""
+    """Return the network with dropout rates of 0."""
     layers = (replace(layer, rate=0.0) if layer.kind == "dropout" else layer for layer in specification.layers)
     return replace(specification, layers=tuple(layers))
 
@@ -165,16 +174,16 @@ _ROUNDS: Final = 7
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ImageTask:
-    """A pruning task over labelled images; quality is the AUC of the first label on the validation images.
+    """A classifier's images. Quality is the AUC of the first label on the validation images.
 
     Attributes
     ----------
     options
-        Of the training that made the original: each retraining differs from it by its effort alone.
+        The options of the original training. A retraining differs by its effort only.
     folder
-        Where a retraining keeps its checkpoints.
+        Stores the checkpoints of a retraining.
     progress
-        Is told of each epoch of a retraining.
+        Receives each epoch of a retraining.
     """
 
     training: Samples
@@ -185,20 +194,24 @@ class ImageTask:
     batch_sizes: tuple[int, ...] = ()
     progress: Progress = lambda _what, _done, _total: None
 
-    def zero_shares(self, specification: Specification, weights: Weights) -> Scores:
-        """APoZ on training images drawn by the schedule's seed."""
+    def zero_shares(self, specification: Specification, weights: Weights) -> ChannelScores:
+        """Return the APoZ on random training images, chosen by the seed of the schedule."""
         generator = np.random.default_rng(self.options.schedule.seed)
         chosen = np.sort(generator.permutation(len(self.training))[: self.calibration])
         parts = (chosen[at : at + _BATCH] for at in range(0, len(chosen), _BATCH))
         batches = (self.training.images[part].astype(np.float32) / np.float32(255) for part in parts)
         return zero_shares(specification, weights, batches=batches)
 
-    def cut(self, specification: Specification, weights: Weights, *, keep: Keep) -> tuple[Specification, Weights]:
-        """Prune, and carry the weights over. Batch normalisation adapts to the new signal while retraining."""
+    def cut(
+        self, specification: Specification, weights: Weights, *, keep: KeptChannels
+    ) -> tuple[Specification, Weights]:
+        """Return the pruned network with its weights. Batch normalisation adapts to the new signal in retraining."""
         return keep_channels(specification, weights, keep=keep)
 
     def retrain(self, specification: Specification, weights: Weights, *, effort: Effort, seed: int) -> Weights:
-        """Retrain as the original was trained. Resumes from a checkpoint of the same iteration."""
+        """Return the weights after retraining with the options of the original. Resumes from a checkpoint of this
+        iteration.
+        """
         epochs = max(1, math.ceil(effort.epochs))
         before = self.options.schedule
         images = before.images_per_epoch or len(self.training) // max(len(before.groups), 1)
@@ -225,31 +238,37 @@ class ImageTask:
         return trained
 
     def quality(self, specification: Specification, weights: Weights) -> tuple[float, float]:
-        """AUC and cross-entropy of the first label on the validation images where it is known."""
+        """Return AUC and cross-entropy of the first label, on validation images with a known label."""
         engine = open_engine(specification, weights, settings=self.options.settings, name=self.options.engine)
         targets = self.validation.targets[:, 0]
         is_known = ~np.isnan(targets)
-        logits = predict(engine, self.validation.images[is_known])[:, 0].astype(np.float64)
+        logits = predict_logits(engine, self.validation.images[is_known])[:, 0].astype(np.float64)
         truth = targets[is_known].astype(np.float64)
-        # The cross-entropy of a logit, without overflow: log(1 + e^-|x|) + max(x, 0) - x * truth
+        # Cross-entropy from a logit x without overflow: log(1 + e^-|x|) + max(x, 0) - x * truth
         loss = np.log1p(np.exp(-np.abs(logits))) + np.maximum(logits, 0) - logits * truth
         return auc(logits, truth >= 0.5), float(loss.mean())
 
     def seconds_per_image(self, specification: Specification, weights: Weights) -> float:
-        """Return the median time of batches from the third on, per image in seconds."""
+        """Return the median time of inference per image, from the third batch on."""
         images = self.validation.images[:_TIMED].astype(np.float32) / np.float32(255)
         return inference_seconds(specification, weights, images=images, settings=self.options.settings)
 
     def propose_batch_size(self, specification: Specification, weights: Weights) -> int | None:
-        """Return the fastest batch size by a profile of training steps at the candidate sizes."""
+        """Return the candidate batch size with the shortest training time per image, by a profile."""
         return fastest_batch_size(specification, weights, batch_sizes=self.batch_sizes, settings=self.options.settings)
 
 
 class PrunedNetwork(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A row of prune/table.json: a network after an iteration, compared with the network as trained (iteration 0).
+    """A row of prune/table.json: the network after an iteration, compared with the trained one (iteration 0).
 
-    Milliseconds are of inference for one image in the engine that trains, the AUC is of the first label on the
-    validation images. The network that is kept is the one that later steps take.
+    Attributes
+    ----------
+    milliseconds
+        Time of inference for one image in the training engine.
+    auc, auc_before_retraining
+        AUC of the first label on the validation images.
+    is_kept
+        Whether later steps use this network.
     """
 
     iteration: int
@@ -264,36 +283,37 @@ class PrunedNetwork(Struct, frozen=True, kw_only=True, omit_defaults=True):
     is_kept: bool | None = None
 
 
-def prune_step(run: Run) -> Facts:
-    """Prune the trained network. Later steps use the smallest network that kept the required quality.
+def prune_step(run: Run) -> StepFacts:
+    """Prune the trained network. Later steps use the smallest network with the required quality.
 
-    The table's times are measured once more, of all iterations in turn: between iterations the machine's load changes.
+    The times in the table are measured again at the end, for all iterations in turn, because the load of the computer
+    changes between iterations.
     """
     if run.recipe.prune is None:
         return {}
-    data, home = dataset_of(run), run.folder("prune")
+    data, home = load_dataset(run), run.folder("prune")
     validation = data.samples("validation")
     why, kept, folder = prune_by_recipe(
         run,
-        network_of(run, "train"),
+        load_step_network(run, "train"),
         training=data.samples("training"),
         validation=validation,
         folder=home,
     )
-    keep_network(home, *folder.network(kept.number))
+    save_step_network(home, *folder.network(kept.number))
     rows = folder.iterations()
     times = time_networks(
         {str(row.number): folder.network(row.number) for row in rows},
         files={},
         images=validation.images[:_TIMED],
-        settings=settings_of(run.recipe),
+        settings=engine_settings(run.recipe),
         rounds=_ROUNDS,
     )
     rows = tuple(replace(row, seconds_per_image=times[str(row.number)]["engine_batch"] / 1e3) for row in rows)
     table = [_row(row, rows[0]) for row in rows]
     marked = [structs.replace(row, is_kept=row.iteration == kept.number) for row in table]
     run.write("prune", "table.json", marked)
-    return {"stopped_by": why, **plain(table[kept.number])}
+    return {"stopped_by": why, **to_builtins(table[kept.number])}
 
 
 def prune_by_recipe(
@@ -304,22 +324,22 @@ def prune_by_recipe(
     validation: Samples,
     folder: Path,
 ) -> tuple[str, Iteration, RunFolder]:
-    """Prune a network by a recipe. Returns the rule that stopped it, the iteration to use, and all iterations.
+    """Prune a network as the recipe says. Returns the stop rule, the iteration to use, and the folder of all
+    iterations.
 
     Parameters
     ----------
     original
         The trained network.
     folder
-        Iterations of this very pruning are resumed there, those of another begun again: only its stop rules may
-        change.
+        Stores the iterations. A run with equal inputs is resumed, also with other stop rules. Others are deleted.
     """
     chosen = run.recipe.prune
     if chosen is None:
         raise ValueError("the recipe does not prune")
-    options = options_of(run.recipe)
+    options = training_options(run.recipe)
     task = ImageTask(
-        training=learnt_from(run, training),
+        training=drawn_samples(run, training),
         validation=validation,
         options=options,
         folder=folder,
@@ -344,7 +364,7 @@ def prune_by_recipe(
         original=lambda: original,
         progress=lambda row: run.progress("iterations", row.number, chosen.stop.iterations),
     )
-    return why, best(kept.iterations(), stop=chosen.stop), kept
+    return why, smallest_adequate_iteration(kept.iterations(), stop=chosen.stop), kept
 
 
 def _row(row: Iteration, original: Iteration) -> PrunedNetwork:
@@ -361,4 +381,4 @@ def _row(row: Iteration, original: Iteration) -> PrunedNetwork:
     )
 
 
-PRUNE: Final = Step(name="prune", perform=prune_step, recipe_keys=("prune",))
+PRUNE_STEP: Final = Step(name="prune", perform=prune_step, recipe_keys=("prune",))

@@ -1,7 +1,7 @@
-"""The recipe of a classifier: all that makes a pack, as one typed TOML document.
+"""The recipe of a classifier as a typed TOML document.
 
-Paths are relative to the recipe's folder. Each key is described where it is defined; the checks, the template and the
-recipe reference come from there. Credits and licences are in a file beside the recipe.
+Paths are relative to the recipe's folder. Each key is described where it is defined. Checks, template and reference
+are made from these descriptions. Credits and licences are in a separate file next to the recipe.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fieldray_adapt.recipes.tables import Key, Rules, key, resolve_paths, table
 from fieldray_adapt.training.engine_interface import EngineName, Precision
 
 NO_WEIGHTS: Final = "none"
-"""Beginnings of a network that are no path."""
+"""Value of the key `network.weights` for random initial weights."""
 
 INPUT_KEYS: Final = {
     "height": Key("Rows of the image as the network sees it.", unit="pixels", low=8, high=2048, example=224),
@@ -45,24 +45,25 @@ INPUT_KEYS: Final = {
     ),
     "crop_margin": Key("Share of the lungs' height and width that is kept around them on each side.", low=0, high=0.5),
 }
+"""Descriptions of the keys of a network's input, whose class is in another package."""
 
 
 @table
 class ClassNames:
-    """What the two classes of an image are called."""
+    """The names of the two classes of an image."""
 
     abnormal: Texts = key("From the zone's upper edge on.", example={"en": "Signs of pneumonia"})
     normal: Texts = key("Below its lower edge.", example={"en": "None found by this pack"})
 
     def rules(self) -> Rules:
-        """Rules by which the keys must fit each other (see `tables.table`)."""
+        """Return the rules between the keys of the table (see `tables.table`)."""
         problem = class_names_problem({"abnormal": self.abnormal, "normal": self.normal})
         return [(False, *problem)] if problem else []
 
 
 @table
 class PackTexts:
-    """What the manifest and the model card say in words."""
+    """The texts of the manifest and the model card."""
 
     id: str = key(
         "Name of the pack's folder: lower-case letters, digits and hyphens.", example="my-pack", check=pack_id_problem
@@ -97,24 +98,24 @@ class PackTexts:
     )
 
     def defaults(self) -> Mapping[str, Any]:
-        """Values for keys that are empty (see `tables.table`)."""
+        """Return values for keys that are empty (see `tables.table`)."""
         return {"names": {"en": self.id}}
 
     @property
     def credits_text(self) -> str:
-        """Sources, licences and citations from the file of credits; empty where there is none."""
+        """Sources, licences and citations from the file of credits; empty without that file."""
         path = self.credits
         return path.read_text(encoding="utf-8").strip() if path and path.is_file() else ""
 
     @property
     def accepted(self) -> HeaderRules:
-        """Whose images the pack is for, by their headers."""
+        """The rules for image headers that the pack accepts."""
         return HeaderRules(views=self.accepted_views, ages_years=self.accepted_ages_years)
 
 
 @table
 class NetworkChoice:
-    """Which network is trained, and where its weights come from."""
+    """The network to train, and its initial weights."""
 
     kind: Literal["resnet50", "resnet34", "mobilenet", "vgg16", "squeezenet", "googlenet"] = key(
         "The architecture.", default="resnet50"
@@ -144,11 +145,11 @@ class NetworkChoice:
     )
 
     def resolve_paths(self, base: Path) -> NetworkChoice:
-        """This table with whole paths (see `tables.resolve_paths`)."""
+        """Return a copy with absolute paths (see `tables.resolve_paths`)."""
         return self if self.weights == NO_WEIGHTS else replace(self, weights=str(base / self.weights))
 
     def rules(self) -> Rules:
-        """Rules by which the keys must fit each other (see `tables.table`)."""
+        """Return the rules between the keys of the table (see `tables.table`)."""
         return (
             (self.is_residual or not self.blocks, "blocks", "is for a resnet50 or resnet34"),
             (self.is_residual or self.last_stride == 2, "last_stride", "is for a resnet50 or resnet34"),
@@ -156,13 +157,13 @@ class NetworkChoice:
 
     @property
     def is_residual(self) -> bool:
-        """Whether it has stages of blocks."""
+        """Whether the network has stages of blocks."""
         return self.kind in ("resnet50", "resnet34")
 
 
 @table
-class Training:
-    """How the network is trained: AdamW, a warm-up, cosine decay, averaged weights."""
+class ClassifierTraining:
+    """How the network is trained: AdamW with a warm-up, cosine decay and averaged weights."""
 
     epochs: int = key("Passes over the training images.", default=20, low=1, example=20)
     batch_size: int = key("Images in a step.", default=32, unit="images", low=1)
@@ -200,8 +201,8 @@ class Training:
 
 
 @table
-class Point:
-    """An operating point. Its threshold and its band are chosen on the validation images."""
+class OperatingPointChoice:
+    """An operating point. Its threshold and its uncertain zone are chosen on the validation images."""
 
     name: str = key("Name in settings and on the command line.", example="balanced")
     titles: Texts = key("Name for people; the name by default.", default_factory=dict)
@@ -218,27 +219,27 @@ class Point:
     )
 
     def defaults(self) -> Mapping[str, Any]:
-        """Values for keys that are empty (see `tables.table`)."""
+        """Return values for keys that are empty (see `tables.table`)."""
         return {"titles": {"en": self.name.replace("-", " ").capitalize()}}
 
 
 def _the_test_part() -> Mapping[str, str]:
-    """In every language that says it, with the fields of `Evaluation.measured_on`."""
+    """Return the default of `Evaluation.measured_on` by language."""
     fields, found = {name: f"{{{name}}}" for name in ("images", "patients")}, dict[str, str]()
     for translator in map(Translator, languages()):
         # Translators: completes "Measured on", in the case that this asks for.
         text = translator.text("the test part ({images} images, {patients} patients)", **fields)
-        if text not in found.values():  # a language that lacks it has the English text
+        if text not in found.values():  # a language without a translation would repeat the English text
             found[translator.language.replace("_", "-")] = text
     return found
 
 
 @table
 class Evaluation:
-    """What is measured: operating points, and the out-of-distribution (OOD) gate."""
+    """What is measured: operating points, and the out-of-distribution (OOD) check."""
 
-    points: tuple[Point, ...] = key(
-        "The operating points; one, balanced, by default.", default=(Point(name="balanced"),)
+    points: tuple[OperatingPointChoice, ...] = key(
+        "The operating points; one, balanced, by default.", default=(OperatingPointChoice(name="balanced"),)
     )
     measured_on: Texts = key(
         "Completes 'Measured on ...' in the program; {images} and {patients} become numbers.",
@@ -266,19 +267,22 @@ class Evaluation:
     )
 
     def rules(self) -> Rules:
-        """Rules by which the keys must fit each other (see `tables.table`)."""
+        """Return the rules between the keys of the table (see `tables.table`)."""
         names = [point.name for point in self.points]
         return ((bool(names) and len(set(names)) == len(names), "points", "must be one or more, with different names"),)
 
 
 CalibrationImages = Annotated[int, Key("Training images that decide the ranges of the integers.", unit="images", low=1)]
+"""The key for the number of calibration images."""
 PackInput = Annotated[InputSpec, Key("The image as the network sees it; 224 x 224 by default.", keys=INPUT_KEYS)]
+"""The key for the network's input."""
 PatientSplit = Annotated[Split, Key("Which patients are for training, validation and test.")]
+"""The key for the split of the patients."""
 
 
 @table
 class PackRecipe:
-    """What every recipe has of which a pack is made."""
+    """The keys of every recipe that makes a pack."""
 
     kind: str
     run: Path = key("Folder for everything that a run leaves.", default=Path("run"))
@@ -290,7 +294,7 @@ class PackRecipe:
 
 
 @table
-class Recipe(PackRecipe):
+class ClassifierRecipe(PackRecipe):
     """A classifier: from labelled images to a signed pack."""
 
     kind: Literal["classifier"] = key("What the recipe makes.", default="classifier")
@@ -304,13 +308,13 @@ class Recipe(PackRecipe):
     data: tuple[Source, ...] = key("Where the images are.")
     split: PatientSplit = field(default_factory=Split)
     augmentation: Augmentation = key("Random changes of training images.", default_factory=Augmentation)
-    training: Training = key("How the network is trained.", default=Training())
+    training: ClassifierTraining = key("How the network is trained.", default=ClassifierTraining())
     prune: PruneRecipe | None = key("How the trained network is pruned; without it, it is not.", default=None)
     profile: ProfileChoice = key("What `fieldray adapt profile` measures.", default_factory=ProfileChoice)
     evaluation: Evaluation = key("What is measured.", default=Evaluation())
 
     def rules(self) -> Rules:
-        """Rules by which the keys must fit each other (see `tables.table`)."""
+        """Return the rules between the keys of the table (see `tables.table`)."""
         codes = [label.code for label in self.labels]
         has_kept = any(not label.auxiliary for label in self.labels)
         return (
@@ -330,37 +334,40 @@ class Recipe(PackRecipe):
         )
 
     @property
-    def published(self) -> Path:
-        """The folder for what is published."""
+    def publication_folder(self) -> Path:
+        """The folder for the published results of a cross-validation."""
         return self.results or self.run
 
     @property
     def groups(self) -> dict[str, dict[str, float]]:
-        """By group: the share of each of its sources, by name."""
+        """The shares of the sources by name, for each group."""
         found: dict[str, dict[str, float]] = {}
         for source in self.data:
             found.setdefault(source.group, {})[source.name] = source.share
         return found
 
     @property
-    def kept_labels(self) -> tuple[LabelRule, ...]:
-        """The labels of the pack."""
+    def pack_labels(self) -> tuple[LabelRule, ...]:
+        """The labels of the pack, without auxiliary ones."""
         return tuple(label for label in self.labels if not label.auxiliary)
 
 
 Whole = TypeVar("Whole")
 
 
-def with_whole_paths(recipe: Whole, path: Path) -> Whole:
-    """The recipe of a file, of any kind, with its paths made whole; its credits lie beside it where it names none."""
+def with_absolute_paths(recipe: Whole, path: Path) -> Whole:
+    """Return a recipe read from the file `path` with absolute paths.
+
+    The file of credits is NAME.credits.md next to NAME.toml, if the recipe names no other.
+    """
     whole: Any = resolve_paths(recipe, path.resolve().parent)
     if (pack := getattr(whole, "pack", None)) and pack.credits is None:
         whole = replace(whole, pack=replace(pack, credits=path.resolve().parent / f"{path.stem}.credits.md"))
     return cast("Whole", whole)
 
 
-def what_is_trained(recipe: Recipe) -> dict[str, Any]:
-    """What decides a training, ready to be published as JSON: no paths but the names of what they lead to."""
+def training_description(recipe: ClassifierRecipe) -> dict[str, Any]:
+    """Return the values that decide a training, for publication as JSON. Paths are reduced to their last part."""
     network = {**asdict(recipe.network), "weights": Path(recipe.network.weights).name}
     sources = [
         {"name": source.name, "where": dict(source.where), "share": source.share, "evaluated": source.evaluated}
@@ -368,7 +375,7 @@ def what_is_trained(recipe: Recipe) -> dict[str, Any]:
         for source in recipe.data
     ]
     training = asdict(recipe.training)
-    if teacher := training.pop("teacher"):  # without one nothing is said, as before there were teachers
+    if teacher := training.pop("teacher"):  # absent without a teacher, as in documents of earlier versions
         training["teacher"] = teacher.name
     return {
         "input": asdict(recipe.input),
@@ -381,6 +388,6 @@ def what_is_trained(recipe: Recipe) -> dict[str, Any]:
     }
 
 
-def what_is_made(recipe: Recipe) -> dict[str, Any]:
-    """What decides how a trained network becomes the int8 file of a pack, ready to be published as JSON."""
+def conversion_description(recipe: ClassifierRecipe) -> dict[str, Any]:
+    """Return the values that decide pruning and conversion of the trained network, for publication as JSON."""
     return {"prune": asdict(recipe.prune) if recipe.prune else None, "calibration_images": recipe.calibration_images}

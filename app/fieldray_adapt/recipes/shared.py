@@ -1,6 +1,6 @@
-"""Tables that recipes share (labels, sources of images, the split, the profile), and rules for single values.
+"""Tables that several recipes have (labels, sources of images, split, profile), and checks of single values.
 
-The rules are those that a type and a range do not express: languages, patterns, names.
+The checks are those that a type and a range cannot express: language tags, regular expressions, names.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ _PACK_ID: Final = re.compile(r"[a-z0-9][a-z0-9-]*")
 
 
 def texts_problem(texts: Mapping[str, str]) -> str | None:
-    """What is wrong with a text by language: its keys are BCP 47 tags, one is `en`, and none is empty to the eye."""
+    """Return what is wrong with texts by language; None if nothing is.
+
+    The keys must be BCP 47 tags, `en` among them, and no text may be invisible.
+    """
     unknown = [tag for tag in texts if not _LANGUAGE.fullmatch(tag)]
     if unknown:
         return f"must have language tags (BCP 47, for example en, uk, pt-BR) as its keys, not {unknown[0]}"
@@ -33,7 +36,7 @@ def texts_problem(texts: Mapping[str, str]) -> str | None:
 
 
 def pattern_problem(pattern: str) -> str | None:
-    """What is wrong with a regular expression that finds the patient in its first group."""
+    """Return what is wrong with a regular expression whose first group is the patient; None if nothing is."""
     try:
         return (
             None
@@ -45,12 +48,12 @@ def pattern_problem(pattern: str) -> str | None:
 
 
 def pack_id_problem(name: str) -> str | None:
-    """What is wrong with the id of a pack, which is also the name of a folder."""
+    """Return what is wrong with the id of a pack, which is also a folder name; None if nothing is."""
     return None if _PACK_ID.fullmatch(name) else f"must be lower-case letters, digits and hyphens, not {name}"
 
 
 Texts = Annotated[Mapping[str, str], Key(unit="text by language, en is needed", check=texts_problem)]
-"""A text by language."""
+"""The type of a key with a text for each language."""
 
 
 Layout = Literal["index", "csv", "folders", "chexpert", "nih"]
@@ -62,8 +65,8 @@ SplitName = Literal["training", "validation", "test", "none"]
 class LabelRule:
     """A label, and the classes of the data that mean it.
 
-    An image is positive if it has a class of `positive`; negative if it has one of `negative` (or, where that is empty,
-    any other class); else nothing is known of it, and it does not count.
+    An image is positive if it has a class of `positive`. It is negative if it has a class of `negative` or, where that
+    list is empty, any other class. Other images are unknown and do not count.
     """
 
     code: str = key("Short name of the label, without spaces.", example="pneumonia")
@@ -83,14 +86,14 @@ class LabelRule:
     above_years: float | None = key("With column age: positive above this age.", default=None, unit="years")
 
     def defaults(self) -> Mapping[str, Any]:
-        """Values for keys that are empty (see `tables.table`)."""
+        """Return values for keys that are empty (see `tables.table`)."""
         return {
             "meaning": {"en": self.code.replace("_", " ").capitalize()},
             "positive": (self.code,) if self.column == "classes" else (),
         }
 
     def rules(self) -> Rules:
-        """Rules by which the keys must fit each other (see `tables.table`)."""
+        """Return the rules between the keys of the table (see `tables.table`)."""
         is_age, both = self.column == "age", sorted(set(self.positive) & set(self.negative))
         return (
             (bool(self.code.strip()), "code", "must not be empty"),
@@ -103,7 +106,7 @@ class LabelRule:
 
 @table
 class Source:
-    """One source of labelled images."""
+    """A source of labelled images."""
 
     path: Path = key("The folder with one folder per class, or the CSV file.", example="images")
     layout: Layout = key(
@@ -143,18 +146,18 @@ class Source:
     )
 
     def defaults(self) -> Mapping[str, Any]:
-        """Values for keys that are empty (see `tables.table`)."""
+        """Return values for keys that are empty (see `tables.table`)."""
         return {"name": self.path.stem or "data", "group": self.name or self.path.stem or "data"}
 
     def rules(self) -> Rules:
-        """Rules by which the keys must fit each other (see `tables.table`)."""
+        """Return the rules between the keys of the table (see `tables.table`)."""
         wanted = "is needed for the layout chexpert: positive, negative, unknown or drop"
         return ((self.layout != "chexpert" or self.uncertain is not None, "uncertain", wanted),)
 
 
 @table
 class Split:
-    """Which patients are trained on, and which are for validation and test."""
+    """The division of the patients into training, validation and test."""
 
     by: Literal["random", "column", "fold"] = key(
         "column: the source's own split column; fold: its fold column; random: each patient by a hash with the seed, "
@@ -177,7 +180,7 @@ class Split:
     )
 
     def rules(self) -> Rules:
-        """Rules by which the keys must fit each other (see `tables.table`)."""
+        """Return the rules between the keys of the table (see `tables.table`)."""
         return (
             (self.table is None or self.by == "random", "table", "is for a split by random"),
             (self.table is None or not self.cross_folds, "table", "is not for a cross-validation, which has folds"),
@@ -189,12 +192,12 @@ class Split:
 
 @table
 class ProfileChoice:
-    """What a profile measures: the time of an iteration against batch size and image size."""
+    """A profile: the time of an iteration by batch size and image size."""
 
     batch_sizes: tuple[int, ...] = key("Images in a step.", default=(8, 16, 32, 64), unit="images", low=1)
     sides: tuple[int, ...] = key("Image sides; the recipe's own by default.", default=(), unit="pixels", low=8)
     iterations: int = key("Of each size; the first two are kept apart.", default=6, low=3)
 
     def rules(self) -> Rules:
-        """Rules by which the keys must fit each other (see `tables.table`)."""
+        """Return the rules between the keys of the table (see `tables.table`)."""
         return ((bool(self.batch_sizes), "batch_sizes", "must have one or more"),)

@@ -1,11 +1,8 @@
-"""TOML tables as frozen dataclasses that describe themselves: each key's type, meaning, unit, range and default.
+"""TOML tables as frozen dataclasses that describe each key: type, meaning, unit, range and default.
 
-A table is a class below `@table`, its keys are fields: `epochs: int = key("Passes over the images.", low=1)`. The
-checks, the templates and the reference all come from there. Reading finds every problem of a document at
-once, each with its key and line.
-
-Recipes described by their own types: a commented template to begin with. The reference of every key is made of them by
-`tools/recipe_reference.py`.
+A table is a class with the decorator `@table`. Its fields are the keys: `epochs: int = key("Passes over the images.",
+low=1)`. Checks, commented templates and the reference (`tools/recipe_reference.py`) are made from these fields. Reading
+a document finds all of its problems at once, each with key and line.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ from fieldray.reasons import reason
 
 T = TypeVar("T")
 Location = tuple[str | int, ...]
-"""Where a value stands in a document: the names of tables and keys, and numbers from 0 in lists."""
+"""The location of a value in a document: names of tables and keys, and indices from 0 in lists."""
 
 _WRONG: Final = object()
 _KEY: Final = "key"
@@ -42,26 +39,26 @@ _NAMES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What a recipe's key means; for a type that several keys share, as `Annotated[int, Key(...)]`.
+    """The meaning of a recipe's key. A type of several keys has it as `Annotated[int, Key(...)]`.
 
     Parameters
     ----------
     doc
         One or two sentences.
     unit
-        Of a number, for example "pixels".
+        The unit of a number, for example "pixels".
     low, high, above
-        Bounds of a number, or of each number of a list: `low` and `high` are allowed themselves, `above` is not.
+        Bounds of a number, or of each number in a list. `low` and `high` are allowed values, `above` is not.
     example
-        The value that a template writes. Without one, the key is a comment there that shows its default.
+        The value in a template. Without an example, the template has the key as a comment with its default.
     check
-        Says what is wrong with a value of the right type; None where nothing is.
+        Returns what is wrong with a value of the right type; None if nothing is.
     keys
-        The keys of a table whose class comes from another room and has no descriptions of its own.
+        The descriptions of a table's keys, if the table's class has none because it comes from another package.
     kind
-        What a table is called that may be of several classes, for example "a law".
+        The name of a table that may be of several classes, for example "a law".
     choose
-        The class of such a table, by what stands in it; raises ValueError where it is of none.
+        Returns the class of such a table from its content. Raises ValueError if no class fits.
     """
 
     doc: str = ""
@@ -77,18 +74,18 @@ class Key:
     choose: Callable[[Mapping[str, Any]], type] | None = None
 
     @property
-    def allowed(self) -> str:
-        """The range in words; empty where every value of the type is allowed."""
+    def allowed_range(self) -> str:
+        """The range in words; empty if all values of the type are allowed."""
         if self.low is not None and self.high is not None:
             return f"{self.low:g}..{self.high:g}"
         bounds = (("{:g} or more", self.low), ("above {:g}", self.above), ("at most {:g}", self.high))
         return " and ".join(form.format(bound) for form, bound in bounds if bound is not None)
 
     def problem(self, value: Any) -> str | None:
-        """What is wrong with a value of the right type; None where nothing is."""
+        """Return what is wrong with a value of the right type; None if nothing is."""
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, int | float) and not self._holds(number):
-                return f"must be {self.allowed}, not {number}"
+                return f"must be {self.allowed_range}, not {number}"
         return self.check(value) if self.check else None
 
     def _holds(self, number: float) -> bool:
@@ -100,22 +97,22 @@ class Key:
 
 
 def key(doc: str = "", *, default: Any = MISSING, default_factory: Any = MISSING, **meaning: Any) -> Any:
-    """A field of a table: what its key means, as `Key` says, and what counts where a document does not have it."""
+    """Return a dataclass field for a key of a table. `meaning` are the arguments of `Key`."""
     known = Key(doc, **meaning)
     return field(default=default, default_factory=default_factory, metadata={_KEY: known})
 
 
-Kind = TypeVar("Kind", bound=type)
+TableClass = TypeVar("TableClass", bound=type)
 Rules = Iterable[tuple[bool, str, str]]
-"""For each rule whether it holds, the key that it is about, and the message if it does not."""
+"""For each rule: whether it holds, the key, and the problem if the rule does not hold."""
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(key, field))
-def table(kind: Kind) -> Kind:
-    """A frozen dataclass that is whole and right from birth.
+def table(kind: TableClass) -> TableClass:
+    """Make a class a table: a frozen dataclass that checks its values when created.
 
-    Its method `defaults` gives values for keys that are empty, `rules` says how keys fit each other. Keys are in their
-    ranges before they are asked. A new one raises KeyProblems.
+    The ranges of the keys are checked first. A method `defaults` returns values for empty keys, a method `rules`
+    returns rules between keys. Creation raises KeyProblems.
     """
     if "__post_init__" not in vars(kind):
         kind.__post_init__ = _settle  # type: ignore[attr-defined]
@@ -129,17 +126,17 @@ def _settle(made: Any) -> None:
                 object.__setattr__(made, name, value)
     require_ranges(made)
     if rules := getattr(made, "rules", None):
-        require(*rules())
+        require_rules(*rules())
 
 
-PUBLISHED: Final = ("run", "results", "signing_key", "packs_folder")
-"""Paths that are printed, kept in the run and pasted elsewhere: without `..`."""
+PRINTED_PATH_KEYS: Final = ("run", "results", "signing_key", "packs_folder")
+"""Keys whose paths are printed, stored and copied: their paths have no `..`."""
 
 
 def resolve_paths(made: T, base: Path) -> T:
-    """A table whose relative paths, and those of the tables in it, count from the folder `base`.
+    """Return a table with absolute paths. Relative paths count from the folder `base`, also in inner tables.
 
-    A table with a method `resolve_paths` knows by itself.
+    A table with a method `resolve_paths` is resolved by that method.
     """
     if own := getattr(made, "resolve_paths", None):
         return typing.cast("T", own(base))
@@ -147,7 +144,9 @@ def resolve_paths(made: T, base: Path) -> T:
     for name in (known.name for known in fields(typing.cast("Any", made))):
         before = getattr(made, name)
         after = _resolved(before, base)
-        changes |= {name: after.resolve() if name in PUBLISHED and after else after} if after is not before else {}
+        changes |= (
+            {name: after.resolve() if name in PRINTED_PATH_KEYS and after else after} if after is not before else {}
+        )
     return replace(typing.cast("Any", made), **changes) if changes else made
 
 
@@ -161,30 +160,30 @@ def _resolved(value: Any, base: Path) -> Any:
 
 
 class KeyProblems(ValueError):
-    """Keys of one table that do not fit each other: (key, what is wrong)."""
+    """Problems of the keys of one table, as pairs of key and problem."""
 
     def __init__(self, *problems: tuple[str, str]) -> None:
         super().__init__("; ".join(" ".join(problem) for problem in problems))
         self.problems = problems
 
 
-def require(*rules: tuple[bool, str, str]) -> None:
-    """Raises KeyProblems with (key, text) of every rule (holds, key, text) that does not hold."""
+def require_rules(*rules: tuple[bool, str, str]) -> None:
+    """Raise KeyProblems with all rules that do not hold. A rule is (holds, key, problem)."""
     broken = [(key, text) for holds, key, text in rules if not holds]
     if broken:
         raise KeyProblems(*broken)
 
 
 def require_ranges(table: Any) -> None:
-    """Raises KeyProblems where a value of a dataclass is out of its key's range."""
-    found = [(name, known.key.problem(getattr(table, name))) for name, known in keys_of(type(table)).items()]
+    """Raise KeyProblems if values of a table are out of their keys' ranges."""
+    found = [(name, known.key.problem(getattr(table, name))) for name, known in table_keys(type(table)).items()]
     if any(problem for _, problem in found):
         raise KeyProblems(*[(name, problem) for name, problem in found if problem])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownKey:
-    """A key of a table: its type without the description, the description, and its default (MISSING: none)."""
+    """A key of a table: type, description, and default (MISSING for none)."""
 
     kind: Any
     key: Key
@@ -192,12 +191,12 @@ class KnownKey:
 
     @property
     def is_needed(self) -> bool:
-        """Whether a document has to have it."""
+        """Whether a document must have the key."""
         return self.default is MISSING
 
 
-def keys_of(table: Any, described: Mapping[str, Key] | None = None) -> dict[str, KnownKey]:
-    """The keys of a table, a dataclass, in their order. `described` describes those that do not do so themselves."""
+def table_keys(table: Any, described: Mapping[str, Key] | None = None) -> dict[str, KnownKey]:
+    """Return the keys of a table in order. `described` has descriptions of keys whose class has none."""
     hints = typing.get_type_hints(table, include_extras=True)
     found = {}
     for known in fields(table):
@@ -210,7 +209,7 @@ def keys_of(table: Any, described: Mapping[str, Key] | None = None) -> dict[str,
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong with one key of a document."""
+    """A problem of one key in a document."""
 
     location: Location
     detail: str
@@ -224,20 +223,23 @@ class Problem:
         return text or "recipe"
 
 
-def parse(kind: type[T], table: Mapping[str, Any]) -> T | list[Problem]:
-    """A dataclass from a table, or everything that is wrong with the table.
+def parse_table(kind: type[T], table: Mapping[str, Any]) -> T | list[Problem]:
+    """Parse a table as a dataclass. Returns the dataclass, or all problems of the table.
 
-    Nested dataclasses come from nested tables; of a union of dataclasses the one that the key chooses, else the one
-    that has all of a table's keys. A type whose values are written in several ways reads itself: its class method
-    `from_document` takes what TOML gave and raises ValueError.
+    Inner tables are parsed as inner dataclasses. For a union of dataclasses, the key chooses the class, or else the
+    class with all of the table's keys is used. A class with a class method `from_document` parses its value itself and
+    raises ValueError.
     """
     problems: list[Problem] = []
     value = _Reading(problems).value(kind, table, (), Key())
     return problems or typing.cast("T", value)
 
 
-def line_of(text: str, location: Location) -> int:
-    """The line, from 1, on which the value or the nearest table around it begins; 1 for the document as a whole."""
+def find_line(text: str, location: Location) -> int:
+    """Return the line number (from 1) on which a value begins.
+
+    If the value is not in the text, the line of the innermost table around it counts, or line 1.
+    """
     lines = _lines_of(text)
     while location and location not in lines:
         location = location[:-1]
@@ -245,13 +247,13 @@ def line_of(text: str, location: Location) -> int:
 
 
 class _Reading:
-    """Reads values and keeps what is wrong with them."""
+    """Parses values and collects problems."""
 
     def __init__(self, problems: list[Problem]) -> None:
         self._problems = problems
 
     def value(self, kind: Any, value: object, at: Location, key: Key) -> Any:
-        """The value of its type, or _WRONG with a problem kept."""
+        """Return the parsed value, or `_WRONG` after storing a problem."""
         kind, own = _described(kind)
         key = _merged([key, *own]) if own else key
         read = self._of_type(kind, value, at, key)
@@ -283,7 +285,7 @@ class _Reading:
         return self.value(chosen, value, at, Key(keys=key.keys))
 
     def _whole(self, kind: Any, value: object, at: Location, described: Mapping[str, Key]) -> Any:
-        """A value of a type that is made of no other: one that reads itself, a table, or a plain value."""
+        """Return a value that is no union, list or mapping: parsed by its own class, a table, or a plain value."""
         if reads_itself := getattr(kind, "from_document", None):
             try:
                 return reads_itself(value)
@@ -311,14 +313,14 @@ class _Reading:
             except RuntimeError:
                 return self._wrong(at, f"begins with the home of a user who is not known here: {value}")
         if type(value) is not kind:
-            shown = f'"{value}"' if isinstance(value, str) else value  # or nobody sees what is wrong with "12"
+            shown = f'"{value}"' if isinstance(value, str) else value  # quotes show that "12" is a text
             return self._wrong(at, f"must be {_NAMES.get(kind, kind.__name__)}, not {shown}")
         return value
 
     def _table(self, kind: Any, value: object, at: Location, described: Mapping[str, Key]) -> Any:
         if not isinstance(value, Mapping):
             return self._wrong(at, f"must be a table of keys, not {value}")
-        known, before = keys_of(kind, described), len(self._problems)
+        known, before = table_keys(kind, described), len(self._problems)
         for name in value:
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1)
@@ -350,7 +352,9 @@ class _Reading:
 
 
 def _nearest(kinds: tuple[Any, ...], value: object) -> Any:
-    """The first type of a union that has all the table's keys, so that messages speak of the nearest one."""
+    """Return the first class of a union that has all keys of the table, so that problems refer to the most similar
+    class.
+    """
     chosen = [kind for kind in kinds if kind is not types.NoneType]
     if isinstance(value, Mapping):
         tables = [kind for kind in chosen if is_dataclass(kind)]
@@ -366,7 +370,7 @@ def _described(kind: Any) -> tuple[Any, list[Key]]:
 
 
 def _merged(keys: list[Key]) -> Key:
-    """One description from those of an alias and of the field that uses it; the later one counts."""
+    """Return one description from several. The values of later ones win."""
     merged = {}
     for known in fields(Key):
         given = [getattr(key, known.name) for key in keys if getattr(key, known.name) not in (None, "", {})]
@@ -379,13 +383,13 @@ def _default(known: Field[Any]) -> Any:
 
 
 def _lines_of(text: str) -> dict[Location, int]:
-    """The line on which each value of a document begins, found by reading it line by line until it reads."""
+    """Return the line on which each value begins, by parsing ever longer parts of the document."""
     lines, known, start = text.splitlines(keepends=True), dict[Location, int](), 1
     for number in range(1, len(lines) + 1):
         try:
             document = tomllib.loads("".join(lines[:number]))
         except tomllib.TOMLDecodeError:
-            continue  # within a value of several lines
+            continue  # the text ends within a value of several lines
         for location in _locations(document, ()):
             known.setdefault(location, start)
         start = number + 1
@@ -400,7 +404,7 @@ def _locations(value: object, at: Location) -> Iterator[Location]:
 
 
 class RecipeProblems(UsageProblem):
-    """Everything that is wrong with a recipe or its data: `lines` of text, and the first of them in the reason."""
+    """All problems of a recipe or its data. `lines` has their texts; the message has the first one."""
 
     def __init__(self, path: Path, lines: Sequence[str]) -> None:
         super().__init__(reason("recipe_problems", path=path.name, count=len(lines), problem=lines[0]))
@@ -408,16 +412,16 @@ class RecipeProblems(UsageProblem):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
-    """A recipe as it was read, before anybody knows whether it is right."""
+class RecipeDocument:
+    """The content of a recipe file, before it is checked."""
 
     path: Path
     tables: Mapping[str, Any]
     text: str
 
     @classmethod
-    def read(cls, path: Path) -> Document:
-        """Read a file. Raises UsageProblem (recipe_unreadable)."""
+    def read(cls, path: Path) -> RecipeDocument:
+        """Read a recipe file. Raises UsageProblem (recipe_unreadable)."""
         try:
             text = path.read_text(encoding="utf-8")
             return cls(path=path, tables=tomllib.loads(text), text=text)
@@ -425,15 +429,15 @@ class Document:
             raise UsageProblem(reason("recipe_unreadable", path=path, detail=problem)) from problem
 
     def parsed(self, kind: type[T]) -> T:
-        """The tables as a dataclass. Raises RecipeProblems with everything that is wrong."""
-        found = parse(kind, self.tables)
+        """Return the recipe as a dataclass. Raises RecipeProblems with all problems."""
+        found = parse_table(kind, self.tables)
         if isinstance(found, list):
             raise RecipeProblems(self.path, self.lines(found))
         return found
 
     def lines(self, problems: Sequence[Problem]) -> list[str]:
-        """The problems in the order of their lines, for example `line 12: training.epochs is missing`."""
-        found = [(line_of(self.text, problem.location), f"{problem.key} {problem.detail}") for problem in problems]
+        """Return the problems as texts in order of their lines, for example `line 12: training.epochs is missing`."""
+        found = [(find_line(self.text, problem.location), f"{problem.key} {problem.detail}") for problem in problems]
         return [f"line {line}: {text}" for line, text in sorted(found, key=lambda item: item[0])]
 
 
@@ -441,19 +445,19 @@ _TYPE_NAMES: Final = {int: "whole number", float: "number", str: "text", bool: "
 _WIDTH: Final = 110
 
 
-def template(schema: type[Any]) -> str:
-    """A recipe of this type, in TOML: what has to be there with an example, all else as comments with its default."""
-    head = f"# {summary(schema)}\n# To set a key, remove the # before it and before the [table] above it.\n"
+def recipe_template(schema: type[Any]) -> str:
+    """Return a commented recipe as TOML: required keys with an example, all others as comments with their default."""
+    head = f"# {docstring_summary(schema)}\n# To set a key, remove the # before it and before the [table] above it.\n"
     return head + "\n".join(_table_lines(schema, "", {})) + "\n"
 
 
 def _table_lines(table: type[Any], path: str, described: Mapping[str, Key]) -> Iterator[str]:
-    """A table's own keys, then the tables within it."""
-    for name, key in keys_of(table, described).items():
+    """Yield the lines of a table's own keys, then those of its inner tables."""
+    for name, key in table_keys(table, described).items():
         if _inner(key) is None:
             yield from _key_lines(name, key)
     for key, inner, whole in inner_tables(table, path, described):
-        lines = [headed(key, whole), *_table_lines(inner, whole, key.key.keys)]
+        lines = [table_header(key, whole), *_table_lines(inner, whole, key.key.keys)]
         yield ""
         yield from _comment(key.key.doc)
         yield from lines if key.is_needed else map(_commented, lines)
@@ -464,7 +468,7 @@ def _key_lines(name: str, known: KnownKey) -> Iterator[str]:
     value = key.example if key.example is not None else None if known.is_needed else known.default
     if value is None and known.is_needed:
         value = typing.get_args(known.kind)[0] if typing.get_origin(known.kind) is typing.Literal else ""
-    notes = [kind_name(known), key.unit, key.allowed]
+    notes = [value_description(known), key.unit, key.allowed_range]
     yield from _comment(f"{key.doc} ({'; '.join(dict.fromkeys(note for note in notes if note))})")
     is_set = known.is_needed or key.example is not None
     if value is None or value in ((), {}, ""):
@@ -490,26 +494,31 @@ def _commented(line: str) -> str:
 def inner_tables(
     table: type[Any], path: str, described: Mapping[str, Key]
 ) -> Iterator[tuple[KnownKey, type[Any], str]]:
-    """Each key that is a table, its dataclass, and its full name; one of many tables with own names is called NAME."""
-    for name, known in keys_of(table, described).items():
+    """Yield each key whose value is a table, with its dataclass and its full name.
+
+    A mapping of tables has NAME in its full name.
+    """
+    for name, known in table_keys(table, described).items():
         if inner := _inner(known):
             own = f"{name}.NAME" if typing.get_origin(_described(known.kind)[0]) is Mapping else name
             yield known, inner, f"{path}.{own}" if path else own
 
 
-def headed(known: KnownKey, whole: str) -> str:
-    """The line above a table, or above each of a list of them."""
+def table_header(known: KnownKey, whole: str) -> str:
+    """Return the TOML header of a table, `[name]`, or of a list of tables, `[[name]]`."""
     return f"[[{whole}]]" if typing.get_origin(_described(known.kind)[0]) is tuple else f"[{whole}]"
 
 
 def _inner(known: KnownKey) -> type[Any] | None:
-    """The dataclass of a key that is a table, or many tables; None for any other, and for a choice of tables."""
-    tables = tables_of(known)
+    """Return the dataclass of a key whose value is a table or several tables; None for other keys and for unions of
+    tables.
+    """
+    tables = table_classes(known)
     return tables[0] if len(tables) == 1 else None
 
 
-def tables_of(known: KnownKey) -> list[type[Any]]:
-    """The dataclasses that a key's table, or a table of its list, may be; one that is read its own way is none."""
+def table_classes(known: KnownKey) -> list[type[Any]]:
+    """Return the dataclasses that the value of a key may have. Classes that parse themselves are left out."""
     found = [typing.cast("type[Any]", kind) for kind in _members(known.kind) if is_dataclass(kind)]
     return [kind for kind in found if not hasattr(kind, "from_document")]
 
@@ -522,36 +531,36 @@ def _members(kind: Any) -> list[Any]:
     return [kind] if number is None else _members(typing.get_args(kind)[number])
 
 
-def kind_name(known: KnownKey) -> str:
-    """What a key's value is, in words."""
-    return known.key.kind or type_name(known.kind)
+def value_description(known: KnownKey) -> str:
+    """Return the type of a key's value in words."""
+    return known.key.kind or type_description(known.kind)
 
 
-def type_name(kind: Any) -> str:
-    """What a value of a type is, in words."""
+def type_description(kind: Any) -> str:
+    """Return a type in words."""
     kind = _described(kind)[0]
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Literal:
         return " or ".join(map(str, arguments))
     if origin in (typing.Union, types.UnionType):
-        names = [type_name(argument) for argument in arguments if argument is not types.NoneType]
+        names = [type_description(argument) for argument in arguments if argument is not types.NoneType]
         return " or ".join(dict.fromkeys(names))
     if origin is tuple:
-        return f"list of {type_name(arguments[0])}"
+        return f"list of {type_description(arguments[0])}"
     if origin is Mapping:
-        return f"table of {type_name(arguments[1])}"
+        return f"table of {type_description(arguments[1])}"
     if hasattr(kind, "from_document"):
         return "value, list or range"
     return "table" if is_dataclass(kind) else _TYPE_NAMES.get(kind, str(kind))
 
 
-def summary(table: type[Any]) -> str:
-    """The first lines of a class's docstring, in one line."""
+def docstring_summary(table: type[Any]) -> str:
+    """Return the first paragraph of a class's docstring on one line."""
     return " ".join((table.__doc__ or "").strip().split("\n\n")[0].split())
 
 
 def toml_text(value: Any) -> str:
-    """A value as TOML text on one line."""
+    """Return a value as TOML on one line."""
     if isinstance(value, Path):
         return json.dumps(value.as_posix())
     if isinstance(value, float) and math.isinf(value):

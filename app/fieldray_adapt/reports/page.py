@@ -1,10 +1,7 @@
-"""Pages and their charts.
+"""Reports as self-contained HTML pages with tables, text and plots.
 
-A report as one HTML page that needs nothing else to be read: sections of tables, figures and text.
-
-The reports say what is in them; how it looks, on a screen and on paper, is in templates/report.html alone.
-
-The plots of the reports, as SVG text without any link to the outside.
+The functions here give the content of a page. Its layout on screen and paper is in templates/report.html. Plots are SVG
+text without external links.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ from fieldray.reports.outputs import GENERATOR
 from fieldray_adapt.evaluation.figures import PointFigures
 from fieldray_adapt.files import write_atomically
 from fieldray_adapt.run import Run
-from fieldray_adapt.training.engine import EpochFigures
+from fieldray_adapt.training.loop import EpochFigures
 
 _NUMBER: Final = re.compile(r"[-+]?[\d,]+(\.\d+)?( ?%| ms| s| MiB)?")
 _NOTHING: Final = ("", "-")
@@ -36,7 +33,7 @@ _NOTHING: Final = ("", "-")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows below a head. The first cell of a row names it; columns of numbers are set right."""
+    """A table. The first cell of a row is its name. Columns of numbers are aligned right."""
 
     rows: Sequence[Sequence[str]]
     head: Sequence[str] = ()
@@ -44,15 +41,15 @@ class Table:
     kind: str = "table"
 
     @property
-    def numbers(self) -> frozenset[int]:
-        """Return the columns, from 0, that hold only numbers."""
+    def number_columns(self) -> frozenset[int]:
+        """The indices of the columns that hold only numbers."""
         columns = list(zip(*self.rows, strict=True))[1:]
         return frozenset(index for index, cells in enumerate(columns, start=1) if _are_numbers(cells))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A plot as SVG text, and what it shows."""
+    """A plot as SVG text with a caption."""
 
     svg: str
     caption: str
@@ -63,7 +60,7 @@ class Figure:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class Paragraph:
     """A paragraph."""
 
     text: str
@@ -72,39 +69,40 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A text as it was written, for example a recipe."""
+    """A text in its original form, for example a recipe."""
 
     text: str
     kind: str = "code"
 
 
-Part = Table | Figure | Text | Code
+ReportPart = Table | Figure | Paragraph | Code
+"""A part of a section."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """What stands under one heading."""
+    """A heading, and the parts below it."""
 
     title: str
-    parts: Sequence[Part]
+    parts: Sequence[ReportPart]
 
     @property
     def anchor(self) -> str:
-        """Its name in links."""
+        """The name of the section in links."""
         return re.sub(r"\W+", "-", self.title.lower()).strip("-")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """A whole page. `lead` says in a few sentences what it is about."""
+    """A report page. `lead` is an introduction of a few sentences."""
 
     title: str
     sections: Sequence[Section]
     lead: str = ""
 
 
-def page(report: Report) -> bytes:
-    """The page as HTML; sections without parts are left out."""
+def render_page(report: Report) -> bytes:
+    """Return a report as HTML. Sections without parts are left out."""
     environment = Environment(
         loader=PackageLoader("fieldray_adapt"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -118,25 +116,25 @@ def page(report: Report) -> bytes:
     return environment.get_template("report.html").render(context).encode()
 
 
-def keep_page(run: Run, title: str, sections: Sequence[Section], *, lead: str = "") -> dict[str, str]:
-    """Write report.html of a run; the facts of the step. Raises StorageProblem."""
+def write_run_page(run: Run, title: str, sections: Sequence[Section], *, lead: str = "") -> dict[str, str]:
+    """Write report.html of a run. Returns the facts of the step. Raises StorageProblem."""
     path = run.recipe.run / "report.html"
-    write_atomically(path, page(Report(title=title, lead=lead, sections=sections)))
+    write_atomically(path, render_page(Report(title=title, lead=lead, sections=sections)))
     return {"report": str(path)}
 
 
-def facts(rows: Mapping[str, object], *, caption: str = "") -> Table:
-    """A table of names and values."""
+def facts_table(rows: Mapping[str, object], *, caption: str = "") -> Table:
+    """Return a table of names and values."""
     return Table(rows=[[name, value_text(value)] for name, value in rows.items()], caption=caption)
 
 
-def settings(document: Mapping[str, Any]) -> list[Part]:
-    """Format a nested document, for example the settings of a training, as one table per group."""
+def settings_parts(document: Mapping[str, Any]) -> list[ReportPart]:
+    """Return a nested document, for example the settings of a training, as one table for each group."""
     own = {name: value for name, value in document.items() if not _is_group(value)}
-    parts: list[Part] = [facts({_spoken(name): value for name, value in own.items()})] if own else []
+    parts: list[ReportPart] = [facts_table({_spoken(name): value for name, value in own.items()})] if own else []
     for name, value in document.items():
         if isinstance(value, Mapping) and value:
-            parts.append(facts({_spoken(key): item for key, item in value.items()}, caption=_spoken(name)))
+            parts.append(facts_table({_spoken(key): item for key, item in value.items()}, caption=_spoken(name)))
         elif _is_group(value):
             head = list(dict.fromkeys(key for item in value for key in item))
             rows = [[value_text(item.get(key)) for key in head] for item in value]
@@ -160,7 +158,7 @@ def value_text(value: object) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """A time for a person, for example `1 h 02 min`."""
+    """Format a duration, for example `1 h 02 min`."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, left = divmod(round(seconds), 60)
@@ -181,7 +179,7 @@ def _are_numbers(cells: Sequence[str]) -> bool:
     return bool(known) and all(_NUMBER.fullmatch(cell) for cell in known)
 
 
-with contextlib.chdir(Path(__file__).parent):  # it takes settings from the current directory, which may be anybody's
+with contextlib.chdir(Path(__file__).parent):  # matplotlib would read settings from the user's current folder
     from matplotlib import rc_context
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
@@ -191,7 +189,7 @@ with contextlib.chdir(Path(__file__).parent):  # it takes settings from the curr
 _BLUE: Final = "#0a6ebd"
 _RED: Final = "#c2410c"
 _GREY: Final = "#8a8f98"
-# A label may be called anything: dollars in its meaning are no formula.
+# The name of a label may contain dollar signs, which matplotlib would read as a formula.
 _STYLE: Final = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -204,7 +202,7 @@ _METADATA: Final = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 
 
 def training_curves(history: Sequence[EpochFigures], *, labels: Sequence[str]) -> str:
-    """Loss, and AUC of each label on the validation images, against the epoch."""
+    """Return a plot of the loss, and of each label's AUC on the validation images, by epoch. SVG text."""
     with rc_context(_STYLE):
         figure, (left, right) = _figure_of(2)
         epochs = [row.epoch for row in history]
@@ -221,7 +219,17 @@ def training_curves(history: Sequence[EpochFigures], *, labels: Sequence[str]) -
 
 
 def trial_curves(trials: Mapping[str, Sequence[tuple[int, float]]], *, figure: str, best: str) -> str:
-    """The figure of each trial, by its name, against the epoch; the best one stands out."""
+    """Return a plot of a figure of each trial by epoch; the best trial is highlighted. SVG text.
+
+    Parameters
+    ----------
+    trials
+        Epochs with values, by trial.
+    figure
+        The name of the figure.
+    best
+        The name of the best trial.
+    """
     with rc_context(_STYLE):
         whole, (axes,) = _figure_of(1)
         for name, rows in trials.items():
@@ -239,7 +247,10 @@ def trial_curves(trials: Mapping[str, Sequence[tuple[int, float]]], *, figure: s
 
 
 def score_plots(scores: Scores, truth: Truth, *, points: Mapping[str, PointFigures]) -> str:
-    """ROC curve with the operating points, calibration, and the two classes' calibrated scores."""
+    """Return plots of the ROC curve, the calibration, and the scores of both classes. SVG text.
+
+    Scores are calibrated, (n,) in 0..1. `points` are the operating points.
+    """
     with rc_context(_STYLE):
         figure, (roc, calibration, spread) = _figure_of(3)
         _draw_roc(roc, scores, truth, points)
@@ -256,7 +267,7 @@ def score_plots(scores: Scores, truth: Truth, *, points: Mapping[str, PointFigur
 
 
 def class_map_plots(images: NDArray[np.uint8], maps: NDArray[np.float32], *, titles: Sequence[str]) -> str:
-    """Images (n, rows, columns) with their class map (n, map rows, map columns) laid over them."""
+    """Return plots of images (n, rows, columns) under their class maps (n, map rows, map columns). SVG text."""
     with rc_context(_STYLE):
         figure = PlotFigure(figsize=(9, 2.4 * -(-len(images) // 4)), layout="constrained")
         cells = []
@@ -277,13 +288,17 @@ def class_map_plots(images: NDArray[np.uint8], maps: NDArray[np.float32], *, tit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
-    """One run: for each iteration, from the original on, the quality after retraining and how many times faster.
+class PruningCurve:
+    """The course of a pruning run from the original network on.
 
     Attributes
     ----------
+    quality
+        Quality after retraining, by iteration.
     before
-        The quality before retraining, None for the original.
+        Quality before retraining; None for the original.
+    speed_up
+        How many times faster than the original.
     """
 
     name: str
@@ -292,13 +307,15 @@ class Curve:
     speed_up: Sequence[float]
 
 
-def pruning_plots(curves: Sequence[Curve], *, quality: str, points: Mapping[str, tuple[float, float]]) -> str:
-    """Quality and speed-up against the iteration, and quality against speed-up; `quality` names it.
+def pruning_plots(curves: Sequence[PruningCurve], *, quality: str, points: Mapping[str, tuple[float, float]]) -> str:
+    """Return plots of quality and speed-up by iteration, and of quality by speed-up. SVG text.
 
     Parameters
     ----------
+    quality
+        The name of the quality.
     points
-        Other networks (speed-up, quality) by name.
+        Speed-up and quality of other networks, by name.
     """
     with rc_context(_STYLE):
         figure, (left, middle, right) = _figure_of(3)
@@ -348,7 +365,7 @@ def _draw_calibration(axes: Axes, scores: Scores, truth: Truth) -> None:
 
 
 def _label_plainly(axis: Axis) -> None:
-    """Label a logarithmic axis with 1, 2, 5, 10 and so on, and not with powers."""
+    """Label a logarithmic axis with 1, 2, 5, 10 and so on instead of powers."""
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.set_major_formatter(ScalarFormatter())
     axis.set_minor_formatter(NullFormatter())
@@ -361,7 +378,7 @@ def _figure_of(count: int) -> tuple[PlotFigure, list[Axes]]:
 
 
 def _svg(figure: PlotFigure) -> str:
-    """Return the figure as SVG text, without date and metadata."""
+    """Return a figure as SVG text without date and metadata."""
     stream = io.StringIO()
     figure.savefig(stream, format="svg", metadata={"Date": None})
     text = stream.getvalue()

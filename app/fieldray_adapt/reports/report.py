@@ -1,7 +1,4 @@
-"""The report step: one HTML file with everything of a run, plots included, that needs nothing else to be read.
-
-The page of a cross-validation, which is published beside its figures, is laid out here too.
-"""
+"""The report of a classifier's run, and the page of a cross-validation, as self-contained HTML."""
 
 from __future__ import annotations
 
@@ -12,43 +9,43 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray_adapt.data.dataset import dataset_of
+from fieldray_adapt.data.dataset import load_dataset
 from fieldray_adapt.data.layouts import PARTS
 from fieldray_adapt.evaluation.figures import (
     ClassifierFigures,
     CrossFigures,
     DataFigures,
     GateFigures,
-    Groups,
+    GroupedFigures,
     PublishedCross,
-    as_text,
+    figure_text,
 )
-from fieldray_adapt.files import content_digest, publish
+from fieldray_adapt.files import file_sha256, write_published
 from fieldray_adapt.prune.tasks import PrunedNetwork
 from fieldray_adapt.recipes.shared import LabelRule
 from fieldray_adapt.reports.page import (
     Code,
-    Curve,
     Figure,
-    Part,
+    Paragraph,
+    PruningCurve,
     Report,
+    ReportPart,
     Section,
     Table,
-    Text,
     class_map_plots,
     duration_text,
-    facts,
-    keep_page,
-    page,
+    facts_table,
     pruning_plots,
+    render_page,
     score_plots,
-    settings,
+    settings_parts,
     training_curves,
+    write_run_page,
 )
-from fieldray_adapt.run import HISTORY, RECIPE_TEXT, Facts, Run, Step, StepStatus
-from fieldray_adapt.training.engine import EpochFigures
+from fieldray_adapt.run import HISTORY_NAME, RECIPE_TEXT_NAME, Run, Step, StepFacts, StepStatus
+from fieldray_adapt.training.loop import EpochFigures
 from fieldray_adapt.training.profile import PROFILE_NAME, Profile, profile_parts
-from fieldray_adapt.training.steps import answers_of
+from fieldray_adapt.training.steps import run_converted_file
 
 _DOES: Final = {
     "data": "read the images and freeze their split",
@@ -70,16 +67,16 @@ among those of about the same score; a well calibrated score follows the dotted 
 score, with and without the finding, on a logarithmic axis; lines are the thresholds."""
 
 
-def report_step(run: Run) -> Facts:
+def report_step(run: Run) -> StepFacts:
     """Write report.html. Raises UsageProblem `step_missing`, StorageProblem."""
     results = run.read("evaluate", "metrics.json", ClassifierFigures)
     names = [label.meaning["en"] for label in run.recipe.labels]
-    curves = training_curves(run.read("train", HISTORY, list[EpochFigures]), labels=names)
+    curves = training_curves(run.read("train", HISTORY_NAME, list[EpochFigures]), labels=names)
     caption = "Loss on the training images, and area under the ROC curve (AUC) on the validation images, per epoch."
     sections = [
         Section(title="Steps", parts=[_steps(run)]),
         Section(title="Images", parts=_images(results.data)),
-        *[_label(run, label, results) for label in run.recipe.kept_labels],
+        *[_label(run, label, results) for label in run.recipe.pack_labels],
         Section(title="Out-of-distribution gate", parts=_gate(results.gate)),
         Section(title="Class maps", parts=_examples(run)),
         Section(title="Training", parts=[Figure(svg=curves, caption=caption)]),
@@ -89,12 +86,12 @@ def report_step(run: Run) -> Facts:
     ]
     texts = run.recipe.pack
     lead = f"{texts.descriptions['en']} {texts.limits['en']}"
-    return keep_page(run, f"{texts.names['en']} {texts.version}", sections, lead=lead)
+    return write_run_page(run, f"{texts.names['en']} {texts.version}", sections, lead=lead)
 
 
 def _steps(run: Run) -> Table:
-    """The steps before the report step, which still runs while it writes the report."""
-    done = {name: entry for name, entry in run.status.items() if name in _DOES}
+    """Return a table of all steps but the report step, which still runs."""
+    done = {name: entry for name, entry in run.step_statuses.items() if name in _DOES}
     rows = [[name, _DOES[name], _state(run, name, entry), _time(entry)] for name, entry in done.items()]
     return Table(head=("step", "what it does", "state", "time"), rows=rows)
 
@@ -104,13 +101,13 @@ def _time(entry: StepStatus) -> str:
 
 
 def _state(run: Run, name: str, entry: StepStatus) -> str:
-    """Describe the result of a step, also if it had nothing to do."""
+    """Return the state of a step; for pruning also whether the recipe asks for it."""
     if name == "prune" and run.recipe.prune is None:
         return "not asked for by the recipe"
     return entry.record.state
 
 
-def _images(data: DataFigures) -> list[Part]:
+def _images(data: DataFigures) -> list[ReportPart]:
     sizes = [[part, f"{data.images[part]:,}", f"{data.patients[part]:,}"] for part in PARTS]
     labels = [
         [code, part, f"{counted[part].positive:,}", f"{counted[part].negative:,}", f"{counted[part].unknown:,}"]
@@ -132,33 +129,33 @@ def _images(data: DataFigures) -> list[Part]:
     return [
         Table(head=("part", "images", "patients"), rows=sizes),
         Table(head=("label", "part", "with", "without", "not known"), rows=labels),
-        facts(rest),
+        facts_table(rest),
         *([Table(head=("image that could not be read", "why"), rows=left_out)] if left_out else []),
     ]
 
 
-def _gate(gate: GateFigures) -> list[Part]:
-    rows = {"test images refused": as_text(gate.images_refused)}
+def _gate(gate: GateFigures) -> list[ReportPart]:
+    rows = {"test images refused": figure_text(gate.images_refused)}
     if gate.ood_refused and gate.images_refused_at_equal_resolution:
         side = f"{gate.side} x {gate.side} pixels" if gate.side else "their own size"
-        rows["out-of-distribution images refused"] = as_text(gate.ood_refused)
-        rows[f"test images refused when first shrunk to {side}"] = as_text(gate.images_refused_at_equal_resolution)
+        rows["out-of-distribution images refused"] = figure_text(gate.ood_refused)
+        rows[f"test images refused when first shrunk to {side}"] = figure_text(gate.images_refused_at_equal_resolution)
     text = "The gate refuses images that are unlike the training images. Shares are given with 95 % intervals."
-    return [Text(text), facts({**rows, "limit of the distance": gate.limit})]
+    return [Paragraph(text), facts_table({**rows, "limit of the distance": gate.limit})]
 
 
-def _profile(run: Run) -> list[Part]:
+def _profile(run: Run) -> list[ReportPart]:
     """Return the results of `adapt profile`, if it was run."""
     known = (run.folder("profile") / PROFILE_NAME).is_file()
     return profile_parts(run.read("profile", PROFILE_NAME, Profile)) if known else []
 
 
-def _pruning(run: Run) -> list[Part]:
-    """The iterations of the prune step, if the recipe has one."""
+def _pruning(run: Run) -> list[ReportPart]:
+    """Return plot and table of the pruning iterations, if the recipe prunes."""
     if run.recipe.prune is None:
         return []
     rows = run.read("prune", "table.json", list[PrunedNetwork])
-    curve = Curve(
+    curve = PruningCurve(
         name="validation AUC",
         quality=[row.auc for row in rows],
         before=[None, *(row.auc_before_retraining for row in rows[1:])],
@@ -189,7 +186,7 @@ def _pruning(run: Run) -> list[Part]:
 
 
 def _label(run: Run, label: LabelRule, results: ClassifierFigures) -> Section:
-    found, column = results.labels[label.code], run.recipe.kept_labels.index(label)
+    found, column = results.labels[label.code], run.recipe.pack_labels.index(label)
     with np.load(run.folder("evaluate") / "scores.npz", allow_pickle=False) as arrays:
         targets, scores = arrays["test_targets"][:, column], arrays["test_screened"][:, column]
     known = ~np.isnan(targets) & ~np.isnan(scores)
@@ -197,17 +194,17 @@ def _label(run: Run, label: LabelRule, results: ClassifierFigures) -> Section:
     points = [
         [
             name,
-            *map(as_text, (point.detected, point.falsely_referred, point.sensitivity, point.specificity)),
-            as_text(point.detected_with_unsure),
+            *map(figure_text, (point.detected, point.falsely_referred, point.sensitivity, point.specificity)),
+            figure_text(point.detected_with_unsure),
         ]
         for name, point in test.points.items()
     ]
     rows = {
-        "AUC": as_text(test.auc),
-        "AUC on the validation images": as_text(found.validation_auc),
+        "AUC": figure_text(test.auc),
+        "AUC on the validation images": figure_text(found.validation_auc),
         **{f"AUC of the image's {name} alone": f"{area:.3f}" for name, area in found.shortcuts.items()},
         **{
-            f"specificity at a sensitivity of {float(at):.0%}": as_text(e)
+            f"specificity at a sensitivity of {float(at):.0%}": figure_text(e)
             for at, e in test.specificity_at_sensitivity.items()
         },
         "expected calibration error": f"{test.calibration_error:.3f}",
@@ -227,27 +224,27 @@ def _label(run: Run, label: LabelRule, results: ClassifierFigures) -> Section:
     )
 
 
-def group_tables(groups: Groups) -> list[Table]:
-    """The AUC within groups of patients or images; none where there are no groups."""
+def group_tables(groups: GroupedFigures) -> list[Table]:
+    """Return a table of the AUC within groups of images; empty without groups."""
     rows = [
-        [group, name, f"{own.images:,}", f"{own.positive:,}", as_text(own.auc)]
+        [group, name, f"{own.images:,}", f"{own.positive:,}", figure_text(own.auc)]
         for group, members in groups.items()
         for name, own in members.items()
     ]
     return [Table(head=("group by", "value", "images", "with the finding", "AUC"), rows=rows)] if rows else []
 
 
-def _examples(run: Run) -> list[Part]:
-    """Test images spread over the scores of the first label, with their class maps."""
+def _examples(run: Run) -> list[ReportPart]:
+    """Return test images with class maps, evenly spread over the scores of the first label."""
     count = run.recipe.evaluation.example_images
     if not count:
         return []
-    data, label = dataset_of(run), run.recipe.kept_labels[0]
+    data, label = load_dataset(run), run.recipe.pack_labels[0]
     samples = data.samples("test")
     with np.load(run.folder("evaluate") / "scores.npz", allow_pickle=False) as arrays:
         order = np.argsort(arrays["test"][:, 0])
     chosen = order[np.linspace(0, len(order) - 1, min(count, len(order))).round().astype(int)]
-    found = answers_of(run, "int8", samples.images[chosen], "examples")
+    found = run_converted_file(run, "int8", samples.images[chosen], "examples")
     truths = samples.targets[chosen, run.recipe.labels.index(label)]
     known = {0.0: "without", 1.0: "with"}
     titles = [
@@ -262,16 +259,16 @@ def _examples(run: Run) -> list[Part]:
     return [Figure(svg=svg, caption=caption)]
 
 
-def _recipe(run: Run) -> list[Part]:
-    path = run.recipe.run / RECIPE_TEXT
+def _recipe(run: Run) -> list[ReportPart]:
+    path = run.recipe.run / RECIPE_TEXT_NAME
     return [Code(path.read_text(encoding="utf-8"))] if path.is_file() else []
 
 
-REPORT: Final = Step(
+REPORT_STEP: Final = Step(
     name="report",
     perform=report_step,
     recipe_keys=(),
-    external_inputs=lambda run: content_digest(run.folder("profile") / PROFILE_NAME),
+    external_inputs=lambda run: file_sha256(run.folder("profile") / PROFILE_NAME),
 )
 
 
@@ -282,30 +279,31 @@ the lungs. Each network was pruned where the recipe prunes, and converted to int
 stage are those of the int8 file."""
 _STAGES: Final = {"trained": "as trained", "pruned": "pruned", "int8": "int8 file"}
 Scored = tuple[NDArray[np.float64], NDArray[np.bool_]]
+"""Scores (n,) in 0..1 and truth (n,) of the evaluated images."""
 
 
 def write_cross_validation(path: Path, results: PublishedCross, *, scored: Mapping[str, Scored]) -> None:
-    """Write the page of a cross-validation's results.
+    """Write the page of a cross-validation.
 
     Parameters
     ----------
-    path
-        The page.
     results
-        As `cross.cross_step` makes them.
+        The results of `cross_validation.cross_validation_step`.
     scored
-        By label: scores (n,) in 0..1, and truth (n,), of the images evaluated.
+        Scores and truth of the evaluated images, by label.
 
     Raises
     ------
     StorageProblem
-        The page cannot be written.
+        If the page cannot be written.
     """
     sections = [
         *[_fold_section(code, found, scored[code]) for code, found in results.labels.items()],
-        Section(title="What was trained", parts=settings(results.trained)),
+        Section(title="What was trained", parts=settings_parts(results.trained)),
     ]
-    publish(path, page(Report(title=f"{results.pack}: cross-validation", lead=_CROSS, sections=sections)))
+    write_published(
+        path, render_page(Report(title=f"{results.pack}: cross-validation", lead=_CROSS, sections=sections))
+    )
 
 
 def _fold_section(code: str, found: CrossFigures, scored: Scored) -> Section:
@@ -313,13 +311,13 @@ def _fold_section(code: str, found: CrossFigures, scored: Scored) -> Section:
     rows = [
         ["images, patients", f"{found.images:,}, {found.patients:,}"],
         ["with, without the finding", f"{found.positive:,}, {found.negative:,}"],
-        *[[f"AUC, {_STAGES[stage]}", as_text(made.auc)] for stage, made in stages.items()],
-        *([["AUC, int8 file minus as trained", as_text(change, "+.3f")]] if change else []),
+        *[[f"AUC, {_STAGES[stage]}", figure_text(made.auc)] for stage, made in stages.items()],
+        *([["AUC, int8 file minus as trained", figure_text(change, "+.3f")]] if change else []),
         *([["score, int8 against float: mean difference", f"{both.mean_absolute_difference:.4f}"]] if both else []),
         *[[f"AUC of fold {fold}, int8 file", f"{area:.3f}"] for fold, area in stages["int8"].auc_by_fold.items()],
         *[[f"AUC of the image's {name} alone", f"{area:.3f}"] for name, area in found.shortcuts.items()],
         *[
-            [f"specificity at a sensitivity of {float(at):.0%}", as_text(value)]
+            [f"specificity at a sensitivity of {float(at):.0%}", figure_text(value)]
             for at, value in found.specificity_at_sensitivity.items()
         ],
     ]

@@ -1,7 +1,7 @@
-"""The training of a classifier (loop: `engine.train_epochs`): drawing of its batches, and validation.
+"""The training of a classifier: drawing of its batches, validation, and averaging of networks.
 
-Sources are drawn in given shares, and within each source its classes equally often. Otherwise the network learns to
-recognise the source (its letters, collimation, grey levels) instead of the finding.
+Sources are drawn in given shares, and within a source all classes equally often. Otherwise the network learns to
+recognise the source (letters, collimation, grey levels) instead of the finding.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from fieldray.domain.metrics import auc
-from fieldray_adapt.data.augmentation import Augmentation, augment, draw_motion, moved
+from fieldray_adapt.data.augmentation import Augmentation, apply_motion, augment, draw_motion
 from fieldray_adapt.files import digest
 from fieldray_adapt.networks.specification import Specification, Weights
-from fieldray_adapt.training.engine import EpochFigures, Progress, cosine_rate, seed_dropout, train_whole
 from fieldray_adapt.training.engine_choice import open_engine
 from fieldray_adapt.training.engine_interface import Engine, EngineName, EngineSettings
+from fieldray_adapt.training.loop import EpochFigures, Progress, cosine_rate, seed_dropout, train_or_resume
 
 
-def balanced_draw(
+def draw_balanced(
     sources: Sequence[str],
     classes: Sequence[str],
     *,
@@ -33,9 +33,18 @@ def balanced_draw(
     shares: Mapping[str, float],
     generator: np.random.Generator,
 ) -> NDArray[np.int64]:
-    """`count` indices in random order; small groups repeat, but nothing repeats before its whole group was drawn.
+    """Draw `count` indices in random order, with equal shares for the classes of a source.
 
-    A source that `shares` does not name counts 1. Raises ValueError without images.
+    Small groups are repeated. No image is repeated before its whole group was drawn.
+
+    Parameters
+    ----------
+    sources, classes
+        Source and class of each image.
+    shares
+        Relative frequency of each source; 1 for sources that are not named.
+
+    Raises ValueError without images.
     """
     groups: dict[tuple[str, str], list[int]] = {}
     for index, key in enumerate(zip(sources, classes, strict=True)):
@@ -59,12 +68,16 @@ _PREDICT_BATCH: Final = 64
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Samples:
-    """Images (n, height, width, channels) uint8 with targets (n, labels) in 0..1 or nan, their source and patient.
+    """Images for training, with targets, sources and patients.
 
     Attributes
     ----------
+    images
+        (n, height, width, channels) uint8.
+    targets
+        (n, labels) in 0..1, nan if unknown.
     lungs
-        (n, rows, columns) uint8, the share of lung in each cell of the image, 255 being all; None if not known.
+        (n, rows, columns) uint8, the share of lung in each cell of the image, 255 for all lung; None if not known.
     """
 
     images: NDArray[np.uint8]
@@ -83,7 +96,7 @@ class Samples:
         return len(self.images)
 
     def of_sources(self, names: Collection[str]) -> Samples:
-        """The samples of the named sources."""
+        """Return the samples of the named sources."""
         chosen = np.flatnonzero(np.isin(self.sources, list(names)))
         return Samples(
             images=self.images[chosen],
@@ -94,7 +107,7 @@ class Samples:
         )
 
     def classes(self) -> tuple[str, ...]:
-        """The class of each image for balanced drawing: its first known target, as text."""
+        """Return the class of each image for balanced drawing: its first known target, as text."""
         return tuple(_class_of(row) for row in self.targets)
 
 
@@ -105,16 +118,19 @@ def _class_of(targets: NDArray[np.float32]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """How long and how fast.
+    """Duration and learning rate of a training.
 
     Attributes
     ----------
     images_per_epoch
-        0: as many as there are; average_epochs: span of the running mean of the weights, 0 for none.
+        Number of images drawn in an epoch; 0 for the number of images.
+    average_epochs
+        Span of the running mean of the weights in epochs; 0 for none.
     shares
-        How often each source is drawn, 1 where not named.
+        Relative frequency of each source; 1 for sources that are not named.
     groups
-        Names of sources that train a network alone, to be averaged in the groups' shares; none: one network of all.
+        Groups of sources. A network is trained for each group, and the networks are averaged. Empty to train one
+        network.
     """
 
     epochs: int
@@ -133,8 +149,8 @@ class Schedule:
             raise ValueError("epochs must be 1 or more, batch_size 2 or more, learning_rate above 0")
 
     def rate(self, epoch: float) -> float:
-        """Learning rate at a time in epochs: linear warm-up, then a half cosine to 0."""
-        return cosine_rate(self.learning_rate, epoch, warm_up=self.warm_up_epochs, end=self.epochs, least=0.02)
+        """Return the learning rate at a time in epochs: a linear warm-up, then a half cosine to 0."""
+        return cosine_rate(self.learning_rate, epoch, warm_up=self.warm_up_epochs, end=self.epochs, start=0.02)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,17 +173,19 @@ def train(
     folder: Path,
     progress: Progress = lambda _: None,
 ) -> tuple[Weights, list[EpochFigures]]:
-    """Train, or resume the same training from the folder's checkpoint. Returns averaged weights and figures by epoch.
+    """Train a classifier, or resume the training from the checkpoint in `folder`.
 
-    A resumed training gives the same weights as an uninterrupted one, except for the random draws of dropout. The
-    checkpoint stays until the caller deletes it after storing the result. Raises UsageProblem `training_diverged` when
-    a loss is not a number (the checkpoint of the epoch before stays), StorageProblem when a checkpoint cannot be
-    written.
+    Returns the averaged weights, and the figures of each epoch. A resumed training gives the weights of an
+    uninterrupted one, but for the random draws of dropout. The checkpoint stays until the caller deletes it after
+    storing the result.
+
+    Raises UsageProblem `training_diverged` if a loss is not a number (the checkpoint of the epoch before stays),
+    StorageProblem if a checkpoint cannot be written.
     """
     schedule, augmentation, settings = options.schedule, options.augmentation, options.settings
     seed_dropout(schedule.seed, name=options.engine)
     own = open_engine(specification, weights, settings=settings, name=options.engine)
-    return train_whole(
+    return train_or_resume(
         ClassifierTask(own, training, validation, schedule, augmentation),
         own,
         average={key: array.copy() for key, array in weights.items()},
@@ -187,16 +205,22 @@ def train_groups(
     options: TrainingOptions,
     folder: Path,
     progress: Callable[[Path], Progress],
-    one: Callable[..., tuple[Weights, list[EpochFigures]]] = train,
+    train_one: Callable[..., tuple[Weights, list[EpochFigures]]] = train,
 ) -> tuple[Weights, list[EpochFigures]]:
-    """Train a network, or the mean of one for each of the schedule's groups; its weights, and figures by epoch.
+    """Train a network, or average one network for each group of the schedule.
 
-    `progress` gives what is told of each epoch of a network that is trained in a folder; `one` trains it as `train`
-    does. Raises as `train`.
+    Returns the weights, and the figures of each epoch. Raises as `train`.
+
+    Parameters
+    ----------
+    progress
+        Returns the callback for the epochs of the network that is trained in a folder.
+    train_one
+        Trains one network; has the arguments of `train`.
     """
 
     def on(own: Samples, own_folder: Path) -> tuple[Weights, list[EpochFigures]]:
-        return one(
+        return train_one(
             specification,
             dict(weights),
             training=own,
@@ -216,15 +240,15 @@ def train_groups(
     last, history = open_engine(specification, mean, settings=options.settings, name=options.engine), parts[-1][1]
     recalibrate_batchnorm(last, specification, training, schedule=schedule, augmentation=options.augmentation)
     averaged = last.weights()
-    areas = validation_areas(last, averaged, validation)
-    history[-1] = structs.replace(history[-1], auc=areas)  # of what goes on from here, not of the last group's network
+    areas = validation_aucs(last, averaged, validation)
+    history[-1] = structs.replace(history[-1], auc=areas)  # the AUC of the averaged network
     return averaged, history
 
 
 def _mean(shares: Sequence[float], found: Sequence[Weights]) -> Weights:
-    """Return the weighted mean of networks with equal initial weights.
+    """Return the weighted mean of networks that had equal initial weights.
 
-    For linear heads its logits are the mean of theirs.
+    For a linear head, the logits of the mean are the mean of the logits.
     """
     parts = [(share / sum(shares), weights) for share, weights in zip(shares, found, strict=True)]
     return {key: np.asarray(sum(share * own[key] for share, own in parts), np.float32) for key in found[0]}
@@ -232,7 +256,7 @@ def _mean(shares: Sequence[float], found: Sequence[Weights]) -> Weights:
 
 @dataclass(eq=False, slots=True)
 class ClassifierTask:
-    """Steps of balanced draws; every step has its share in the mean, and young means forget faster."""
+    """The training of a classifier as a `TrainingTask`: balanced batches, and a running mean over all steps."""
 
     engine: Engine
     training: Samples
@@ -242,9 +266,9 @@ class ClassifierTask:
     _steps_per_epoch: int = 1
 
     def steps(self, epoch: int) -> Iterator[float]:
-        """Perform the steps of an epoch (see `TrainingTask.steps`)."""
+        """Perform the steps of an epoch, and yield the loss of each (see `TrainingTask.steps`)."""
         samples, schedule, generator = self.training, self.schedule, np.random.default_rng((self.schedule.seed, epoch))
-        order = balanced_draw(
+        order = draw_balanced(
             samples.sources,
             samples.classes(),
             count=schedule.images_per_epoch or len(samples),
@@ -255,34 +279,35 @@ class ClassifierTask:
         for step in range(steps):
             chosen = order[step * schedule.batch_size : (step + 1) * schedule.batch_size]
             images, lungs = augmented_batch(samples, chosen, self.augmentation, generator)
-            targets = smoothed(samples.targets[chosen], schedule.label_smoothing)
+            targets = smooth_labels(samples.targets[chosen], schedule.label_smoothing)
             yield self.engine.step(images, targets, learning_rate=schedule.rate(epoch + step / steps), lungs=lungs)
 
     def share(self, steps: int) -> float:
-        """Weight of the weights in their running mean (see `TrainingTask.share`)."""
+        """Return the weight of the current weights in the running mean (see `TrainingTask.share`)."""
         horizon = self.schedule.average_epochs * self._steps_per_epoch
         return max(1 / max(horizon, 1.0), 9 / (steps + 9))
 
-    def validate(self, average: Weights, ended: EpochFigures) -> EpochFigures:
-        """The epoch with the AUC of each label (see `TrainingTask.validate`)."""
-        return structs.replace(ended, auc=validation_areas(self.engine, average, self.validation))
+    def validate(self, average: Weights, figures: EpochFigures) -> EpochFigures:
+        """Return the epoch's figures with the validation AUC of each label (see `TrainingTask.validate`)."""
+        return structs.replace(figures, auc=validation_aucs(self.engine, average, self.validation))
 
 
-def predict(engine: Engine, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Logits (n, labels) of images (n, height, width, channels) uint8."""
+def predict_logits(engine: Engine, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Return the logits (n, labels) of images (n, height, width, channels) uint8."""
     parts = [
-        engine.logits(scaled(images[start : start + _PREDICT_BATCH])) for start in range(0, len(images), _PREDICT_BATCH)
+        engine.logits(scale_to_unit(images[start : start + _PREDICT_BATCH]))
+        for start in range(0, len(images), _PREDICT_BATCH)
     ]
     return np.concatenate(parts)
 
 
-def validation_areas(engine: Engine, weights: Weights, samples: Samples) -> tuple[float | None, ...]:
-    """AUC of each label (None where a class is missing) with the weights given; the engine keeps its own."""
+def validation_aucs(engine: Engine, weights: Weights, samples: Samples) -> tuple[float | None, ...]:
+    """Return the AUC of each label with other weights; None if a class is missing. The engine keeps its own weights."""
     if not len(samples):
         return ()
     kept = engine.weights()
     engine.set_weights(weights)
-    logits = predict(engine, samples.images)
+    logits = predict_logits(engine, samples.images)
     engine.set_weights(kept)
     areas = list[float | None]()
     for label in range(samples.targets.shape[1]):
@@ -303,10 +328,9 @@ def recalibrate_batchnorm(
     schedule: Schedule,
     augmentation: Augmentation,
 ) -> None:
-    """Have the batch normalisations note their statistics anew, as a training does; no other weight changes.
+    """Measure the statistics of batch normalisation again, on augmented training batches. No other weight changes.
 
-    The mean of networks that began alike computes on the way what none of them does [1]_, so that what each noted of
-    its own activations does not fit.
+    The mean of several networks has other activations than each of them [1]_, so that their own statistics do not fit.
 
     References
     ----------
@@ -316,7 +340,7 @@ def recalibrate_batchnorm(
     if not any(layer.batch_norm for layer in specification.layers):
         return
     generator = np.random.default_rng((schedule.seed, schedule.epochs))
-    order = balanced_draw(
+    order = draw_balanced(
         samples.sources,
         samples.classes(),
         count=_NOTED_BATCHES * schedule.batch_size,
@@ -335,25 +359,26 @@ def augmented_batch(
     settings: Augmentation,
     generator: np.random.Generator,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
-    """Return augmented copies of the images (n, height, width, channels) in 0..1, and of the lung shares, moved
-    alike.
+    """Return augmented copies of images, and of their shares of lung moved alike.
+
+    Images are (n, height, width, channels) float32 in 0..1, shares of lung (n, rows, columns) in 0..1 or None.
     """
     channels, images, lungs = samples.images.shape[3], [], []
     for index in chosen:
         motion = draw_motion(settings, generator)
         images.append(augment(samples.images[index, :, :, 0], settings, generator=generator, motion=motion))
         if samples.lungs is not None:
-            lungs.append(moved(samples.lungs[index], motion))
-    whole = scaled(np.stack(images)[..., None])
+            lungs.append(apply_motion(samples.lungs[index], motion))
+    whole = scale_to_unit(np.stack(images)[..., None])
     shares = np.stack(lungs).astype(np.float32) / np.float32(255) if lungs else None
     return np.repeat(whole, channels, axis=3) if channels > 1 else whole, shares
 
 
-def scaled(images: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Scale images to the network's range 0..1."""
+def scale_to_unit(images: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Return uint8 images as float32 in 0..1."""
     return images.astype(np.float32) / np.float32(255)
 
 
-def smoothed(targets: NDArray[np.float32], amount: float) -> NDArray[np.float32]:
-    """Targets moved towards a half by that share (arXiv:1512.00567)."""
+def smooth_labels(targets: NDArray[np.float32], amount: float) -> NDArray[np.float32]:
+    """Return targets moved towards 0.5 by the share `amount` (label smoothing, arXiv:1512.00567)."""
     return targets * np.float32(1 - amount) + np.float32(amount / 2)

@@ -1,4 +1,4 @@
-"""Choice of the training library: PyTorch if installed, else Keras."""
+"""The choice of the training library: PyTorch if installed, else Keras."""
 
 from __future__ import annotations
 
@@ -20,9 +20,13 @@ def open_engine(
     settings: EngineSettings,
     name: EngineName = "auto",
 ) -> Engine:
-    """An engine holding `weights`; "auto" takes PyTorch where it is installed. Raises ModuleNotFoundError."""
-    if _is_torch(name):
-        # Read when the library loads: threads that spin while they wait are five times slower on a busy machine.
+    """Open a training engine with these weights.
+
+    `name` "auto" selects PyTorch if it is installed without Triton. Raises ModuleNotFoundError.
+    """
+    if uses_torch(name):
+        # PyTorch reads this variable on import. By default its threads spin while waiting, which is five times slower
+        # on a busy computer.
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
         from fieldray_adapt.training.torch_engine import TorchEngine
 
@@ -32,7 +36,10 @@ def open_engine(
     return KerasEngine(specification, weights, settings=settings)
 
 
-def _is_torch(name: EngineName) -> bool:
-    """Whether PyTorch is meant; "auto" leaves one with Triton, which ends a process that TensorFlow is in too."""
+def uses_torch(name: EngineName) -> bool:
+    """Return whether an engine name means PyTorch.
+
+    "auto" avoids PyTorch with Triton, because Triton and TensorFlow in one process crash it.
+    """
     is_there, has_triton = (importlib.util.find_spec(one) is not None for one in ("torch", "triton"))
     return name == "torch" or (name == "auto" and is_there and not has_triton)

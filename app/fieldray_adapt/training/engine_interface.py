@@ -1,6 +1,4 @@
-"""The interface for training and running a specification, on TensorFlow (always installed) or PyTorch (often
-faster).
-"""
+"""The interface of training engines: TensorFlow, which is always installed, and PyTorch, which is often faster."""
 
 from __future__ import annotations
 
@@ -21,22 +19,22 @@ Batch = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """How an engine trains.
+    """The settings of a training engine.
 
     Attributes
     ----------
     weight_decay
-        Of AdamW (arXiv:1711.05101), on kernels only.
+        Weight decay of AdamW (arXiv:1711.05101), for kernels only.
     frozen
-        Layers whose weights and normalisation statistics stay as they are.
+        Names of layers whose weights and normalisation statistics do not change.
     loss
-        "binary": a sigmoid per label; "categorical": one softmax over all labels.
+        "binary": a sigmoid for each label. "categorical": one softmax over all labels.
     threads
-        CPU threads; 0 leaves the choice to the framework.
+        Number of CPU threads; 0 for the framework's default.
     label_weights
-        Of each label's loss where it is binary; none: all alike.
+        Weight of each label's binary loss; empty for equal weights.
     outside_weights
-        Of each label's evidence outside the lungs, see `step`; none: it costs nothing.
+        Weight of each label's evidence outside the lungs (see `Engine.step`); empty for none.
     """
 
     weight_decay: float = 1e-4
@@ -49,46 +47,48 @@ class EngineSettings:
 
 
 class Trainable(Protocol):
-    """The parts of a network in training that a checkpoint stores."""
+    """The methods by which a checkpoint saves and restores a network in training."""
 
     def weights(self) -> Weights:
-        """A copy of the weights."""
+        """Return a copy of the weights."""
 
     def set_weights(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
-        """Replace the weights; the optimiser's memory stays."""
+        """Replace the weights. The state of the optimiser stays."""
 
     def optimiser_state(self) -> dict[str, NDArray[Any]]:
-        """Return the optimiser's state, by name."""
+        """Return the state of the optimiser, by name."""
 
     def set_optimiser_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Restore the `optimiser_state` of an engine with equal specification and settings."""
+        """Restore the optimiser from the state of an engine with equal specification and settings."""
 
 
 class Engine(Trainable, Protocol):
     """A network in training.
 
-    Images are (n, height, width, channels) float32 in 0..1, targets (n, labels) in 0..1 or nan.
+    Images are (n, height, width, channels) float32 in 0..1. Targets are (n, labels) in 0..1, or nan if unknown.
     """
 
     def step(self, images: Batch, targets: Batch, *, learning_rate: float, lungs: Batch | None = None) -> float:
-        """One optimiser step; the batch's mean loss before it.
+        """Perform one optimiser step. Returns the mean loss of the batch before the step.
 
         Parameters
         ----------
         lungs
-            (n, rows, columns) share of lung, 0..1, in cells that the class maps' cells are whole blocks of. Where the
-            settings weigh it, what a class map has above 0 outside the lungs, averaged over its cells, is a loss too.
+            (n, rows, columns) share of lung, 0..1, in a grid that divides each cell of the class maps evenly. If
+            `outside_weights` are set, positive values of a class map outside the lungs, averaged over its cells, add to
+            the loss.
         """
 
     def logits(self, images: Batch) -> Batch:
-        """Logits (n, labels), with the statistics of inference."""
+        """Return the logits (n, labels) in inference mode."""
 
     def gradient(self, images: Batch, targets: Batch, *, lungs: Batch | None = None) -> tuple[Weights, float]:
-        """Return the gradient of a batch, and its mean loss, without changing the network.
+        """Return the gradient of a batch and its mean loss, without changing the network.
 
-        By name, one array of the weight's shape for everything that learns: a trained weight's gradient, and the
-        decrease that the step would cause in a statistic of batch normalisation.
+        The gradient has an array for each weight that changes in training. For a statistic of batch normalisation, it
+        is the decrease that the step would cause.
         """
 
 
-STATISTICS: Final = ("/mean", "/variance")
+STATISTIC_SUFFIXES: Final = ("/mean", "/variance")
+"""Name suffixes of the statistics of batch normalisation, which are measured and not trained by gradient."""

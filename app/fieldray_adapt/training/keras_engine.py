@@ -1,4 +1,4 @@
-"""Training on Keras 3 (with TensorFlow unless KERAS_BACKEND says otherwise), and specifications as Keras models."""
+"""Training with Keras 3 (on TensorFlow, unless KERAS_BACKEND names another), and specifications as Keras models."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray_adapt.networks.specification import INPUT, Layer, Shape, Specification, Weights, shapes
-from fieldray_adapt.training.engine_interface import STATISTICS, Batch, EngineSettings
+from fieldray_adapt.networks.specification import INPUT, Layer, Shape, Specification, Weights, layer_shapes
+from fieldray_adapt.training.engine_interface import STATISTIC_SUFFIXES, Batch, EngineSettings
 
 _NORMALISED_PARTS = ("gamma", "beta", "mean", "variance")
 
 
 def build_network(specification: Specification, *, outputs: Sequence[str]) -> Any:
-    """A keras.Model from the image (n, height, width, channels) float32 in 0..1 to the outputs named by role or layer.
+    """Return a specification as a keras.Model.
 
-    One output gives a single tensor, several a list in the order asked for.
+    Its input is (n, height, width, channels) float32 in 0..1. `outputs` are names of roles or layers. One output is a
+    tensor, several are a list.
     """
     import keras
 
-    sizes = shapes(specification)
+    sizes = layer_shapes(specification)
     values = {INPUT: keras.Input(sizes[INPUT], name=INPUT)}
     for layer in specification.layers:
         tensors = [values[name] for name in layer.inputs]
@@ -31,7 +32,7 @@ def build_network(specification: Specification, *, outputs: Sequence[str]) -> An
 
 
 def _apply(layer: Layer, tensors: list[Any], sizes: Mapping[str, Shape], *, epsilon: float) -> Any:
-    """A layer's operation, then its normalisation and its activation."""
+    """Apply a layer's operation, its normalisation and its activation to tensors."""
     from keras import layers
 
     value = tensors[0]
@@ -73,10 +74,13 @@ def _keras_layer(layer: Layer, sizes: Mapping[str, Shape]) -> Any:
 def layer_reader(
     specification: Specification, weights: Mapping[str, NDArray[np.float32]], names: Sequence[str]
 ) -> Callable[[Batch], dict[str, NDArray[np.float32]]]:
-    """Return a function from images (n, height, width, channels) float32 in 0..1 to the outputs of layers by name."""
+    """Return a function that runs a network on images and returns the outputs of layers by name.
+
+    The function takes images (n, height, width, channels) float32 in 0..1.
+    """
     import keras
 
-    keras.config.set_dtype_policy("float32")  # whatever a training before it left
+    keras.config.set_dtype_policy("float32")  # an earlier training may have set bfloat16
     model = build_network(specification, outputs=names)
     set_weights(model, weights)
 
@@ -90,15 +94,15 @@ def layer_reader(
 
 
 def set_weights(model: Any, weights: Mapping[str, NDArray[np.float32]]) -> None:
-    """Copy weights into a model made by `build_network`. Raises KeyError or ValueError if they do not fit."""
+    """Copy weights into a model of `build_network`. Raises KeyError or ValueError if they do not fit."""
     for layer, parts in _weighted(model):
         layer.set_weights([weights[part] for part in parts])
 
 
-def compiled(model: Any, optimiser: Any, **options: Any) -> None:
-    """Compile a model with the options of `compile`, and have Keras make at once what it counts losses by.
+def compile_model(model: Any, optimiser: Any, **options: Any) -> None:
+    """Compile a Keras model, and create its loss trackers at once. `options` are those of `compile`.
 
-    Made within the first step, it would have TensorFlow trace that step twice.
+    Keras would create the trackers in the first step, which TensorFlow would then trace twice.
     """
     from keras import ops
 
@@ -108,7 +112,7 @@ def compiled(model: Any, optimiser: Any, **options: Any) -> None:
 
 
 def get_weights(model: Any) -> Weights:
-    """The model's weights by name."""
+    """Return the weights of a Keras model by name."""
     return {
         part: np.asarray(array, np.float32)
         for layer, parts in _weighted(model)
@@ -117,7 +121,7 @@ def get_weights(model: Any) -> Weights:
 
 
 def _weighted(model: Any) -> list[tuple[Any, list[str]]]:
-    """The layers that have weights, with the names of their arrays in Keras's order."""
+    """Return the layers with weights, and the names of their arrays in Keras's order."""
     found = []
     for layer in model.layers:
         if layer.name.endswith("_bn"):
@@ -129,9 +133,9 @@ def _weighted(model: Any) -> list[tuple[Any, list[str]]]:
 
 
 class KerasGradients:
-    """The gradients of a compiled model on TensorFlow, by the names of the weights.
+    """Computes gradients of a compiled Keras model on TensorFlow, by weight name.
 
-    `trained` is the model that has the losses where that is not `model` itself.
+    `trained` is the model with the losses, if it is another than `model`.
     """
 
     def __init__(self, model: Any, *, trained: Any = None) -> None:
@@ -142,11 +146,11 @@ class KerasGradients:
             if layer.trainable
             for part, variable in zip(parts, layer.weights, strict=True)
         }
-        self._trained = [name for name in self._variables if not name.endswith(STATISTICS)]
+        self._trained = [name for name in self._variables if not name.endswith(STATISTIC_SUFFIXES)]
         self._take: Any = None
 
-    def take(self, images: Batch, targets: Any, sample_weight: Any = None) -> tuple[Weights, float]:
-        """Return the gradient of a batch, see `Engine.gradient`; the arguments are those of `train_on_batch`."""
+    def compute(self, images: Batch, targets: Any, sample_weight: Any = None) -> tuple[Weights, float]:
+        """Return the gradient of a batch (see `Engine.gradient`). The arguments are those of `train_on_batch`."""
         import tensorflow as tf
 
         if self._take is None:
@@ -160,7 +164,7 @@ class KerasGradients:
         return {name: gradient[name] for name in self._variables}, float(loss)
 
     def _statistics(self) -> list[str]:
-        return [name for name in self._variables if name.endswith(STATISTICS)]
+        return [name for name in self._variables if name.endswith(STATISTIC_SUFFIXES)]
 
     def _taken(self, images: Any, targets: Any, sample_weight: Any) -> Any:
         import tensorflow as tf
@@ -177,13 +181,13 @@ _LEAST_KNOWN: Final = 1e-6
 
 
 class KerasState:
-    """The checkpoint state of a Keras `model` and its optimiser (see `engine.Trainable`)."""
+    """Weights and optimiser state of a Keras model, as a checkpoint needs them (see `engine_interface.Trainable`)."""
 
     model: Any
     _optimiser: Any
 
     def weights(self) -> Weights:
-        """A copy of the weights."""
+        """Return a copy of the weights."""
         return get_weights(self.model)
 
     def set_weights(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
@@ -191,11 +195,11 @@ class KerasState:
         set_weights(self.model, weights)
 
     def optimiser_state(self) -> dict[str, NDArray[Any]]:
-        """The optimiser's variables in their order."""
+        """Return the variables of the optimiser by their index."""
         return {str(index): np.asarray(variable) for index, variable in enumerate(self._optimiser.variables)}
 
     def set_optimiser_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Restore the optimiser's variables from `optimiser_state`."""
+        """Restore the variables of the optimiser."""
         for index, variable in enumerate(self._optimiser.variables):
             variable.assign(state[str(index)])
 
@@ -222,22 +226,22 @@ class KerasEngine(KerasState):
         self._optimiser = keras.optimizers.AdamW(0.0, weight_decay=settings.weight_decay, epsilon=1e-8)
         self._optimiser.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
         self._optimiser.build(self.model.trainable_variables)
-        compiled(self._trained, self._optimiser, loss=losses)
+        compile_model(self._trained, self._optimiser, loss=losses)
         self._gradients = KerasGradients(self.model, trained=self._trained)
 
     def step(self, images: Batch, targets: Batch, *, learning_rate: float, lungs: Batch | None = None) -> float:
-        """Perform one AdamW step. Returns the batch's mean loss before the step; see `Engine`."""
+        """Perform one AdamW step. Returns the mean loss of the batch before the step (see `Engine.step`)."""
         self._optimiser.learning_rate = learning_rate
         if self._trained is self.model:
             return float(self.model.train_on_batch(images, targets))
         return float(self._trained.train_on_batch(images, self._wanted(targets, lungs))[0])
 
     def gradient(self, images: Batch, targets: Batch, *, lungs: Batch | None = None) -> tuple[Weights, float]:
-        """Return the gradient and the mean loss of a batch; see `Engine`."""
-        return self._gradients.take(images, self._wanted(targets, lungs))
+        """Return gradient and mean loss of a batch (see `Engine.gradient`)."""
+        return self._gradients.compute(images, self._wanted(targets, lungs))
 
     def logits(self, images: Batch) -> Batch:
-        """Logits (n, labels)."""
+        """Return the logits (n, labels)."""
         return np.asarray(self.model.predict_on_batch(images), np.float32)
 
     def _wanted(self, targets: Batch, lungs: Batch | None) -> Any:
@@ -249,6 +253,7 @@ class KerasEngine(KerasState):
 
 
 def _losses(settings: EngineSettings) -> Any:
+    """Return the loss for Keras: categorical cross-entropy, or binary cross-entropy of the known targets."""
     from keras import losses, ops
 
     if settings.loss == "categorical":
@@ -265,6 +270,7 @@ def _losses(settings: EngineSettings) -> Any:
 
 
 def _outside(settings: EngineSettings) -> Any:
+    """Return the loss for evidence outside the lungs (see `Engine.step`)."""
     from keras import ops
 
     weights = ops.convert_to_tensor(settings.outside_weights, "float32")

@@ -1,13 +1,14 @@
-"""`adapt profile`: time per iteration against batch size and image size, and the batch size to train with.
+"""`fieldray adapt profile`, and the timing of networks in a pruning study.
 
-Iterations 1 and 2 carry start-up cost (memory, kernels chosen and compiled) and are kept apart from the later ones,
-as the dissertation found (Taran 2022, chapter 4).
+A profile measures the time of training iterations by batch size and image size, and proposes a batch size. Iterations 1
+and 2 include start-up (memory, compilation of kernels) and are reported separately (Taran 2022, chapter 4).
 
-The time of a study's networks per image, all measured in one run, alternating, on one thread.
+The networks of a study are timed in turn on one thread, in two kinds:
 
-Two kinds, and each network is only ever compared with the original of the same kind:
-- "engine_batch": float32 in the engine that trains, batches of 100 (as the dissertation measured in Keras);
-- "int8": the full int8 TensorFlow Lite file, one image at a time, which is what a clinic's computer runs.
+- "engine_batch": float32 in the training engine, batches of 100 (as the dissertation measured in Keras);
+- "int8": the int8 TensorFlow Lite file, one image at a time, as a clinic's computer runs it.
+
+A network is compared only with the original network of equal kind.
 """
 
 from __future__ import annotations
@@ -23,26 +24,30 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from fieldray_adapt.files import as_json, write_atomically
+from fieldray_adapt.files import json_bytes, write_atomically
 from fieldray_adapt.networks.architectures import vgg16_dense
 from fieldray_adapt.networks.specification import Specification, Weights, initial_weights
 from fieldray_adapt.prune.recipe import StudyRecipe
 from fieldray_adapt.recipes.shared import ProfileChoice
-from fieldray_adapt.reports.page import Part, Table, Text
-from fieldray_adapt.run import Facts, Progress, Run, Step
+from fieldray_adapt.reports.page import Paragraph, ReportPart, Table
+from fieldray_adapt.run import Progress, Run, Step, StepFacts
 from fieldray_adapt.training.engine_choice import open_engine
 from fieldray_adapt.training.engine_interface import EngineSettings
-from fieldray_adapt.training.steps import specification_of, starting_digest
+from fieldray_adapt.training.steps import recipe_specification, starting_weights_digest
 
 Mode = Literal["training", "inference"]
+"""Whether training steps or inference are timed."""
 Clock = Callable[[], float]
+"""Returns the time in seconds."""
 _TOLERANCE: Final = 1.1
 _BATCH: Final = 100
 _SLICE_S: Final = 0.15
 
 
 class ProfileRow(Struct, frozen=True, kw_only=True):
-    """Milliseconds of the iterations with one batch size at one side in pixels; `later_ms` is a median."""
+    """The times of iterations with one batch size and image side (pixels). `later_ms` is the median from iteration 3
+    on.
+    """
 
     mode: Mode
     side: int
@@ -54,7 +59,7 @@ class ProfileRow(Struct, frozen=True, kw_only=True):
 
 
 class Profile(Struct, frozen=True, kw_only=True):
-    """The document profile.json: measured times, and the best batch size by side."""
+    """The document profile.json: measured times, and the proposed batch size by image side."""
 
     rows: tuple[ProfileRow, ...]
     proposed_batch_size: dict[str, int]
@@ -63,7 +68,7 @@ class Profile(Struct, frozen=True, kw_only=True):
 def time_iterations(
     run: Callable[[], object], *, iterations: int = 5, clock: Clock = time.perf_counter
 ) -> tuple[float, float, float]:
-    """Milliseconds of the first and the second iteration, and the median of those from the third on."""
+    """Return the milliseconds of iterations 1 and 2, and the median of the later ones."""
     milliseconds = []
     for _ in range(iterations):
         begun = clock()
@@ -73,7 +78,7 @@ def time_iterations(
     return first, second, statistics.median(later)
 
 
-def profile(
+def profile_network(
     specification: Specification,
     weights: Mapping[str, NDArray[np.float32]],
     *,
@@ -84,9 +89,14 @@ def profile(
     iterations: int = 5,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> list[ProfileRow]:
-    """Measure each mode at each batch size and image side (none: the specification's own), on a fresh engine each.
+    """Measure training and inference at each batch size and image side, with a new engine for each combination.
 
-    Another side than the specification's needs a network without dense layers. The images are noise.
+    The images are noise. Other sides than the specification's need a network without dense layers.
+
+    Parameters
+    ----------
+    sides
+        Image sides in pixels; empty for the side of the specification.
     """
     rows: list[ProfileRow] = []
     wanted = [(side, size, mode) for side in sides or (specification.height,) for size in batch_sizes for mode in modes]
@@ -116,6 +126,7 @@ def _iteration(
     batch_size: int,
     settings: EngineSettings,
 ) -> Callable[[], object]:
+    """Return a function that performs one iteration on noise."""
     generator = np.random.default_rng(0)
     shape = (batch_size, specification.height, specification.width, specification.input_channels)
     images = generator.random(shape, np.float32)
@@ -128,9 +139,9 @@ def _iteration(
 
 
 def propose_batch_size(rows: Sequence[ProfileRow]) -> int:
-    """The smallest batch size within a tenth of the one that trains fastest per image.
+    """Return the smallest batch size whose training time per image is within a tenth of the shortest.
 
-    Larger batches than that win no time and make fewer steps of the same images. Raises ValueError without rows.
+    Larger batches save no time and give fewer steps in an epoch. Raises ValueError without rows.
     """
     per_image = {row.batch_size: row.later_ms_per_image for row in rows if row.mode == "training"}
     limit = min(per_image.values()) * _TOLERANCE
@@ -144,10 +155,10 @@ def fastest_batch_size(
     batch_sizes: Sequence[int],
     settings: EngineSettings,
 ) -> int | None:
-    """The batch size proposed for training this network, of those given; None if none is given."""
+    """Return the batch size that a profile proposes among candidates; None without candidates."""
     if not batch_sizes:
         return None
-    rows = profile(
+    rows = profile_network(
         specification, weights, batch_sizes=batch_sizes, modes=("training",), settings=settings, iterations=4
     )
     return propose_batch_size(rows)
@@ -160,12 +171,16 @@ def inference_seconds(
     images: NDArray[np.float32],
     settings: EngineSettings,
 ) -> float:
-    """Seconds per image of inference in batches of these images (n, height, width, channels), once it runs."""
+    """Return the seconds per image of inference, after start-up, in batches of these images.
+
+    The images are (n, height, width, channels) float32.
+    """
     engine = open_engine(specification, weights, settings=settings)
     return time_iterations(lambda: engine.logits(images), iterations=7)[-1] / 1e3 / len(images)
 
 
 Network = tuple[Specification, Weights]
+"""A network as specification and weights."""
 
 
 def time_networks(
@@ -176,18 +191,18 @@ def time_networks(
     settings: EngineSettings,
     rounds: int,
 ) -> dict[str, dict[str, float]]:
-    """Return the median milliseconds per image of every network by kind.
+    """Return the median milliseconds per image of each network, by kind.
 
-    Networks are timed in turn, so that other load on the machine affects all of them equally.
+    Networks are timed in turn, so that other load on the computer affects all of them equally.
 
     Parameters
     ----------
     files
-        The int8 files of those networks that have one.
+        The int8 files, by the name of the network; not all networks need one.
     images
         (n, height, width, channels) uint8, for timing in the engine.
     rounds
-        How often each network is timed; the median counts.
+        How often each network is timed.
     """
     runs: dict[tuple[str, str], tuple[Callable[[], object], int]] = {}
     batch = images[:_BATCH].astype(np.float32) / np.float32(255)
@@ -207,7 +222,7 @@ def time_networks(
 
 
 def _median_seconds(run: Callable[[], object]) -> float:
-    """Median seconds of the runs that fit into a slice of time, at least one, after one to warm up."""
+    """Return the median seconds of the runs that fit into 0.15 s, at least one, after a warm-up run."""
     run()
     taken: list[float] = []
     began = ended = time.perf_counter()
@@ -220,7 +235,7 @@ def _median_seconds(run: Callable[[], object]) -> float:
 
 
 def _file_run(data: bytes) -> Callable[[], object]:
-    """Return a function that runs a TensorFlow Lite file on one thread, input and output copies included."""
+    """Return a function that runs a TensorFlow Lite file on one thread, copies of input and output included."""
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter = Interpreter(model_content=data, num_threads=1)
@@ -241,21 +256,21 @@ PROFILE_NAME: Final = "profile.json"
 _WHAT: Final = "profile"
 
 
-def profile_step(run: Run) -> Facts:
-    """Profile the recipe's network with its initial weights, since times do not depend on them; profile.json."""
+def profile_step(run: Run) -> StepFacts:
+    """Profile the recipe's network with initial weights. Times do not depend on weights. Writes profile.json."""
     training = run.recipe.training
     settings = EngineSettings(precision=training.precision, threads=training.threads)
-    found = _profiled(specification_of(run.recipe), run.recipe.profile, settings=settings, progress=run.progress)
+    found = _profiled(recipe_specification(run.recipe), run.recipe.profile, settings=settings, progress=run.progress)
     run.write("profile", PROFILE_NAME, found)
     return found.proposed_batch_size
 
 
 def profile_study(recipe: StudyRecipe, *, say: Callable[[str], None], progress: Progress) -> None:
-    """Profile a study's original; writes profile/profile.json to its run folder, and reports the proposal."""
+    """Profile the original network of a study. Writes profile/profile.json to its run folder."""
     specification = vgg16_dense(dropout=recipe.original.dropout).scaled(recipe.original.width)
     settings = EngineSettings(loss="categorical", precision=recipe.original.precision, threads=recipe.training_threads)
     found = _profiled(specification, recipe.profile, settings=settings, progress=progress)
-    write_atomically(recipe.run / "profile" / PROFILE_NAME, as_json(found))
+    write_atomically(recipe.run / "profile" / PROFILE_NAME, json_bytes(found))
     for side, size in found.proposed_batch_size.items():
         say(f"profile: at {side} pixels train with batches of {size}")
 
@@ -263,7 +278,7 @@ def profile_study(recipe: StudyRecipe, *, say: Callable[[str], None], progress: 
 def _profiled(
     specification: Specification, choice: ProfileChoice, *, settings: EngineSettings, progress: Progress
 ) -> Profile:
-    rows = profile(
+    rows = profile_network(
         specification,
         initial_weights(specification, seed=0),
         batch_sizes=choice.batch_sizes,
@@ -277,8 +292,8 @@ def _profiled(
     return Profile(rows=tuple(rows), proposed_batch_size=proposed)
 
 
-def profile_parts(found: Profile) -> list[Part]:
-    """The profile for a report: a row for each mode, side and batch size."""
+def profile_parts(profile: Profile) -> list[ReportPart]:
+    """Return a profile as parts of a report: a table, and the proposed batch sizes."""
     head = (
         *("mode", "side, pixels", "images in a batch", "iteration 1, ms", "iteration 2, ms", "later, ms"),
         "later, ms per image",
@@ -286,17 +301,16 @@ def profile_parts(found: Profile) -> list[Part]:
     rows = [
         [row.mode, str(row.side), str(row.batch_size), f"{row.first_ms:.2f}", f"{row.second_ms:.2f}",
          f"{row.later_ms:.2f}", f"{row.later_ms_per_image:.2f}"]
-        for row in found.rows
+        for row in profile.rows
     ]  # fmt: skip
-    chosen = ", ".join(f"{size} at {side} pixels" for side, size in found.proposed_batch_size.items())
-    return [Table(head=head, rows=rows), Text(f"Batch size proposed for training: {chosen}.")]
+    chosen = ", ".join(f"{size} at {side} pixels" for side, size in profile.proposed_batch_size.items())
+    return [Table(head=head, rows=rows), Paragraph(f"Batch size proposed for training: {chosen}.")]
 
 
-PROFILE: Final = Step(
+PROFILE_STEP: Final = Step(
     name="profile",
     perform=profile_step,
     recipe_keys=("input", "network", "labels", "training", "profile"),
-    external_inputs=lambda run: starting_digest(
-        run.recipe.network
-    ),  # whose widths the network has where they are a pack's
+    # A network that starts from a pack has the pack's channel counts.
+    external_inputs=lambda run: starting_weights_digest(run.recipe.network),
 )

@@ -1,7 +1,4 @@
-"""The train and quantise steps of a recipe, and what others share of them: the network as the last step left it.
-
-Quantised, a network is an int8 and a float file, equalised, its head refitted.
-"""
+"""The train and quantise steps of a classifier's recipe, and access to the network that a step left."""
 
 from __future__ import annotations
 
@@ -16,10 +13,18 @@ from numpy.typing import NDArray
 
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
-from fieldray_adapt.data.dataset import dataset_of
-from fieldray_adapt.files import content_digest, digest, plain, write_atomically
-from fieldray_adapt.networks.architectures import LABELS, NETWORKS, pack_channels, pack_weights
-from fieldray_adapt.networks.quantise import Answers, Converted, answer, equalise, quantise, refit_head, to_float_file
+from fieldray_adapt.data.dataset import load_dataset
+from fieldray_adapt.files import digest, file_sha256, to_builtins, write_atomically
+from fieldray_adapt.networks.architectures import LABELS_CHANNEL_SET, NETWORKS, channels_from_pack, weights_from_pack
+from fieldray_adapt.networks.quantise import (
+    ConvertedNetwork,
+    NetworkOutputs,
+    equalise_channels,
+    quantise,
+    refit_head,
+    run_network,
+    to_float_file,
+)
 from fieldray_adapt.networks.specification import (
     Specification,
     Weights,
@@ -28,110 +33,116 @@ from fieldray_adapt.networks.specification import (
     keep_channels,
     load_network,
     load_weights,
-    multiply_adds,
-    parameters,
+    multiply_add_count,
+    parameter_count,
     save_network,
 )
-from fieldray_adapt.recipes.classifier import NO_WEIGHTS, NetworkChoice, Recipe, Training
-from fieldray_adapt.run import Facts, Run, Step
+from fieldray_adapt.recipes.classifier import NO_WEIGHTS, ClassifierRecipe, ClassifierTraining, NetworkChoice
+from fieldray_adapt.run import Run, Step, StepFacts
 from fieldray_adapt.training.classifier import Samples, Schedule, TrainingOptions, train, train_groups
-from fieldray_adapt.training.engine import EpochFigures
 from fieldray_adapt.training.engine_interface import EngineSettings
+from fieldray_adapt.training.loop import EpochFigures
 from fieldray_adapt.training.teacher import teacher_targets
 
-NETWORK: Final = ("weights.npz", "specification.json")
-"""What is kept of a network that a step has changed."""
+NETWORK_NAMES: Final = ("weights.npz", "specification.json")
+"""File names of a network that a step has changed: weights and specification."""
 
 
-def keep_network(folder: Path, specification: Specification, weights: Weights) -> None:
-    """Keep the network that a step has changed. Raises StorageProblem."""
-    path, text = (folder / name for name in NETWORK)
+def save_step_network(folder: Path, specification: Specification, weights: Weights) -> None:
+    """Write the network that a step has changed to the step's folder. Raises StorageProblem."""
+    path, text = (folder / name for name in NETWORK_NAMES)
     save_network(path, text, specification, weights)
 
 
-def last_network(run: Run) -> tuple[Specification, Weights]:
-    """The network as the last step left it. Raises UsageProblem `step_missing`."""
-    is_pruned = run.recipe.prune and (run.folder("prune") / NETWORK[0]).is_file()
-    return network_of(run, "prune" if is_pruned else "train")
+def load_last_network(run: Run) -> tuple[Specification, Weights]:
+    """Return the network of the last step that changed it. Raises UsageProblem `step_missing`."""
+    is_pruned = run.recipe.prune and (run.folder("prune") / NETWORK_NAMES[0]).is_file()
+    return load_step_network(run, "prune" if is_pruned else "train")
 
 
-def network_of(run: Run, step: str) -> tuple[Specification, Weights]:
-    """The network as a step left it. Raises UsageProblem `step_missing`."""
-    path, text = (run.folder(step) / name for name in NETWORK)
+def load_step_network(run: Run, step: str) -> tuple[Specification, Weights]:
+    """Return the network that a step left. Raises UsageProblem `step_missing`."""
+    path, text = (run.folder(step) / name for name in NETWORK_NAMES)
     if not path.is_file():
         raise UsageProblem(reason("step_missing", step=step))
     return load_network(path, text)
 
 
 def trained_weights(run: Run) -> Weights:
-    """The weights that the train step left, of a network that the recipe describes. Raises UsageProblem."""
+    """Return the weights that the train step left. Raises UsageProblem `step_missing`."""
     path = run.folder("train") / "weights.npz"
     if not path.is_file():
         raise UsageProblem(reason("step_missing", step="train"))
     return load_weights(path)
 
 
-def train_step(run: Run) -> Facts:
-    """Train the network from the weights that the recipe names."""
-    recipe, folder, data = run.recipe, run.folder("train"), dataset_of(run)
-    specification = specification_of(recipe)
+def train_step(run: Run) -> StepFacts:
+    """Train the recipe's network, starting from the weights that the recipe names."""
+    recipe, folder, data = run.recipe, run.folder("train"), load_dataset(run)
+    specification = recipe_specification(recipe)
     weights, history = train_recipe(
         run, training=data.samples("training"), validation=data.samples("validation"), folder=folder
     )
-    keep_network(folder, specification, weights)
+    save_step_network(folder, specification, weights)
     run.write("train", "history.json", history)
     return {
-        "parameters": parameters(specification),
-        "multiply_adds": multiply_adds(specification),
-        **plain(history[-1]),
+        "parameters": parameter_count(specification),
+        "multiply_adds": multiply_add_count(specification),
+        **to_builtins(history[-1]),
         **trainer_facts(run),
     }
 
 
-def trainer_facts(run: Run) -> Facts:
-    """What the status has of who trained, where it was not this process."""
+def trainer_facts(run: Run) -> StepFacts:
+    """Return facts about the way of training for status.json; empty for training in this process."""
     return run.trainer.facts() if run.trainer else {}
 
 
 def train_recipe(
-    run: Run, *, training: Samples, validation: Samples, folder: Path, what: str = "epochs"
+    run: Run, *, training: Samples, validation: Samples, folder: Path, work_name: str = "epochs"
 ) -> tuple[Weights, list[EpochFigures]]:
-    """Train the recipe's network as the recipe says; see `train.train_groups`."""
-    recipe, specification = run.recipe, specification_of(run.recipe)
+    """Train the recipe's network as the recipe says (see `classifier.train_groups`).
+
+    `work_name` is the name of the work in progress reports.
+    """
+    recipe, specification = run.recipe, recipe_specification(run.recipe)
     return train_groups(
         specification,
         starting_weights(recipe, specification),
-        training=learnt_from(run, training),
+        training=drawn_samples(run, training),
         validation=validation,
-        options=options_of(recipe, specification),
+        options=training_options(recipe, specification),
         folder=folder,
-        progress=lambda own_folder: partial(run.report_epoch, own_folder, what=what),
-        one=run.trainer.classifier if run.trainer else train,
+        progress=lambda own_folder: partial(run.report_epoch, own_folder, work_name=work_name),
+        train_one=run.trainer.train_classifier if run.trainer else train,
     )
 
 
-def learnt_from(run: Run, samples: Samples) -> Samples:
-    """The samples that are drawn, with the targets that their teacher gives them. Raises as `teacher_targets`."""
+def drawn_samples(run: Run, samples: Samples) -> Samples:
+    """Return the samples that the training draws. A teacher's targets replace their own, if the recipe names a teacher.
+
+    Raises as `teacher.teacher_targets`.
+    """
     drawn = samples.of_sources([source.name for source in run.recipe.data if source.share])
     if not (teacher := run.recipe.training.teacher):
         return drawn
     return teacher_targets(drawn, teacher, cache=run.folder("data") / "teacher.npz", progress=run.progress)
 
 
-def options_of(recipe: Recipe, specification: Specification | None = None) -> TrainingOptions:
-    """How the recipe's network is trained; `specification` as of `settings_of`."""
+def training_options(recipe: ClassifierRecipe, specification: Specification | None = None) -> TrainingOptions:
+    """Return the training options of a recipe. `specification` is needed if layers are frozen."""
     return TrainingOptions(
-        schedule=schedule_of(recipe),
+        schedule=make_schedule(recipe),
         augmentation=recipe.augmentation,
-        settings=settings_of(recipe, specification),
+        settings=engine_settings(recipe, specification),
         engine=recipe.training.engine,
     )
 
 
-def settings_of(recipe: Recipe, specification: Specification | None = None) -> EngineSettings:
-    """How the recipe's engine trains every layer, or a network of which it freezes some.
+def engine_settings(recipe: ClassifierRecipe, specification: Specification | None = None) -> EngineSettings:
+    """Return the engine settings of a recipe. `specification` is needed if layers are frozen.
 
-    What the pack has no label for may look where it likes.
+    Evidence outside the lungs has no cost for auxiliary labels.
     """
     training, frozen = recipe.training, recipe.network.frozen or ("-",)
     layers = specification.layers if specification else ()
@@ -145,9 +156,9 @@ def settings_of(recipe: Recipe, specification: Specification | None = None) -> E
     )
 
 
-def specification_of(recipe: Recipe) -> Specification:
-    """The network the recipe asks for, with a head for all its labels. Raises UsageProblem `recipe_key`."""
-    choice, whole = recipe.network, whole_network(recipe)
+def recipe_specification(recipe: ClassifierRecipe) -> Specification:
+    """Return the recipe's network, with a head for all labels. Raises UsageProblem `recipe_key`."""
+    choice, whole = recipe.network, full_width_network(recipe)
     if (pack := Path(choice.weights)).is_dir():
         return whole.with_channels(_channels_of_pack(pack, whole, choice))
     scaled = whole.scaled(choice.width) if choice.width != 1 else whole
@@ -158,8 +169,8 @@ def specification_of(recipe: Recipe) -> Specification:
     return scaled.with_channels(choice.channels)
 
 
-def whole_network(recipe: Recipe) -> Specification:
-    """The network of the recipe's kind and stages at its published width."""
+def full_width_network(recipe: ClassifierRecipe) -> Specification:
+    """Return the recipe's network with the published channel counts."""
     choice, spec = recipe.network, recipe.input
     stride = {"last_stride": choice.last_stride} if choice.is_residual else {}
     blocks = {"blocks": choice.blocks} if choice.blocks else {}
@@ -174,17 +185,20 @@ def whole_network(recipe: Recipe) -> Specification:
 
 
 def _channels_of_pack(pack: Path, whole: Specification, choice: NetworkChoice) -> dict[str, int]:
-    """The widths of the pack that the network starts from. Raises UsageProblem where the recipe asks for others."""
+    """Return the channel counts of the pack from which the network starts.
+
+    Raises UsageProblem if the recipe names other counts.
+    """
     if choice.width != 1 or choice.channels:
         detail = "cannot be chosen for a network that starts from a pack: it has the pack's"
         raise UsageProblem(reason("recipe_key", key="network.width", detail=detail))
-    return pack_channels(pack, whole)
+    return channels_from_pack(pack, whole)
 
 
-def starting_weights(recipe: Recipe, specification: Specification) -> Weights:
-    """Initial weights, with those of another network copied in where name and shape are the same.
+def starting_weights(recipe: ClassifierRecipe, specification: Specification) -> Weights:
+    """Return initial weights, with arrays of equal name and shape copied from another network if the recipe names one.
 
-    Raises UsageProblem: `weights_unfit` when nothing fits, data_unreadable.
+    Raises UsageProblem: `weights_unfit` if no array fits, data_unreadable.
     """
     weights, source = initial_weights(specification, seed=recipe.training.seed), recipe.network.weights
     if source == NO_WEIGHTS:
@@ -197,7 +211,7 @@ def starting_weights(recipe: Recipe, specification: Specification) -> Weights:
 
 def _other_weights(path: Path, specification: Specification) -> Weights:
     if path.is_dir():
-        return pack_weights(path, specification)
+        return weights_from_pack(path, specification)
     try:
         return load_weights(path)
     except (OSError, StorageProblem) as problem:
@@ -205,19 +219,22 @@ def _other_weights(path: Path, specification: Specification) -> Weights:
         raise UsageProblem(reason("data_unreadable", path=path, detail=detail)) from problem
 
 
-def starting_digests(network: NetworkChoice, training: Training) -> str:
-    """Digest of the weights that a training begins with: the network's own, and the teacher's."""
-    return digest(starting_digest(network), content_digest(training.teacher) if training.teacher else "")
+def training_start_digest(network: NetworkChoice, training: ClassifierTraining) -> str:
+    """Return a digest of the weights with which a training starts: the network's and the teacher's."""
+    return digest(starting_weights_digest(network), file_sha256(training.teacher) if training.teacher else "")
 
 
-def starting_digest(choice: NetworkChoice) -> str:
-    """SHA-256 of the weights file that a network starts from; of a pack its manifest, which has its files' digests."""
+def starting_weights_digest(choice: NetworkChoice) -> str:
+    """Return the SHA-256 of the weights file from which a network starts; for a pack, of its manifest.
+
+    The manifest contains the digests of the pack's files. "" for random weights.
+    """
     path = Path(choice.weights)
-    return "" if choice.weights == NO_WEIGHTS else content_digest(path / "manifest.json" if path.is_dir() else path)
+    return "" if choice.weights == NO_WEIGHTS else file_sha256(path / "manifest.json" if path.is_dir() else path)
 
 
-def schedule_of(recipe: Recipe) -> Schedule:
-    """How long and how fast the recipe trains."""
+def make_schedule(recipe: ClassifierRecipe) -> Schedule:
+    """Return the schedule of a recipe's training."""
     names = (
         *("epochs", "batch_size", "learning_rate", "warm_up_epochs", "average_epochs"),
         *("label_smoothing", "images_per_epoch", "seed"),
@@ -228,92 +245,97 @@ def schedule_of(recipe: Recipe) -> Schedule:
     return Schedule(**values, shares=shares, groups=tuple(groups))
 
 
-TRAIN: Final = Step(
+TRAIN_STEP: Final = Step(
     name="train",
     perform=train_step,
     recipe_keys=("input", "lungs", "network", "labels", "data", "split", "training", "augmentation"),
-    external_inputs=lambda run: starting_digests(run.recipe.network, run.recipe.training),
-    outputs=(*NETWORK, "history.json"),
+    external_inputs=lambda run: training_start_digest(run.recipe.network, run.recipe.training),
+    outputs=(*NETWORK_NAMES, "history.json"),
 )
 
 
-FITTED_IMAGES: Final = 1500
-"""Number of training images that fit the head, where there are as many."""
+HEAD_IMAGES: Final = 1500
+"""Number of training images, if there are as many, for the new fit of the head."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Files:
-    """A network with the labels of the pack alone, and its two files."""
+class NetworkFiles:
+    """A network without auxiliary labels, and its converted files."""
 
     specification: Specification
     weights: Weights
-    whole: Converted
-    integer: Converted
+    float_file: ConvertedNetwork
+    int8_file: ConvertedNetwork
 
 
-def quantise_step(run: Run) -> Facts:
-    """Cut the head down to the labels of the pack, fit it to the integers, write the int8 and the float file."""
-    data = dataset_of(run)
+def quantise_step(run: Run) -> StepFacts:
+    """Convert the network to an int8 and a float file. Auxiliary labels are removed, and the head is fitted again."""
+    data = load_dataset(run)
     drawn = np.random.default_rng(run.recipe.training.seed).permutation(data.indices("training"))
-    files = to_files(run.recipe, *last_network(run), images=data.image_set.images[drawn[:FITTED_IMAGES]])
-    keep_network(run.folder("quantise"), files.specification, files.weights)
-    return write_files(run, {"float": files.whole, "int8": files.integer})
+    files = convert_network(run.recipe, *load_last_network(run), images=data.image_set.images[drawn[:HEAD_IMAGES]])
+    save_step_network(run.folder("quantise"), files.specification, files.weights)
+    return write_converted_files(run, {"float": files.float_file, "int8": files.int8_file})
 
 
-def to_files(recipe: Recipe, specification: Specification, weights: Weights, *, images: NDArray[np.uint8]) -> Files:
-    """The network's files, with the labels of the pack alone.
+def convert_network(
+    recipe: ClassifierRecipe, specification: Specification, weights: Weights, *, images: NDArray[np.uint8]
+) -> NetworkFiles:
+    """Convert a network to files with the labels of the pack only.
 
     Parameters
     ----------
     images
-        (n, height, width, channels) training images, drawn by chance, `FITTED_IMAGES` are enough: the recipe's
-        `calibration_images` first of them give the ranges, all fit the head to the integers.
+        (n, height, width, channels) uint8 random training images; `HEAD_IMAGES` are enough. All are used to fit the
+        head. The first `calibration_images` decide the ranges of the integers.
     """
     kept = [index for index, label in enumerate(recipe.labels) if not label.auxiliary]
-    specification, weights = keep_channels(specification, weights, keep={LABELS: np.array(kept)})
+    specification, weights = keep_channels(specification, weights, keep={LABELS_CHANNEL_SET: np.array(kept)})
     representative = images[: recipe.calibration_images]
-    weights = equalise(specification, weights, representative=representative)
+    weights = equalise_channels(specification, weights, representative=representative)
     whole = to_float_file(specification, weights)
     integer = quantise(specification, weights, representative=representative)
     float_answers, integer_answers = (
-        answer(file.data, images, spec=recipe.input, outputs=file.roles(specification), labels=len(kept))
+        run_network(file.data, images, spec=recipe.input, outputs=file.roles(specification), labels=len(kept))
         for file in (whole, integer)
     )
-    refitted = refit_head(weights, whole=float_answers, integer=integer_answers)
+    refitted = refit_head(weights, float_outputs=float_answers, int8_outputs=integer_answers)
     integer = quantise(specification, refitted, representative=representative)
-    return Files(specification=specification, weights=weights, whole=whole, integer=integer)
+    return NetworkFiles(specification=specification, weights=weights, float_file=whole, int8_file=integer)
 
 
-def write_files(run: Run, files: Mapping[str, Converted]) -> Facts:
-    """Write int8.tflite and float.tflite, and which output of each is what; the facts of the quantise step."""
+def write_converted_files(run: Run, files: Mapping[str, ConvertedNetwork]) -> StepFacts:
+    """Write int8.tflite and float.tflite with the roles of their outputs. Returns the facts of the quantise step."""
     for name, file in files.items():
         write_atomically(run.folder("quantise") / f"{name}.tflite", file.data)
     run.write("quantise", "outputs.json", {name: file.outputs for name, file in files.items()})
     return {f"{name}_bytes": len(file.data) for name, file in files.items()}
 
 
-def converted_file(run: Run, name: str) -> Converted:
-    """What the quantise step left: "int8" or "float". Raises UsageProblem `step_missing`."""
+def read_converted_file(run: Run, name: str) -> ConvertedNetwork:
+    """Read the file "int8" or "float" of the quantise step. Raises UsageProblem `step_missing`."""
     path = run.folder("quantise") / f"{name}.tflite"
     if not path.is_file():
         raise UsageProblem(reason("step_missing", step="quantise"))
-    return Converted(path.read_bytes(), run.read("quantise", "outputs.json", dict[str, dict[str, int]])[name])
+    return ConvertedNetwork(path.read_bytes(), run.read("quantise", "outputs.json", dict[str, dict[str, int]])[name])
 
 
-def answers_of(run: Run, name: str, images: NDArray[np.uint8], what: str) -> Answers:
-    """What the file "int8" or "float" of a run answers; `what` is told of as it goes on. Raises UsageProblem."""
-    file, (specification, _) = converted_file(run, name), last_network(run)
-    return answer(
+def run_converted_file(run: Run, name: str, images: NDArray[np.uint8], work_name: str) -> NetworkOutputs:
+    """Run the file "int8" or "float" of a run on images. Raises UsageProblem `step_missing`.
+
+    `work_name` is the name of the work in progress reports.
+    """
+    file, (specification, _) = read_converted_file(run, name), load_last_network(run)
+    return run_network(
         file.data,
         images,
         spec=run.recipe.input,
         outputs=file.roles(specification),
-        labels=len(run.recipe.kept_labels),
-        progress=lambda done, total: run.progress(what, done, total),
+        labels=len(run.recipe.pack_labels),
+        progress=lambda done, total: run.progress(work_name, done, total),
     )
 
 
-QUANTISE: Final = Step(
+QUANTISE_STEP: Final = Step(
     name="quantise",
     perform=quantise_step,
     recipe_keys=("calibration_images",),

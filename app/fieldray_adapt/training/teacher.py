@@ -1,7 +1,7 @@
-"""A teacher for noisy labels: a frozen EfficientNet-Lite0 [1]_, and a logistic regression on what it sees in images.
+"""A teacher for noisy labels: a frozen EfficientNet-Lite0 [1]_, and a logistic regression on its features.
 
-The regression that answers to an image has learnt from other patients alone. The targets of the training become the
-mean of an image's label and that answer [2]_: a label that the other patients contradict then counts for less.
+The regression that scores an image was fitted to other patients. The training target of an image becomes the mean of
+its label and this score [2]_. So a label that contradicts the other patients counts less.
 
 References
 ----------
@@ -24,7 +24,7 @@ from PIL import Image
 
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
-from fieldray_adapt.files import arrays_in, content_digest, save_arrays
+from fieldray_adapt.files import file_sha256, open_arrays, save_arrays
 from fieldray_adapt.networks.architectures import convolution, depthwise_convolution
 from fieldray_adapt.networks.specification import INPUT, Layer, Specification, Weights, weight_shapes
 from fieldray_adapt.run import Progress
@@ -32,8 +32,10 @@ from fieldray_adapt.training.classifier import Samples
 from fieldray_adapt.training.engine_interface import Batch
 from fieldray_adapt.training.keras_engine import layer_reader
 
-SIDE: Final = 224
-# Blocks of a stage, side of its windows, stride of its first, channels of its sum; all but the first expand sixfold.
+TEACHER_SIDE: Final = 224
+"""Side of the teacher's images in pixels."""
+# For each stage: number of blocks, kernel side, stride of the first block, output channels. All stages but the first
+# expand their channels sixfold inside a block.
 _STAGES: Final = (
     *((1, 3, 1, 16), (2, 3, 2, 24), (2, 5, 2, 40), (3, 3, 2, 80)),
     *((3, 5, 1, 112), (4, 5, 2, 192), (1, 3, 1, 320)),
@@ -42,13 +44,16 @@ _READ: Final = ("block11", "block15", "head")
 _FOLDS: Final = 4
 _BATCH: Final = 16
 _PENALTY: Final = 3e-4
-"""Inverse strength of the regression's penalty, as scikit-learn's C."""
+"""Inverse strength of the regression's penalty (C in scikit-learn)."""
 _CERTAIN: Final = 0.99
 _PARTS: Final = {"gamma": "weight", "beta": "bias", "mean": "running_mean", "variance": "running_var"}
 
 
 def efficientnet_lite0() -> Specification:
-    """EfficientNet-Lite0 without its classifier: colour images of `SIDE` pixels in -1..1, 1,280 planes."""
+    """Return EfficientNet-Lite0 without its classifier.
+
+    The input is a colour image of `TEACHER_SIDE` pixels in -1..1, the output 1,280 feature maps.
+    """
     layers = [convolution("stem", INPUT, "stem", kernel=3, stride=2, activation="relu6")]
     channels, last, number, width = {"stem": 32}, "stem", 0, 32
     for stage, (count, kernel, first_stride, out) in enumerate(_STAGES):
@@ -71,8 +76,8 @@ def efficientnet_lite0() -> Specification:
     layers.append(convolution("head", last, "head", activation="relu6"))
     return Specification(
         name="efficientnet-lite0",
-        height=SIDE,
-        width=SIDE,
+        height=TEACHER_SIDE,
+        width=TEACHER_SIDE,
         input_channels=3,
         layers=tuple(layers),
         channels={**channels, "head": 1280},
@@ -80,14 +85,14 @@ def efficientnet_lite0() -> Specification:
     )
 
 
-def read_weights(path: Path) -> Weights:
-    """The weights of `efficientnet_lite0` from an .npz file of PyTorch's names and layout.
+def read_teacher_weights(path: Path) -> Weights:
+    """Read the weights of `efficientnet_lite0` from an .npz file with PyTorch's names and layout.
 
     Raises UsageProblem: data_unreadable, or teacher_unfit for other weights.
     """
     found = Weights()
     try:
-        with arrays_in(path) as arrays:
+        with open_arrays(path) as arrays:
             for key, shape in weight_shapes(efficientnet_lite0()).items():
                 array = np.asarray(arrays[_name_in_file(key)], np.float32)
                 if key.endswith("/kernel"):
@@ -103,6 +108,7 @@ def read_weights(path: Path) -> Weights:
 
 
 def _name_in_file(key: str) -> str:
+    """Return PyTorch's name of a weight."""
     layer, _, part = key.rpartition("/")
     block, _, step = layer.removeprefix("block").partition("_")
     if layer in ("stem", "head"):
@@ -115,17 +121,19 @@ def _name_in_file(key: str) -> str:
 
 
 def teacher_targets(samples: Samples, teacher: Path, *, cache: Path, progress: Progress) -> Samples:
-    """The samples with the mean of label and answer as targets; what is not known of an image stays unknown.
+    """Return the samples with the mean of label and teacher's score as targets. Unknown targets stay unknown.
 
     Parameters
     ----------
+    teacher
+        The file of the teacher's weights.
     cache
-        File of the run that keeps what the network saw in the images, by their content.
+        A file of the run that stores the features of the images.
 
     Raises
     ------
     UsageProblem
-        As `read_weights`.
+        As `read_teacher_weights`.
     StorageProblem
     """
     seen = _features(samples.images, teacher, cache, progress)
@@ -137,7 +145,10 @@ def teacher_targets(samples: Samples, teacher: Path, *, cache: Path, progress: P
 
 
 def _answers(seen: NDArray[np.float32], truth: NDArray[np.float32], folds: NDArray[np.int64]) -> NDArray[np.float32]:
-    """For each image what the others make of it, 0.01..0.99; its own label where the others are all of one class."""
+    """Return the scores (0.01..0.99) of images by regressions fitted to other patients.
+
+    An image keeps its label if all other patients have one class.
+    """
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -149,20 +160,20 @@ def _answers(seen: NDArray[np.float32], truth: NDArray[np.float32], folds: NDArr
             head = LogisticRegression(C=_PENALTY, class_weight="balanced", max_iter=1000)
             model = make_pipeline(StandardScaler(), head).fit(seen[others], truth[others] > 0.5)
             answers[own] = model.predict_proba(seen[own])[:, 1]
-    return answers.clip(1 - _CERTAIN, _CERTAIN)  # so that the mean stays on the label's side
+    return answers.clip(1 - _CERTAIN, _CERTAIN)  # the mean with the label then stays on the label's side of 0.5
 
 
 def _features(images: NDArray[np.uint8], teacher: Path, cache: Path, progress: Progress) -> NDArray[np.float32]:
-    """(n, features): mean and largest value of each plane, over the image and its mirror image."""
-    key, names = content_digest(teacher), [hashlib.sha256(image.tobytes()).hexdigest() for image in images]
+    """Return (n, features): mean and maximum of each feature map, averaged over the image and its mirror image."""
+    key, names = file_sha256(teacher), [hashlib.sha256(image.tobytes()).hexdigest() for image in images]
     known = dict[str, NDArray[np.float16]]()
     if cache.is_file():
-        with arrays_in(cache) as arrays:
+        with open_arrays(cache) as arrays:
             if str(arrays["teacher"]) == key:
                 known = dict(zip(arrays["names"].tolist(), arrays["features"], strict=True))
     missing = [index for index, name in enumerate(names) if name not in known]
     if missing:
-        read = layer_reader(efficientnet_lite0(), read_weights(teacher), _READ)
+        read = layer_reader(efficientnet_lite0(), read_teacher_weights(teacher), _READ)
         for start in range(0, len(missing), _BATCH):
             chosen = missing[start : start + _BATCH]
             known |= zip([names[index] for index in chosen], _seen(read, images[chosen]), strict=True)
@@ -172,8 +183,10 @@ def _features(images: NDArray[np.uint8], teacher: Path, cache: Path, progress: P
 
 
 def _seen(read: Callable[[Batch], dict[str, Batch]], images: NDArray[np.uint8]) -> NDArray[np.float16]:
+    """Return the features (n, features) of images, without the cache."""
     grey = [
-        np.asarray(Image.fromarray(image[..., 0]).resize((SIDE, SIDE), Image.Resampling.BILINEAR)) for image in images
+        np.asarray(Image.fromarray(image[..., 0]).resize((TEACHER_SIDE, TEACHER_SIDE), Image.Resampling.BILINEAR))
+        for image in images
     ]
     batch = np.repeat(np.stack(grey)[..., None].astype(np.float32) / np.float32(127.5) - 1, 3, axis=3)
     sides = []

@@ -1,4 +1,4 @@
-"""Training on PyTorch: the same layers, padding and weights as the Keras model of the same specification."""
+"""Training with PyTorch, with the layers, padding and weights of the Keras model of a specification."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from fieldray_adapt.networks.specification import INPUT, Layer, Specification, Weights, channel_sets
-from fieldray_adapt.training.engine_interface import STATISTICS, Batch, EngineSettings
+from fieldray_adapt.training.engine_interface import STATISTIC_SUFFIXES, Batch, EngineSettings
 
 _MOMENTUM: Final = 0.1
 _LEAST_KNOWN: Final = 1e-6
@@ -20,7 +20,7 @@ _SLOTS: Final = ("step", "exp_avg", "exp_avg_sq")
 
 
 class TorchEngine:
-    """An `Engine` on PyTorch; on a GPU where there is one."""
+    """An `Engine` on PyTorch. Uses a GPU if there is one."""
 
     def __init__(
         self, specification: Specification, weights: Mapping[str, NDArray[np.float32]], *, settings: EngineSettings
@@ -41,11 +41,11 @@ class TorchEngine:
         kernels = [self._arrays[key] for key in trained if key.endswith("/kernel")]
         others = [self._arrays[key] for key in trained if not key.endswith("/kernel")]
         groups = [{"params": kernels, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
-        # Fused: one pass over the memory instead of about ten, which counts for dense layers of 17 million weights.
+        # The fused optimiser reads the memory once instead of about ten times, which matters for large dense layers.
         self._optimiser = torch.optim.AdamW(groups, lr=0.0, fused=True)
 
     def step(self, images: Batch, targets: Batch, *, learning_rate: float, lungs: Batch | None = None) -> float:
-        """One AdamW step; the batch's mean loss before it; see `Engine`."""
+        """Perform one AdamW step. Returns the mean loss of the batch before the step (see `Engine.step`)."""
         for group in self._optimiser.param_groups:
             group["lr"] = learning_rate
         loss = self._backward(images, targets, lungs)
@@ -53,7 +53,7 @@ class TorchEngine:
         return loss
 
     def gradient(self, images: Batch, targets: Batch, *, lungs: Batch | None = None) -> tuple[Weights, float]:
-        """What a step would learn, and the mean loss; see `Engine`."""
+        """Return gradient and mean loss of a batch (see `Engine.gradient`)."""
         statistics = [key for key in self._arrays if self._is_noted(key)]
         before = {key: self._arrays[key].clone() for key in statistics}
         loss = self._backward(images, targets, lungs)
@@ -79,13 +79,13 @@ class TorchEngine:
         return float(loss.detach())
 
     def logits(self, images: Batch) -> Batch:
-        """Logits (n, labels)."""
+        """Return the logits (n, labels)."""
         with torch.inference_mode():
             values: Batch = self._logits(self._forward(images, training=False)).cpu().numpy()
             return values
 
     def weights(self) -> Weights:
-        """A copy of the weights, in Keras's layout."""
+        """Return a copy of the weights in Keras's layout."""
         with torch.no_grad():
             return {key: _outward(key, array, self._groups) for key, array in self._arrays.items()}
 
@@ -96,25 +96,25 @@ class TorchEngine:
                 array.copy_(_inward(key, weights[key], self._groups))
 
     def optimiser_state(self) -> dict[str, NDArray[Any]]:
-        """AdamW's step count and moments."""
+        """Return step count and moments of AdamW."""
         state = self._optimiser.state_dict()["state"]
         return {f"{index}/{slot}": row[slot].cpu().numpy().copy() for index, row in state.items() for slot in _SLOTS}
 
     def set_optimiser_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """The inverse."""
+        """Restore step count and moments of AdamW."""
         rows: dict[int, dict[str, torch.Tensor]] = {}
         for key, array in state.items():
             index, _, slot = key.partition("/")
-            # The fused step walks through memory: moments must lie there as their weights do.
+            # The fused optimiser needs moments with the memory layout of their weights.
             rows.setdefault(int(index), {})[slot] = self._to_device(torch.from_numpy(np.array(array)))
         whole = self._optimiser.state_dict()
         self._optimiser.load_state_dict({**whole, "state": rows})
 
     def _is_trained(self, key: str) -> bool:
-        return not key.endswith(STATISTICS) and key.rpartition("/")[0] not in self._settings.frozen
+        return not key.endswith(STATISTIC_SUFFIXES) and key.rpartition("/")[0] not in self._settings.frozen
 
     def _is_noted(self, key: str) -> bool:
-        return key.endswith(STATISTICS) and key.rpartition("/")[0] not in self._settings.frozen
+        return key.endswith(STATISTIC_SUFFIXES) and key.rpartition("/")[0] not in self._settings.frozen
 
     def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         layout = torch.channels_last if tensor.ndim == 4 else torch.contiguous_format
@@ -192,7 +192,7 @@ class TorchEngine:
 
 
 def _pad_same(value: torch.Tensor, layer: Layer, *, fill: float) -> torch.Tensor:
-    """TensorFlow's "same": what is odd goes to the bottom and right."""
+    """Pad images as TensorFlow's "same" does: an odd pixel goes to the bottom or right."""
     pads = []
     for side in (value.shape[3], value.shape[2]):
         total = max((math.ceil(side / layer.stride) - 1) * layer.stride + layer.kernel - side, 0)
@@ -201,7 +201,10 @@ def _pad_same(value: torch.Tensor, layer: Layer, *, fill: float) -> torch.Tensor
 
 
 def _inward(key: str, array: NDArray[np.float32], groups: Mapping[str, int]) -> torch.Tensor:
-    """Keras's layout to PyTorch's: (h, w, in, out) to (out, in, h, w), depthwise (h, w, c, 1) to (c, 1, h, w)."""
+    """Convert a weight from Keras's layout to PyTorch's: (h, w, in, out) to (out, in, h, w).
+
+    A depthwise kernel (h, w, c, 1) becomes (c, 1, h, w).
+    """
     if array.ndim == 4:
         order = (2, 3, 0, 1) if key.rpartition("/")[0] in groups else (3, 2, 0, 1)
         array = array.transpose(order)
@@ -209,6 +212,7 @@ def _inward(key: str, array: NDArray[np.float32], groups: Mapping[str, int]) -> 
 
 
 def _outward(key: str, tensor: torch.Tensor, groups: Mapping[str, int]) -> NDArray[np.float32]:
+    """Convert a weight from PyTorch's layout to Keras's."""
     array = tensor.detach().cpu().numpy()
     if array.ndim == 4:
         array = array.transpose((2, 3, 0, 1) if key.rpartition("/")[0] in groups else (2, 3, 1, 0))

@@ -1,4 +1,4 @@
-"""`fieldray archive`: screen very many images by several processes on this computer or on others."""
+"""The command `fieldray archive`: screen very many images with several processes, on this computer or on others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fieldray.commands.options import add_pack_options, load_pack, pack_library,
 from fieldray.errors import UsageProblem
 from fieldray.paths import results_path
 from fieldray.reasons import reason
-from fieldray_cluster.commands.cluster import add_connection_options, cluster_modules, connection_of, whole_number
+from fieldray_cluster.commands.cluster import add_connection_options, cluster_modules, connection_settings, whole_number
 
 if TYPE_CHECKING:
     from fieldray.commands.run import PackRun
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from fieldray_cluster.archive_folder import ArchiveFolder
     from fieldray_cluster.archive_worker import ArchiveRequest
 
-NOTHING_THERE: Final = 4
+NO_IMAGES_EXIT_CODE: Final = 4
 
 
 def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
-    """Add the command and its subcommands."""
+    """Add the command `archive` and its subcommands to a parser."""
     actions = add_commands(commands, "archive", summary)
     screen = add_command(
         actions, "screen", "screen every image of an archive; resume after an interruption", run=run_screen
@@ -61,7 +61,7 @@ def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
 
 
 def run_screen(options: argparse.Namespace, console: Console) -> int:
-    """Screen the archive. Returns the exit code. Raises FieldrayError."""
+    """Run `archive screen`. Returns the exit code. Raises FieldrayError."""
     with cluster_modules():
         from fieldray.commands.run import PackRun
         from fieldray.domain.assessment import choose
@@ -96,15 +96,15 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
         allow_legacy=options.allow_legacy,
     )
     with ArchiveFolder(options.out) as folder:
-        folder.continue_with(request)
+        folder.store_request(request)
         try:
             list_images(folder, paths, settings, progress=lambda count: console.bar(f"Listing images: {count}"))
         except UsageProblem as problem:
             if problem.reason.code != "no_image_in":
                 raise
             console.print_error(problem.reason.text)
-            return NOTHING_THERE
-        run_id = folder.merged_run()
+            return NO_IMAGES_EXIT_CODE
+        run_id = folder.merged_run_id()
         if run_id is not None and is_merged(database, run_id, spec):
             console.print_line(_all_done(folder, run_id))
             return 0
@@ -122,26 +122,26 @@ def _screened(
     database: Path,
 ) -> tuple[ArchiveProgress, int]:
     """Screen the remaining images. Returns the progress and the run that holds all results. Raises FieldrayError."""
-    from fieldray_cluster.archive import Archive, PieceOptions
-    from fieldray_cluster.archive_folder import open_run
+    from fieldray_cluster.archive import ArchiveDriver, PieceOptions
+    from fieldray_cluster.archive_folder import open_archive_run
 
     keeps_previews = bool(dict(request.settings)["keep_previews"])
     with (
         folder.open_list() as images,
-        open_run(database, spec, lambda _event: None, keeps_previews=keeps_previews) as run,
+        open_archive_run(database, spec, lambda _event: None, keeps_previews=keeps_previews) as run,
     ):
-        archive = Archive(
+        archive = ArchiveDriver(
             folder,
             request,
             images,
             save=run.save,
             progress=lambda progress: _show(console, progress),
-            note=lambda node, why: console.print_error(f"{node}: {why.text}"),
+            on_message=lambda node, why: console.print_error(f"{node}: {why.text}"),
             options=PieceOptions(chunk_images=options.chunk, sends_files=options.send_files),
         )
-        progress = archive.run(connection_of(options))
+        progress = archive.run(connection_settings(options))
         run.finish()
-        folder.note_merged(run.run_id)
+        folder.record_merged(run.run_id)
         return progress, run.run_id
 
 
@@ -171,7 +171,7 @@ def _sum_up(console: Console, summary: PackRun, progress: ArchiveProgress, run_i
             "needs another folder (--out)."
         )
     print_line(NOTICE)
-    return 1 if failed else 0 if images else NOTHING_THERE
+    return 1 if failed else 0 if images else NO_IMAGES_EXIT_CODE
 
 
 def _counted(count: int, noun: str) -> str:
@@ -179,7 +179,7 @@ def _counted(count: int, noun: str) -> str:
 
 
 def _all_done(folder: ArchiveFolder, run_id: int) -> str:
-    """Describe a finished folder by the images that were listed; images added since are not counted."""
+    """Return a sentence about a finished folder. It tells how many images were listed, and when."""
     with folder.open_list() as images:
         listed = f"All images ({len(images)}) that were listed on {folder.listed_on.isoformat()} have results"
     return f"{listed}: run {run_id} of the history. Images added since then need another folder (--out)."

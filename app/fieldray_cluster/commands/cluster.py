@@ -1,4 +1,4 @@
-"""`fieldray cluster`: start, join, inspect and stop a cluster; and the options of commands that use one."""
+"""The command `fieldray cluster` (start, join, inspect and stop a cluster), and options of commands that use one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TICK_S: Final = 0.5
 
 
 def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
-    """Add the command and its subcommands."""
+    """Add the command `cluster` and its subcommands to a parser."""
     actions = add_commands(commands, "cluster", summary)
     start = add_command(actions, "start", "be the scheduler that the other computers join", run=run_start)
     start.add_argument("--host", required=True, metavar="ADDRESS", help="this computer's own address, in numbers")
@@ -72,27 +72,27 @@ def add_cluster_options(parser: argparse._ActionsContainer) -> None:
     _add_certificates_option(parser)
 
 
-def connection_of(options: argparse.Namespace) -> ConnectionSettings:
+def connection_settings(options: argparse.Namespace) -> ConnectionSettings:
     """Return the settings of the cluster that the options name."""
     from fieldray_cluster.connection import ConnectionSettings
 
     return ConnectionSettings(address=options.cluster, workers=options.workers, certificates=options.certificates)
 
 
-def whole_number(least: int, most: int) -> Callable[[str], int]:
-    """An argparse type: a whole number from `least` to `most`."""
+def whole_number(minimum: int, maximum: int) -> Callable[[str], int]:
+    """Return an argparse type: a whole number from `minimum` to `maximum`."""
 
     def number(text: str) -> int:
-        if text.isascii() and text.isdecimal() and len(text) <= len(str(most)) and least <= int(text) <= most:
+        if text.isascii() and text.isdecimal() and len(text) <= len(str(maximum)) and minimum <= int(text) <= maximum:
             return int(text)
-        raise argparse.ArgumentTypeError(f"a whole number from {least} to {most} is needed, not {text}")
+        raise argparse.ArgumentTypeError(f"a whole number from {minimum} to {maximum} is needed, not {text}")
 
     return number
 
 
 @contextlib.contextmanager
 def cluster_modules() -> Iterator[None]:
-    """Turn an import error within the block into a problem that tells how to install the missing module.
+    """Convert an import error in the block to a problem that tells how to install the missing module.
 
     Raises UsageProblem (cluster_not_installed, adapt_not_installed).
     """
@@ -105,7 +105,7 @@ def cluster_modules() -> Iterator[None]:
 
 
 def run_start(options: argparse.Namespace, console: Console) -> int:
-    """Run a scheduler until Ctrl-C or `cluster stop`.
+    """Run `cluster start`: be the scheduler until Ctrl-C or `cluster stop`.
 
     Returns the exit code. Raises UsageProblem, EnvironmentProblem.
     """
@@ -130,10 +130,13 @@ def run_start(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_join(options: argparse.Namespace, console: Console) -> int:
-    """Work until Ctrl-C or `cluster stop`. Returns the exit code. Raises UsageProblem, EnvironmentProblem."""
+    """Run `cluster join`: work for a scheduler until Ctrl-C or `cluster stop`.
+
+    Returns the exit code. Raises UsageProblem, EnvironmentProblem.
+    """
     with cluster_modules():
         from fieldray.paths import scratch_folder
-        from fieldray_cluster.connection import full_address, host_of, open_client, scheduler_state, share_of_cores
+        from fieldray_cluster.connection import cores_per_worker, full_address, host_of, open_client, scheduler_state
         from fieldray_cluster.node import NodeGroup, NodeSettings
 
     _require_member(options, console)
@@ -153,7 +156,7 @@ def run_join(options: argparse.Namespace, console: Console) -> int:
                     certificates=_text(options.certificates),
                     unencrypted=options.unencrypted,
                     scratch=str(scratch),
-                    cores=share_of_cores(options.workers),
+                    cores=cores_per_worker(options.workers),
                 ),
                 warn=console.print_error,
             )
@@ -167,18 +170,21 @@ def run_join(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_status(options: argparse.Namespace, console: Console) -> int:
-    """List the workers. Returns the exit code. Raises UsageProblem, EnvironmentProblem."""
+    """Run `cluster status`: list the workers. Returns the exit code. Raises UsageProblem, EnvironmentProblem."""
     with cluster_modules():
-        from fieldray_cluster.connection import describe, open_client
+        from fieldray_cluster.connection import describe_cluster, open_client
 
     _print_certificates(options, console, "client")
     with open_client(_to_look(options, "client")) as client:
-        console.print_lines(describe(client))
+        console.print_lines(describe_cluster(client))
     return 0
 
 
 def run_stop(options: argparse.Namespace, console: Console) -> int:
-    """End the scheduler and all workers. Returns the exit code. Raises UsageProblem, EnvironmentProblem."""
+    """Run `cluster stop`: end the scheduler and all workers.
+
+    Returns the exit code. Raises UsageProblem, EnvironmentProblem.
+    """
     with cluster_modules():
         from fieldray_cluster.connection import open_client
 
@@ -189,7 +195,7 @@ def run_stop(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_certificates(options: argparse.Namespace, console: Console) -> int:
-    """Make the certificates. Returns the exit code. Raises UsageProblem, StorageProblem."""
+    """Run `cluster certificates`. Returns the exit code. Raises UsageProblem, StorageProblem."""
     with cluster_modules():
         from fieldray_cluster.certificates import make_certificates
 
@@ -201,7 +207,7 @@ def run_certificates(options: argparse.Namespace, console: Console) -> int:
 
 
 def _to_look(options: argparse.Namespace, role: Role) -> ConnectionSettings:
-    """Return connection settings for inspecting a cluster of any version."""
+    """Return connection settings that accept a cluster without workers or of another version."""
     from fieldray_cluster.connection import ConnectionSettings
 
     return ConnectionSettings(address=options.address, certificates=options.certificates, role=role, needs_worker=False)
@@ -240,7 +246,7 @@ def _add_certificates_option(parser: argparse._ActionsContainer) -> None:
 
 
 def _require_member(options: argparse.Namespace, console: Console) -> None:
-    """Require certificates or an explicit option for no encryption, and an address of this computer.
+    """Require certificates or the option for no encryption, and an address of this computer.
 
     Raises UsageProblem (cluster_unencrypted, cluster_host, the reasons of `require_certificates`).
     """

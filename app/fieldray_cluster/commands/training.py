@@ -1,6 +1,6 @@
-"""The parts of `fieldray adapt` that use several workers: training options, `measure-cluster` and `estimate`.
+"""The options and subcommands of `fieldray adapt` for training with several workers.
 
-`fieldray adapt estimate` predicts from two measured times whether training on several machines is worth it.
+`adapt measure-cluster` measures the times of a cluster. `adapt estimate` predicts the speed-up from two measured times.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from fieldray_cluster.training.formulas import (
     MODES,
     REFERENCE_NETWORKS,
     SERVERS,
-    Measured,
+    Measurements,
     Mode,
-    Server,
+    ServerKind,
     advice,
-    estimated,
-    estimates,
+    estimate_each,
+    estimate_training,
 )
 
 if TYPE_CHECKING:
     from fieldray_adapt.run import Trainer
 
-_USUAL_SERVER: Final[Server] = "distributed"
+_USUAL_SERVER: Final[ServerKind] = "distributed"
 _MOST_WORKERS: Final = 10_000
 _MOST_WORKERS_PLACED: Final = 1000
-"""Whole tensors are placed again for each number of workers."""
+"""Largest number of workers when whole tensors are placed: each number of workers needs its own placement."""
 _LARGEST: Final = 1e9
-"""The largest value of times in seconds, and of the factor by which a worker is slower."""
+"""Largest time in seconds, and largest factor by which a worker is slower."""
 
 
 def add_training_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say how a training is divided."""
+    """Add the options that divide a training among several workers."""
     group = parser.add_argument_group("training by several workers")
     group.add_argument(
         "--workers", type=whole_number(1, 1000), default=1, metavar="N", help="number of workers (default: 1)"
@@ -78,12 +78,12 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     add_cluster_options(group)
 
 
-def trainer_of(options: argparse.Namespace, console: Console) -> Trainer | None:
-    """The trainer for the options; None if this process trains. Raises UsageProblem."""
+def make_trainer(options: argparse.Namespace, console: Console) -> Trainer | None:
+    """Return the trainer for the options; None if this process trains alone. Raises UsageProblem."""
     if options.mode == "local" and options.workers == 1:
         return None
     with cluster_modules():
-        from fieldray_cluster.training.session import opened
+        from fieldray_cluster.training.session import open_plan_client
         from fieldray_cluster.training.tasks import Plan
         from fieldray_cluster.training.trainer import DividedTrainer
     plan = Plan(
@@ -96,11 +96,11 @@ def trainer_of(options: argparse.Namespace, console: Console) -> Trainer | None:
         address=options.cluster,
         certificates=options.certificates,
     )
-    return DividedTrainer(plan, open_cluster=lambda: opened(plan), say=console.print_line)
+    return DividedTrainer(plan, open_cluster=lambda: open_plan_client(plan), say=console.print_line)
 
 
 def add_measure_cluster(actions: argparse._SubParsersAction[Any]) -> None:
-    """Add the command `measure-cluster`."""
+    """Add the subcommand `measure-cluster`."""
     action = add_command(
         actions, "measure-cluster", "measure whether several workers are worth using", run=run_measure_cluster
     )
@@ -121,14 +121,14 @@ def add_measure_cluster(actions: argparse._SubParsersAction[Any]) -> None:
 
 
 def run_measure_cluster(options: argparse.Namespace, console: Console) -> int:
-    """Measure a cluster, and print the result. Returns the exit code. Raises UsageProblem, EnvironmentProblem."""
+    """Run `adapt measure-cluster`. Returns the exit code. Raises UsageProblem, EnvironmentProblem."""
     with cluster_modules():
         from fieldray_cluster.training.tasks import Plan
-        from fieldray_cluster.training.trainer import measure_costs
+        from fieldray_cluster.training.trainer import measure_cluster
     plan = Plan(address=options.cluster, certificates=options.certificates)
-    costs = measure_costs(options.recipe, plan, repeats=options.repeats)
+    costs = measure_cluster(options.recipe, plan, repeats=options.repeats)
     console.print_lines(costs.lines())
-    measured = Measured(gradient_s=costs.gradient_s, transfer_s=costs.transfer_s, batches=costs.batches)
+    measured = Measurements(gradient_s=costs.gradient_s, transfer_s=costs.transfer_s, batches=costs.batches)
     workers = min(options.workers, costs.batches)
     for mode in MODES:
         for server in SERVERS:
@@ -148,7 +148,7 @@ def _number(*, above: float = -math.inf, least: float = -math.inf) -> Callable[[
 
 
 def add_estimate(actions: argparse._SubParsersAction[Any]) -> None:
-    """Add the command `estimate`."""
+    """Add the subcommand `estimate`."""
     parser = add_command(
         actions, "estimate", "predict how much faster training is on several machines", run=run_estimate,
         epilog="Exit code: 0 done; 2 an option is missing or invalid.",
@@ -206,7 +206,7 @@ def _add_corrections(parser: argparse.ArgumentParser) -> None:
 
 
 def run_estimate(options: argparse.Namespace, console: Console) -> int:
-    """Print an estimate of the training time. Returns the exit code. Raises UsageProblem."""
+    """Run `adapt estimate`. Returns the exit code. Raises UsageProblem."""
     console.machine_reads = options.output == "csv"
     measured, workers = _measured(options), options.workers
     _require_possible(measured, workers)
@@ -218,13 +218,15 @@ def run_estimate(options: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def print_estimate(console: Console, measured: Measured, *, mode: Mode, server: Server | None, workers: int) -> None:
-    """Print the estimated speed-up with this number of workers, and the best choice up to that number.
+def print_estimate(
+    console: Console, measured: Measurements, *, mode: Mode, server: ServerKind | None, workers: int
+) -> None:
+    """Print the estimated speed-up with a number of workers, and the best choice up to that number.
 
-    server  the kind of parameter server; None compares all kinds
+    `server` is the kind of parameter server; None to compare all kinds.
     """
     asked, server = server, server or _USUAL_SERVER
-    one = estimated(measured, mode=mode, server=server, workers=workers)
+    one = estimate_training(measured, mode=mode, server=server, workers=workers)
     name = {"central": "a central server", "distributed": "distributed servers"}[server]
     console.print_line(
         f"{mode} on {workers} worker{'s' if workers > 1 else ''} with {name}: {one.speed_up:.3f} times as fast as "
@@ -238,34 +240,36 @@ def print_estimate(console: Console, measured: Measured, *, mode: Mode, server: 
     _print_advice(console, measured, mode, asked, workers)
 
 
-def _print_advice(console: Console, measured: Measured, mode: Mode, server: Server | None, workers: int) -> None:
+def _print_advice(
+    console: Console, measured: Measurements, mode: Mode, server: ServerKind | None, workers: int
+) -> None:
     servers = (server,) if server else SERVERS
-    advised = advice(measured, mode=mode, most_workers=workers, servers=servers)
+    advised = advice(measured, mode=mode, max_workers=workers, servers=servers)
     console.print_lines(sentence.text for sentence in advised)
 
 
-def _print_table(options: argparse.Namespace, console: Console, measured: Measured, workers: int) -> None:
+def _print_table(options: argparse.Namespace, console: Console, measured: Measurements, workers: int) -> None:
     server = options.server or _USUAL_SERVER
-    known = list(estimates(measured, mode=options.mode, server=server, most_workers=workers))
+    known = list(estimate_each(measured, mode=options.mode, server=server, max_workers=workers))
     console.emit(";".join(("workers", "speed_up", "worst", "best", "printed")))
     for one in known:
         figures = (one.speed_up, one.lowest_speed_up, one.highest_speed_up, one.printed_speed_up)
         console.emit(";".join((str(one.workers), *(f"{figure:.6f}" for figure in figures))))
 
 
-def _measured(options: argparse.Namespace) -> Measured:
-    return Measured(
+def _measured(options: argparse.Namespace) -> Measurements:
+    return Measurements(
         gradient_s=options.t_grad,
         transfer_s=options.t_comm,
         batches=options.batches,
         slowest=options.slowest,
-        is_whole=options.ceil,
+        rounds_up_batches=options.ceil,
         tensors=REFERENCE_NETWORKS[options.network]() if options.network else (),
     )
 
 
-def _require_possible(measured: Measured, workers: int) -> None:
-    """Require that the measurements and the number of workers fit each other. Raises UsageProblem."""
+def _require_possible(measured: Measurements, workers: int) -> None:
+    """Require at most as many workers as batches, and at most the largest number. Raises UsageProblem."""
     if workers > measured.batches:
         raise UsageProblem(reason("estimate_workers", workers=workers, batches=measured.batches))
     limit = _MOST_WORKERS_PLACED if measured.tensors else _MOST_WORKERS

@@ -1,4 +1,4 @@
-"""`fieldray workflow`: run experiments on the machines of a cluster, and sweeps for the best values of a recipe."""
+"""The command `fieldray workflow`: run experiments on a cluster, and sweeps for the best values of a recipe."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, Final
 from fieldray.commands.console import Console, add_command, add_commands, given_path
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
-from fieldray_adapt.adapt_command import print_all
+from fieldray_adapt.adapt_command import print_problems
 from fieldray_cluster.commands.cluster import cluster_modules
 
 _STOPPED: Final = 130
 
 
 def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
-    """Add the command and its subcommands."""
+    """Add the command `workflow` and its subcommands to a parser."""
     actions = add_commands(commands, "workflow", summary)
     for name, (text, run) in _COMMANDS.items():
         action = add_command(actions, name, text, run=functools.partial(_run, run))
@@ -29,7 +29,7 @@ def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
 
 
 def run_run(options: argparse.Namespace, console: Console) -> int:
-    """Run a workflow. Returns the exit code. Raises UsageProblem, EnvironmentProblem."""
+    """Run `workflow run`. Returns the exit code. Raises UsageProblem, EnvironmentProblem."""
     from fieldray_cluster.workflow.report import write_report
     from fieldray_cluster.workflow.run import run_workflow
 
@@ -41,7 +41,7 @@ def run_run(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_sweep(options: argparse.Namespace, console: Console) -> int:
-    """Run a sweep. Returns the exit code. Raises UsageProblem, EnvironmentProblem."""
+    """Run `workflow sweep`. Returns the exit code. Raises UsageProblem, EnvironmentProblem."""
     from fieldray_cluster.workflow.report import write_report
     from fieldray_cluster.workflow.sweep import run_sweep as run
 
@@ -51,8 +51,8 @@ def run_sweep(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_status(options: argparse.Namespace, console: Console) -> int:
-    """List the tasks of a run. Returns the exit code. Raises UsageProblem."""
-    from fieldray_cluster.workflow.report import lead_of, output_end, row_of
+    """Run `workflow status`: list the tasks of a run. Returns the exit code. Raises UsageProblem."""
+    from fieldray_cluster.workflow.report import last_output_lines, summary_text, task_row
     from fieldray_cluster.workflow.run import read_states
 
     states = read_states(options.recipe)
@@ -61,30 +61,30 @@ def run_status(options: argparse.Namespace, console: Console) -> int:
         raise UsageProblem(reason("workflow_no_task", task=options.task))
     if options.json:
         for state in shown:
-            console.emit(json.dumps(row_of(state), ensure_ascii=False))
+            console.emit(json.dumps(task_row(state), ensure_ascii=False))
         return 0
     for state in shown:
-        row = row_of(state)
+        row = task_row(state)
         node = f" on {row['node']}" if row["node"] else ""
         console.print_line(f"{row['task']}: {row['status']}{node}, {row['seconds']:.1f} s. {row['problem']}".rstrip())
         if options.task:
-            console.print_lines(f"  {line}" for line in output_end(state).splitlines())
+            console.print_lines(f"  {line}" for line in last_output_lines(state).splitlines())
     if not options.task:
-        console.print_line(lead_of(states))
+        console.print_line(summary_text(states))
     return 0
 
 
 def run_cancel(options: argparse.Namespace, console: Console) -> int:
-    """Ask the run to stop. Returns the exit code. Raises UsageProblem, StorageProblem."""
-    from fieldray_cluster.workflow.run import cancel
+    """Run `workflow cancel`: ask the run to stop. Returns the exit code. Raises UsageProblem, StorageProblem."""
+    from fieldray_cluster.workflow.run import cancel_run
 
-    cancel(options.recipe)
+    cancel_run(options.recipe)
     console.print_line("The run stops. What is done is kept.")
     return 0
 
 
 def run_report(options: argparse.Namespace, console: Console) -> int:
-    """Write the report. Returns the exit code. Raises UsageProblem, StorageProblem."""
+    """Run `workflow report`: write the report. Returns the exit code. Raises UsageProblem, StorageProblem."""
     from fieldray_cluster.workflow.report import write_report
 
     console.print_line(f"Report: {write_report(options.recipe)}")
@@ -92,7 +92,7 @@ def run_report(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_new(options: argparse.Namespace, console: Console) -> int:
-    """Write a recipe to start from. Returns the exit code. Raises UsageProblem, StorageProblem."""
+    """Run `workflow new`: write a new recipe. Returns the exit code. Raises UsageProblem, StorageProblem."""
     from fieldray_cluster.workflow.recipe import new_workflow
 
     new_workflow(options.recipe)
@@ -101,12 +101,12 @@ def run_new(options: argparse.Namespace, console: Console) -> int:
 
 
 def _run(run: Callable[[argparse.Namespace, Console], int], options: argparse.Namespace, console: Console) -> int:
-    """Run a command and convert cluster errors: a missing module to its name, a bad recipe to all its problems."""
+    """Run a subcommand. A missing module becomes a problem with its name, and all problems of a recipe are printed."""
     try:
         with cluster_modules():
             return run(options, console)
     except UsageProblem as problem:
-        print_all(problem, console)
+        print_problems(problem, console)
         raise
 
 

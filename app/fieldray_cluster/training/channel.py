@@ -1,14 +1,14 @@
 """The channel for weights and gradients between a worker and a parameter server: raw numbers over one connection.
 
-A message is a header (JSON, after its length) and the numbers that it announces. Numbers are sent from their array and
-received into their final array, without pickling or copying. Connections are made between the cluster's own processes,
-encrypted if the cluster is (see `certificates`), and begin with the session's token, which Dask gave only to members of
-the session. Before the token no numbers are accepted, and time and number of attempts are limited.
+A message is a JSON header, after its length, and the numbers that it announces. Numbers are sent from their array and
+received into their final array, without pickling or copying. Connections are between the cluster's own processes,
+encrypted if the cluster is (see `certificates`). Each begins with the session's token, which Dask gave only to members
+of the session. Before the token no numbers are accepted, and time and number of attempts are limited.
 
-No process waits forever for a computer that lost power or its link: the system probes an idle connection, and ends one
-whose data is not acknowledged. A process that waits longer than a tick can do other work meanwhile (`receive`), or
-check whether the other side still exists (`has_ended`). Both read from the connection, because a readable descriptor
-does not mean a message on an encrypted connection.
+No process waits forever for a computer that lost power or its network. The system probes an idle connection, and ends
+one whose data is not acknowledged. During a wait a process can do other work (`receive`), or check whether the other
+side still exists (`has_ended`). Both read from the connection, because on an encrypted connection a readable descriptor
+does not mean a message.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from fieldray.offline import reaching
 from fieldray.typed_json import decoded
 
 Vector = NDArray[np.float32]
+"""A vector of float32 numbers."""
 _LENGTH: Final = struct.Struct("!I")
 _LARGEST_HEADER: Final = 2**22
 _NOTHING: Final = np.zeros(0, np.float32)
@@ -42,8 +43,8 @@ _MOST_UNGREETED: Final = 64
 """Number of connections that may be open before their token is known."""
 _TICK_S: Final = 0.2
 _SILENT_S: Final = 60
-"""After so long without a sign of life of the other side its connection is over."""
-# Not every system has each of them.
+"""Seconds without a sign of life of the other side, after which a connection is over."""
+# Socket options of keep-alive. Each system has some of them.
 _SIGNS_OF_LIFE: Final = {
     "TCP_KEEPIDLE": 20,
     "TCP_KEEPALIVE": 20,  # macOS calls it so
@@ -62,7 +63,10 @@ class Message:
 
 
 class Channel:
-    """A connection. Raises ConnectionError if the other side is gone, ValueError for an invalid message."""
+    """A connection. Raises ConnectionError if the other side is gone, ValueError for an invalid message.
+
+    `largest` is the largest count of numbers in one message.
+    """
 
     def __init__(self, connection: socket.socket, *, largest: int) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -73,16 +77,16 @@ class Channel:
         self._connection, self._largest = connection, largest
 
     def send(self, header: Mapping[str, Any], values: Vector = _NOTHING) -> None:
-        """Send a message; `values` is one contiguous float32 array."""
+        """Send a message. `values` is one contiguous float32 array."""
         facts = msgspec.json.encode({**header, "values": len(values)})
         self._connection.sendall(_LENGTH.pack(len(facts)) + facts)
         if len(values):
             self._connection.sendall(np.ascontiguousarray(values, np.float32).data.cast("B"))
 
     def receive(self, *, meanwhile: Callable[[], None] | None = None) -> Message:
-        """Wait for a message. Its numbers are in an array of their own.
+        """Wait for a message, and return it.
 
-        meanwhile   called repeatedly during the wait; may end the wait by raising
+        `meanwhile` is called repeatedly during the wait. It may end the wait by raising an exception.
         """
         self._connection.settimeout(None if meanwhile is None else _TICK_S)
         try:
@@ -91,7 +95,9 @@ class Channel:
             self._connection.settimeout(None)
 
     def receive_hello(self) -> Mapping[str, Any]:
-        """Receive the first message of an unknown sender: short, without numbers, within a time limit."""
+        """Receive the first message of an unknown sender: short, without numbers, within a time limit. Returns its
+        header.
+        """
         late = threading.Timer(_HELLO_S, self.close)
         late.daemon = True
         late.start()
@@ -101,7 +107,7 @@ class Channel:
             late.cancel()
 
     def has_ended(self) -> bool:
-        """Return whether the other side has closed, or sent data out of turn; does not wait."""
+        """Return, without waiting, whether the other side has closed, or has sent data out of turn."""
         try:
             self._connection.settimeout(0)
             try:
@@ -145,7 +151,7 @@ class Channel:
             try:
                 got = self._connection.recv_into(room)
             except TimeoutError as error:
-                if error.errno is not None:  # not this side's tick: nobody confirmed what was sent
+                if error.errno is not None:  # no tick of `receive`: sent data were not acknowledged
                     raise
                 meanwhile()
                 continue
@@ -159,13 +165,13 @@ def _nothing() -> None:
 
 
 def connect(
-    address: tuple[str, int], *, token: str, role: str, largest: int, encryption: ssl.SSLContext | None = None
+    address: tuple[str, int], *, token: str, role: str, max_values: int, encryption: ssl.SSLContext | None = None
 ) -> Channel:
     """Open a channel to a listener, as a `role` of its session. Raises OSError.
 
     Parameters
     ----------
-    largest
+    max_values
         The largest count of numbers in one message.
     encryption
         The cluster's TLS context; None for unencrypted connections.
@@ -175,7 +181,7 @@ def connect(
         if encryption:
             connection = encryption.wrap_socket(connection)
         connection.settimeout(None)
-        channel = Channel(connection, largest=largest)
+        channel = Channel(connection, largest=max_values)
         channel.send({"token": token, "role": role})
     except BaseException:
         connection.close()
@@ -189,19 +195,19 @@ def open_channels(
     *,
     token: str,
     role: str,
-    largest: Sequence[int],
+    max_values: Sequence[int],
     encryption: ssl.SSLContext | None = None,
 ) -> Iterator[list[Channel]]:
-    """Open channels to the servers of a session, closed at the end of the block. Raises OSError.
+    """Open channels to the servers of a session, and close them at the end of the block. Raises OSError.
 
-    The cluster, not a person, gives the servers' addresses. During the block this process may connect to these
-    addresses in addition to its configured networks.
+    The addresses come from the cluster and not from a person. During the block this process may connect to them in
+    addition to its configured networks.
     """
     with contextlib.ExitStack() as ends:
         ends.enter_context(reaching([host for host, _ in addresses]))
         channels = []
-        for address, most in zip(addresses, largest, strict=True):
-            channels.append(connect(address, token=token, role=role, largest=most, encryption=encryption))
+        for address, most in zip(addresses, max_values, strict=True):
+            channels.append(connect(address, token=token, role=role, max_values=most, encryption=encryption))
             ends.callback(channels[-1].close)
         yield channels
 
@@ -209,7 +215,7 @@ def open_channels(
 class Listener(socketserver.ThreadingTCPServer):
     """Accepts connections of one session, and runs `serve` for each in its own thread, until it is closed.
 
-    An unclosed listener keeps its process alive as long as its peers. Its own threads must not close it.
+    An open listener keeps its process alive as long as its connections. Its own threads must not close it.
     """
 
     request_queue_size = 2 * _MOST_UNGREETED
@@ -244,11 +250,11 @@ class Listener(socketserver.ThreadingTCPServer):
         self._thread.join()
 
     def verify_request(self, *_: object) -> bool:
-        """Whether one more connection may try to identify itself."""
+        """Return whether one more connection may try to identify itself."""
         return self._ungreeted.acquire(blocking=False)
 
     def finish_request(self, request: Any, _client_address: object) -> None:
-        """Serve a connection that sends the token; close any other. A disconnect of the other side is no error."""
+        """Serve a connection that sends the token, and close any other. A lost connection is no error."""
         with contextlib.suppress(OSError, ValueError), contextlib.ExitStack() as ends:
             known = ends.enter_context(contextlib.ExitStack())
             known.callback(self._ungreeted.release)
@@ -269,15 +275,14 @@ class Listener(socketserver.ThreadingTCPServer):
                 self._serve(channel, str(hello.get("role", "")))
 
 
-def round_trips(
+def time_round_trips(
     channel: Channel, *, values: int, repeats: int, meanwhile: Callable[[], None] | None = None
 ) -> list[tuple[float, float]]:
-    """Time transfers of `values` numbers to the other side (`echo`) and back.
+    """Measure the seconds of transfers of `values` numbers to the other side (`serve_echo`) and back.
 
-    Returns seconds (there, back) by this clock.
-
-    There: until the other side's short answer. Back: from a short question to the last number. Each time includes the
-    latency of one short message; a measurement with no numbers shows that latency, and it is not subtracted.
+    Returns pairs (there, back). *There* ends with the other side's short answer. *Back* begins with a short question
+    and ends with the last number. Each time includes the latency of one short message. A measurement without numbers
+    gives this latency, which is not subtracted.
     """
     sent, times = np.zeros(values, np.float32), []
     for _ in range(repeats):
@@ -291,8 +296,8 @@ def round_trips(
     return times
 
 
-def echo(channel: Channel, _role: str) -> None:
-    """Answer `round_trips` until the channel ends."""
+def serve_echo(channel: Channel, _role: str) -> None:
+    """Answer `time_round_trips` until the channel ends."""
     while True:
         wanted = int(channel.receive().header.get("wants", 0))
         channel.send({}, np.zeros(min(wanted, 2**28), np.float32))

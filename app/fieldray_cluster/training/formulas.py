@@ -1,20 +1,17 @@
-"""What several machines bring by the formulas 4.1 to 4.23 of Šlampa (BUT Brno, 2017), and what is best by them.
+"""The speed-up by several machines, by formulas 4.1 to 4.23 of Šlampa (BUT Brno, 2017), and the best choice by them.
 
-All times are in seconds. `gradient_s` is how long one machine computes the gradient of one batch (the source's t_grad),
-`transfer_s` how long all weights, or all gradients, take once over a link that nobody else uses (t_comm). `workers` is
-N, `batches` is D. Links are full duplex; updating weights, setting up and finishing are left out by the source.
+All times are in seconds. `gradient_s` (t_grad in the source) is the time of one machine for the gradient of one batch.
+`transfer_s` (t_comm) is the time to transfer all weights, or all gradients, over a free link. `workers` is N, `batches`
+is D. Links are full duplex. The source neglects the update of the weights, start and end.
 
-Names follow the source; what is corrected or added here has `corrected` in its name and says so. Where a worker is
-slower than the others by the factor `slowest`, which the source leaves out, the others are assumed to be served first.
+Names follow the source. Values that are corrected or added here have `corrected` in their name. If the slowest worker
+is slower by the factor `slowest`, which the source does not have, the others are served first. The source has no closed
+form for the best number of workers: the speed-up is evaluated for each number, one machine included.
 
-The source has no closed form for the best number of workers: the speed-up is evaluated for each number, and training
-on one machine, whose speed-up is 1, is among the answers. Nothing but the standard library is needed.
-
-Which parameter server holds which part of a network's weights is decided here, too. As printed (algorithm 3.7) tensors
-are placed whole, in the order of the list, each on the server that holds least. A network with one tensor that is
-larger than a server's fair share then has one server that is the slowest of every transfer, while the formulas (4.12,
-4.21) count on equal shards. `placed_evenly_corrected` cuts tensors where a server is full, so that the shards are
-equal. Both place every element exactly once.
+The module also places the weights on parameter servers. As printed (algorithm 3.7), whole tensors are placed in order,
+each on the server with the smallest load. A tensor that is larger than a server's fair share then makes one server the
+slowest of every transfer, while formulas 4.12 and 4.21 assume equal shards. `place_evenly_corrected` cuts tensors, so
+that the shards are equal. Both place every element exactly once.
 """
 
 from __future__ import annotations
@@ -28,21 +25,23 @@ from typing import Final, Literal, get_args
 from fieldray.reasons import Reason, reason
 
 Mode = Literal["async", "sync-join", "sync-split"]
-Server = Literal["central", "distributed"]
+"""The way of training: asynchronous, or synchronous with a batch or a part of a batch for each worker."""
+ServerKind = Literal["central", "distributed"]
+"""One central parameter server, or one on each machine."""
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
-SERVERS: Final[tuple[Server, ...]] = get_args(Server)
+SERVERS: Final[tuple[ServerKind, ...]] = get_args(ServerKind)
 
-# Of the best speed-up: whoever buys machines wants to know with how few of them most of it is reached.
+# Share of the best speed-up for which the smallest number of workers is reported: machines cost money.
 _MOST: Final = 0.9
-# Speed-ups that differ by less are equal, but for rounding.
+# Smaller differences of speed-ups are rounding errors.
 _NO_GAIN: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """The best and the worst case in seconds, as in 4.10 and 4.19 of Šlampa (2017).
+class TimeRange:
+    """Best and worst case in seconds (4.10 and 4.19).
 
-    With fewer batches than workers the source's best case of asynchronous training exceeds its worst one.
+    With fewer batches than workers, the source's best case of asynchronous training exceeds its worst case.
     """
 
     best_s: float
@@ -50,36 +49,35 @@ class Span:
 
     @property
     def mean_s(self) -> float:
-        """Return the mean of best and worst time (4.11 and 4.20).
-
-        The mean of the two speed-ups would be a different, wrong number.
+        """The mean of best and worst time (4.11 and 4.20). The mean of the two speed-ups would be a different, wrong
+        number.
         """
         return (self.best_s + self.worst_s) / 2
 
-    def times(self, factor: float) -> Span:
-        """Multiply the times by the number of equal iterations (4.2)."""
-        return Span(factor * self.best_s, factor * self.worst_s)
+    def scaled(self, factor: float) -> TimeRange:
+        """Return the times multiplied by the number of equal iterations (4.2)."""
+        return TimeRange(factor * self.best_s, factor * self.worst_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """The measurements on one machine and one link, and the amount of training.
+class Measurements:
+    """Times measured on one machine and one link, and the amount of training.
 
     Attributes
     ----------
     gradient_s
-        One machine's time for the gradient of one batch, in seconds.
+        Seconds of one machine for the gradient of one batch.
     transfer_s
-        One transfer of all weights over a link that nobody else uses, one way, in seconds.
+        Seconds to transfer all weights one way over a free link.
     batches
-        Batches to train on, D.
+        Number of batches to train on, D.
     slowest
-        How many times as long the slowest worker computes as the others, 1 where all are equal.
-    is_whole
+        Time of the slowest worker divided by that of the others; 1 if all are equal.
+    rounds_up_batches
         Whether the batches of a worker are rounded up to a whole number.
     tensors
-        Elements of each of the network's tensors, in the order of its list: distributed servers then hold whole
-        tensors, as algorithm 3.7 places them. Empty for equal shards.
+        Numbers of elements of the network's tensors, if distributed servers hold whole tensors (algorithm 3.7). Empty
+        for equal shards.
 
     Raises
     ------
@@ -91,7 +89,7 @@ class Measured:
     transfer_s: float
     batches: int
     slowest: float = 1.0
-    is_whole: bool = False
+    rounds_up_batches: bool = False
     tensors: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -103,21 +101,19 @@ class Measured:
 
     @property
     def serial_s(self) -> float:
-        """Return the time in seconds of one machine that computes the gradients of all batches."""
+        """Seconds of one machine for the gradients of all batches."""
         return self.batches * self.gradient_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asynchronous:
-    """Asynchronous training: workers get weights and give gradients without waiting for others.
+class AsynchronousTiming:
+    """The times of asynchronous training: workers get weights and send gradients without waiting for others.
 
-    Where there are as many batches as workers, this is one synchronous iteration: every worker gets the weights,
-    computes a gradient, and gives it to the server. So 4.4 to 4.12 are 4.13 to 4.21 with D = N.
-
-    Raises ValueError if there is no worker.
+    With as many batches as workers, this is one synchronous iteration: every worker gets the weights, computes a
+    gradient, and sends it. So formulas 4.4 to 4.12 are 4.13 to 4.21 with D = N. Raises ValueError without workers.
     """
 
-    measured: Measured
+    measured: Measurements
     workers: int
 
     def __post_init__(self) -> None:
@@ -126,49 +122,56 @@ class Asynchronous:
 
     @property
     def rounds(self) -> float:
-        """D/N, the batches of one worker: a real number as printed, rounded up to a whole one where corrected.
+        """The batches of one worker, D/N: a real number as printed, rounded up if corrected (`rounds_up_batches`).
 
-        The source does not say what it does where N does not divide D.
+        The source does not say what happens if N does not divide D.
         """
         rounds = self.measured.batches / self.workers
-        return float(math.ceil(rounds)) if self.measured.is_whole else rounds
+        return float(math.ceil(rounds)) if self.measured.rounds_up_batches else rounds
 
     @property
     def slowest_gradient_s(self) -> float:
-        """The gradient time of the slowest worker (corrected: the source has equal workers). Alone, it is not slow."""
+        """Seconds of the slowest worker for a gradient (corrected: the source has equal workers). A single worker is
+        not slow.
+        """
         return self.measured.gradient_s * (self.measured.slowest if self.workers > 1 else 1.0)
 
     @property
     def best_worker_s(self) -> float:
-        """4.4 and 4.13: the last worker waits once, then has the link to itself: (N-1)tc + (D/N)(2tc + tg)."""
+        """Best case of the workers (4.4, 4.13): the last one waits once, then has a free link: (N-1)tc + (D/N)(2tc +
+        tg).
+        """
         transfer_s = self.measured.transfer_s
         return (self.workers - 1) * transfer_s + self.rounds * (2 * transfer_s + self.slowest_gradient_s)
 
     @property
     def best_server_s(self) -> float:
-        """4.5 and 4.14: the server gets all gradients one after another: (D+1)tc + tg."""
+        """Best case of the server (4.5, 4.14): it receives all gradients one after another: (D+1)tc + tg."""
         return (self.measured.batches + 1) * self.measured.transfer_s + self.measured.gradient_s
 
     @property
     def worst_s(self) -> float:
-        """4.7 to 4.9 and 4.16 to 4.18: the link is always shared by all, for workers and server: (D/N)(2N tc + tg)."""
+        """Worst case of workers and server (4.7 to 4.9, 4.16 to 4.18): all share the link all the time: (D/N)(2N tc +
+        tg).
+        """
         return self.rounds * (2 * self.workers * self.measured.transfer_s + self.slowest_gradient_s)
 
     @property
-    def central(self) -> Span:
-        """4.10 and 4.19, with a central server; the best case is 4.6 and 4.15, the longer of both sides."""
-        return Span(max(self.best_server_s, self.best_worker_s), self.worst_s)
+    def central(self) -> TimeRange:
+        """Best and worst case with a central server (4.10, 4.19). The best case is the longer of both sides (4.6,
+        4.15).
+        """
+        return TimeRange(max(self.best_server_s, self.best_worker_s), self.worst_s)
 
     def distributed_s(self, shares: Sequence[float] = ()) -> float:
-        """4.12 and 4.21: a server on every machine, which hold equal shards: (D/N)(2tc(N-1)/N + tg).
+        """Return the seconds with a server on every machine (4.12, 4.21): (D/N)(2tc(N-1)/N + tg) with equal shards.
 
-        1/N of the weights go to each of the other N-1 machines; the source's own share stays at home.
+        Each machine sends 1/N of the weights to each of the other N-1 machines; its own share stays.
 
-        Corrected where servers hold unequal `shares` (0 to 1, they sum to 1), as algorithm 3.7 places tensors: the
-        machine whose link is busiest decides, as it sends its own share to all others, and gets all other shares.
-        An estimate: a machine that has its weights early gives its gradient while others still get theirs, so that
-        with one very large share it takes up to half as long (decision 44). Raises ValueError unless each machine has
-        a share.
+        Corrected for unequal `shares` (0 to 1, with the sum 1): the machine with the busiest link decides. It sends its
+        own share to all others, and gets all other shares. This is an estimate. A machine that has its weights early
+        sends its gradient while others still receive, so that with one very large share training takes down to half the
+        time (decision 44). Raises ValueError unless each machine has a share.
         """
         if shares and len(shares) != self.workers:
             raise ValueError(f"{len(shares)} shares for {self.workers} machines")
@@ -176,18 +179,23 @@ class Asynchronous:
         transferred = max(max((self.workers - 1) * share, 1 - share) for share in held)
         return self.rounds * (2 * self.measured.transfer_s * transferred + self.slowest_gradient_s)
 
-    def span(self, server: Server) -> Span:
-        """Return best and worst case; they are equal with distributed servers, for which the source has one formula."""
+    def span(self, server: ServerKind) -> TimeRange:
+        """Return best and worst case. With distributed servers they are equal, because the source has one formula."""
         if server == "central":
             return self.central
         tensors = self.measured.tensors
-        time_s = self.distributed_s(shares_of(tensors, servers=self.workers) if tensors else ())
-        return Span(time_s, time_s)
+        time_s = self.distributed_s(server_shares(tensors, servers=self.workers) if tensors else ())
+        return TimeRange(time_s, time_s)
 
 
-def span_of(measured: Measured, *, mode: Mode, server: Server, workers: int, is_printed: bool = False) -> Span:
-    """Best and worst case of training, 4.2 to 4.21; `is_printed` for a whole gradient time with sync-split."""
-    whole = Asynchronous(measured=measured, workers=workers)
+def training_time_range(
+    measured: Measurements, *, mode: Mode, server: ServerKind, workers: int, is_printed: bool = False
+) -> TimeRange:
+    """Return best and worst case of training (4.2 to 4.21).
+
+    `is_printed` selects the printed formula of sync-split, with the gradient time of a whole batch.
+    """
+    whole = AsynchronousTiming(measured=measured, workers=workers)
     if mode == "async":
         return whole.span(server)
     iteration, iterations = replace(measured, batches=workers), whole.rounds
@@ -195,38 +203,38 @@ def span_of(measured: Measured, *, mode: Mode, server: Server, workers: int, is_
         iterations = float(measured.batches)
         if not is_printed:  # corrected: gradient time is linear in the batch size, which small parts do not reach
             iteration = replace(iteration, gradient_s=measured.gradient_s / workers)
-    return Asynchronous(measured=iteration, workers=workers).span(server).times(iterations)
+    return AsynchronousTiming(measured=iteration, workers=workers).span(server).scaled(iterations)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """One way to train, and the estimated duration.
+    """A way of training, and its estimated duration.
 
     Attributes
     ----------
     span
         Best and worst case in seconds.
     speed_up
-        Against one machine (4.22 and 4.23), from the mean of best and worst case.
+        Compared with one machine (4.22 and 4.23), from the mean of best and worst case.
     printed_speed_up
-        As the source prints it: the gradient time of a whole batch with sync-split, real D/N, equal shards.
+        As printed in the source: the gradient time of a whole batch with sync-split, real D/N, equal shards.
     """
 
     mode: Mode
-    server: Server
+    server: ServerKind
     workers: int
-    span: Span
+    span: TimeRange
     speed_up: float
     lowest_speed_up: float
     highest_speed_up: float
     printed_speed_up: float
 
 
-def estimated(measured: Measured, *, mode: Mode, server: Server, workers: int) -> Estimate:
-    """Best, worst and mean case of training with so many workers (1 or more; ValueError otherwise)."""
-    span = span_of(measured, mode=mode, server=server, workers=workers)
-    plain = replace(measured, is_whole=False, tensors=())
-    printed = span_of(plain, mode=mode, server=server, workers=workers, is_printed=True)
+def estimate_training(measured: Measurements, *, mode: Mode, server: ServerKind, workers: int) -> Estimate:
+    """Return the estimate of training with a number of workers. Raises ValueError below 1."""
+    span = training_time_range(measured, mode=mode, server=server, workers=workers)
+    plain = replace(measured, rounds_up_batches=False, tensors=())
+    printed = training_time_range(plain, mode=mode, server=server, workers=workers, is_printed=True)
     return Estimate(
         mode=mode,
         server=server,
@@ -239,22 +247,21 @@ def estimated(measured: Measured, *, mode: Mode, server: Server, workers: int) -
     )
 
 
-def estimates(measured: Measured, *, mode: Mode, server: Server, most_workers: int) -> Iterator[Estimate]:
-    """The estimates for 1, 2 and so on up to `most_workers`."""
-    for workers in range(1, most_workers + 1):
-        yield estimated(measured, mode=mode, server=server, workers=workers)
+def estimate_each(measured: Measurements, *, mode: Mode, server: ServerKind, max_workers: int) -> Iterator[Estimate]:
+    """Yield the estimates for 1, 2 and so on up to `max_workers`."""
+    for workers in range(1, max_workers + 1):
+        yield estimate_training(measured, mode=mode, server=server, workers=workers)
 
 
 def advice(
-    measured: Measured, *, mode: Mode, most_workers: int, servers: Sequence[Server] = SERVERS
+    measured: Measurements, *, mode: Mode, max_workers: int, servers: Sequence[ServerKind] = SERVERS
 ) -> Iterator[Reason]:
-    """Yield sentences on the best choice for one mode, among all servers, 1 to `most_workers` workers, and one machine.
+    """Yield sentences on the best choice for one mode, among all servers and 1 to `max_workers` workers.
 
-    They name the fastest choice (of equal ones, the fewest workers), the smallest number of workers that reaches nine
-    tenths of its speed-up, and the speed-up of two workers.
+    They name the fastest choice, the fewest workers with nine tenths of its speed-up, and the speed-up of two workers.
     """
     known = [
-        one for server in servers for one in estimates(measured, mode=mode, server=server, most_workers=most_workers)
+        one for server in servers for one in estimate_each(measured, mode=mode, server=server, max_workers=max_workers)
     ]
     best = _fastest(known)
     if best.speed_up > 1 + _NO_GAIN:
@@ -264,14 +271,14 @@ def advice(
         if least < best.workers:
             yield _sentence("estimate_fewest", _fastest([one for one in enough if one.workers == least]))
     else:
-        yield reason("estimate_one_machine", mode=mode, workers=most_workers)
+        yield reason("estimate_one_machine", mode=mode, workers=max_workers)
     if pairs := [one for one in known if one.workers == 2]:
         second = _fastest(pairs)
         yield _sentence("estimate_second" if second.speed_up > 1 + _NO_GAIN else "estimate_second_not", second)
 
 
 def _fastest(known: Sequence[Estimate]) -> Estimate:
-    """Return the estimate with the largest speed-up; of equal ones, the one with the fewest workers."""
+    """Return the estimate with the largest speed-up. Of equal ones it is the one with the fewest workers."""
     return min(known, key=lambda one: (-round(one.speed_up, 9), one.workers))
 
 
@@ -285,29 +292,29 @@ def _sentence(code: str, one: Estimate) -> Reason:
     )
 
 
-# ---- which server holds what
+# ---- placement of weights on servers
 
 
-Runs = tuple[tuple[int, int], ...]
-"""The first element and the one after the last of each part that a server holds, in the vector of all tensors."""
+ElementRanges = tuple[tuple[int, int], ...]
+"""Ranges of elements that a server holds, in the vector of all tensors: first element, and the one after the last."""
 
 
-def placed_whole(sizes: Sequence[int], *, servers: int) -> tuple[Runs, ...]:
-    """Place whole tensors: algorithm 3.7 of Šlampa (2017) as printed; the runs of each server.
+def place_whole_tensors(sizes: Sequence[int], *, servers: int) -> tuple[ElementRanges, ...]:
+    """Place whole tensors on servers (algorithm 3.7 of Šlampa 2017 as printed). Returns the ranges of each server.
 
-    In the order of the list, each tensor goes to the server that holds least, the first of them where several do.
+    Each tensor goes, in order, to the server with the smallest load; of equal loads to the first one.
 
     Parameters
     ----------
     sizes
-        Elements of each tensor, each at least 1.
+        Number of elements of each tensor, at least 1.
     servers
-        How many there are, at least 1.
+        Number of servers, at least 1.
 
     Raises
     ------
     ValueError
-        If there are no tensors, a size is below 1, or there is no server.
+        Without tensors or servers, or for a size below 1.
     """
     _require_sizes(sizes, servers=servers)
     held: list[list[tuple[int, int]]] = [[] for _ in range(servers)]
@@ -320,25 +327,26 @@ def placed_whole(sizes: Sequence[int], *, servers: int) -> tuple[Runs, ...]:
     return tuple(map(tuple, held))
 
 
-def placed_evenly_corrected(sizes: Sequence[int], *, servers: int) -> tuple[Runs, ...]:
-    """Place equal shards, cutting tensors where a server is full: algorithm 3.7 corrected.
+def place_evenly_corrected(sizes: Sequence[int], *, servers: int) -> tuple[ElementRanges, ...]:
+    """Place equal shards on servers, and cut tensors for that (algorithm 3.7 corrected). Returns the ranges of each
+    server.
 
-    All elements, in the order of the list, are cut into runs whose lengths differ by 1 at most. Where there are more
-    servers than elements some hold nothing. Parameters and errors are those of `placed_whole`.
+    The lengths differ by 1 at most. With more servers than elements, some servers are empty. Parameters and errors are
+    those of `place_whole_tensors`.
     """
     _require_sizes(sizes, servers=servers)
     cuts = [sum(sizes) * server // servers for server in range(servers + 1)]
     return tuple(((start, stop),) if start < stop else () for start, stop in itertools.pairwise(cuts))
 
 
-def loads_of(placement: Sequence[Runs]) -> list[int]:
-    """Return the number of elements that each server holds."""
+def server_loads(placement: Sequence[ElementRanges]) -> list[int]:
+    """Return the number of elements on each server."""
     return [sum(stop - start for start, stop in runs) for runs in placement]
 
 
-def shares_of(sizes: Sequence[int], *, servers: int) -> tuple[float, ...]:
-    """Return the share (0 to 1) of all elements on each server when tensors are placed whole; the shares sum to 1."""
-    return tuple(load / sum(sizes) for load in loads_of(placed_whole(sizes, servers=servers)))
+def server_shares(sizes: Sequence[int], *, servers: int) -> tuple[float, ...]:
+    """Return the share (0 to 1) of all elements on each server when whole tensors are placed."""
+    return tuple(load / sum(sizes) for load in server_loads(place_whole_tensors(sizes, servers=servers)))
 
 
 def _require_sizes(sizes: Sequence[int], *, servers: int) -> None:
@@ -346,11 +354,11 @@ def _require_sizes(sizes: Sequence[int], *, servers: int) -> None:
         raise ValueError(f"need tensors of one element or more and one server or more: {len(sizes)}, {servers}")
 
 
-# ---- known networks: the elements of each tensor, in the order in which the layers are made
+# ---- tensor sizes of known networks, in the order of their layers
 
-# The four whose training Šlampa predicts and measures: how many parameters a transfer carries, and in which tensors,
-# decides how evenly algorithm 3.7 places them on servers. Those that can be trained are counted as they are
-# (`networks.architectures`); VGG-16E, which is VGG-19, and GoogLeNet's auxiliary heads are counted alone.
+# Networks whose training Šlampa predicts and measures. The sizes of their tensors decide how evenly algorithm 3.7
+# places them on servers. Most are taken from `networks.architectures`. VGG-16E (VGG-19) and the auxiliary heads of
+# GoogLeNet are counted here, because this program cannot train them.
 
 _CHANNELS: Final = 3
 _CLASSES: Final = 1000
@@ -361,8 +369,8 @@ _AUXILIARY_AFTER: Final = {"inception_4a_projection/bias": 512, "inception_4d_pr
 _AUXILIARY_SIDE: Final = 4  # of the image before its dense layers
 
 
-def vgg16e() -> tuple[int, ...]:
-    """Return the tensor sizes of VGG-16E: 143,667,240 parameters with 1000 classes."""
+def vgg16e_sizes() -> tuple[int, ...]:
+    """Return the tensor sizes of VGG-16E (VGG-19): 143,667,240 parameters with 1000 classes."""
     sizes, inputs = list[int](), _CHANNELS
     for channels, count in _VGG_GROUPS:
         for _ in range(count):
@@ -372,20 +380,21 @@ def vgg16e() -> tuple[int, ...]:
     return (*sizes, *dense)
 
 
-def trained_network(kind: str, *, classes: int = _CLASSES, has_auxiliary_heads: bool = False) -> tuple[int, ...]:
+def trained_network_sizes(kind: str, *, classes: int = _CLASSES, has_auxiliary_heads: bool = False) -> tuple[int, ...]:
     """Return the tensor sizes of a trained network, without the statistics of batch normalisation.
 
-    With 1000 classes SqueezeNet 1.0 has 1,248,424 parameters, ResNet-34 21,797,672, GoogLeNet 6,998,552, and
-    13,378,280 with `has_auxiliary_heads`.
+    With 1000 classes SqueezeNet 1.0 has 1,248,424 parameters, ResNet-34 21,797,672, GoogLeNet 6,998,552, and 13,378,280
+    with `has_auxiliary_heads`.
     """
+    # Imported here, because the formulas need no toolchain.
     from fieldray_adapt.networks.architectures import NETWORKS
     from fieldray_adapt.networks.specification import weight_shapes
-    from fieldray_adapt.training.engine_interface import STATISTICS  # only now: the formulas alone need none of this
+    from fieldray_adapt.training.engine_interface import STATISTIC_SUFFIXES
 
     sizes = list[int]()
     made = NETWORKS[kind](height=_SIDE, width=_SIDE, labels=classes, input_channels=_CHANNELS)
     for name, shape in weight_shapes(made).items():
-        if not name.endswith(STATISTICS):
+        if not name.endswith(STATISTIC_SUFFIXES):
             sizes.append(math.prod(shape))
         if has_auxiliary_heads and name in _AUXILIARY_AFTER:
             inputs = _AUXILIARY_AFTER[name]
@@ -394,15 +403,15 @@ def trained_network(kind: str, *, classes: int = _CLASSES, has_auxiliary_heads: 
 
 
 def _conv(inputs: int, outputs: int, *, kernel: int = 1) -> list[int]:
-    """Return the sizes of a kernel and a bias; a dense layer is a convolution over the whole image."""
+    """Return the sizes of a kernel and a bias. A dense layer is a convolution over the whole image."""
     return [kernel * kernel * inputs * outputs, outputs]
 
 
 REFERENCE_NETWORKS: Final[Mapping[str, Callable[[], tuple[int, ...]]]] = {
-    "vgg-16e": vgg16e,
-    "googlenet": lambda: trained_network("googlenet"),
-    "googlenet-auxiliary": lambda: trained_network("googlenet", has_auxiliary_heads=True),
-    "squeezenet": lambda: trained_network("squeezenet"),
-    "resnet-34": lambda: trained_network("resnet34"),
+    "vgg-16e": vgg16e_sizes,
+    "googlenet": lambda: trained_network_sizes("googlenet"),
+    "googlenet-auxiliary": lambda: trained_network_sizes("googlenet", has_auxiliary_heads=True),
+    "squeezenet": lambda: trained_network_sizes("squeezenet"),
+    "resnet-34": lambda: trained_network_sizes("resnet34"),
 }
-"""By the name that the command line gives them."""
+"""Functions that return tensor sizes, by the network's name on the command line."""

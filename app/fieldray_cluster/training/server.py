@@ -1,21 +1,21 @@
-"""A parameter server: it holds its shard of the weights, updates it by the workers' gradients, and gives it out.
+"""A parameter server: it holds a shard of the weights, updates it by the workers' gradients, and sends it to them.
 
-Synchronous: an update is made once every worker's gradient of it is there, by their mean, weighted by what each was
-taken over. A worker that was replaced asks for the version it has to work on, which is the newest one or, where another
-server is behind, the one before: both are kept. Asynchronous: every gradient is an update as it comes (Downpour SGD,
-Dean 2012); how many others were made since its weights were fetched is its staleness.
+Synchronous: an update is made once it has the gradients of all workers. Their mean is weighted by the samples of each.
+A worker that was replaced asks for the version that it works on. That is the newest one, or the one before if another
+server is behind, so both are kept. Asynchronous: every gradient is an update at once (Downpour SGD, Dean 2012). Its
+staleness is the number of updates since its weights were fetched.
 
-A bound of the staleness holds back who is ahead. A worker may update if those whose gradients are still to come could
-all be taken in afterwards, oldest first, each within the bound: of them, ordered by the versions p(1) <= p(2) ... that
-they work on, (version + 1) + (j - 1) - p(j) <= bound for each j. The oldest may then always go, so nobody waits for
-ever; that needs a bound of the number of workers less one, or more.
+With a bound of the staleness, workers that are ahead wait. A worker may update if all gradients still to come could be
+applied afterwards, oldest first, within the bound. Let p(1) <= p(2) ... be the versions that the other workers work
+on. Then (version + 1) + (j - 1) - p(j) <= bound must hold for each j. The oldest worker may always update, so nobody
+waits for ever; this needs a bound of at least the number of workers less one.
 
-Where transfers take turns (the semaphore of Šlampa 2017, section 7), one worker at a time sends numbers to the server,
-and one at a time gets them from it, in the order of asking: the first one has the whole link, and computes while others
-still transfer. A worker sends its gradient's numbers once it is told to go, and says when it has the weights.
+If transfers take turns (the semaphore of Šlampa 2017, section 7), one worker at a time sends to the server, and one at
+a time receives, in order of asking. The first one has the whole link, and computes while others transfer. A worker
+sends its gradient once it is told to go, and confirms received weights.
 
-A worker has one connection, its newest: a process that replaces another one attaches in its place, and what the older
-one still says counts no more. Whoever waits here looks meanwhile whether the other side of its connection is there.
+A worker has one connection, its newest. A process that replaces another one attaches in its place, and messages of the
+older one are ignored. A thread that waits checks whether the other side of its connection still exists.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ import numpy as np
 
 from fieldray.typed_json import converted
 from fieldray_cluster.training.channel import Channel, Listener, Vector
-from fieldray_cluster.training.formulas import Runs
-from fieldray_cluster.training.shard import Layout, Rule, Shard, ShardState
+from fieldray_cluster.training.formulas import ElementRanges
+from fieldray_cluster.training.shard import Layout, Shard, ShardState, UpdateRule
 from fieldray_cluster.training.tasks import Plan
 
-DRIVER: Final = "driver"
+DRIVER_ROLE: Final = "driver"
+"""The role of the driver's connection."""
 _DEATH: Final = "ended"
 _TICK_S: Final = 0.2
 _DRIVERLESS_S: Final = 600.0
@@ -54,71 +55,82 @@ class ConnectionReplaced(ConnectionError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
+class ServerSettings:
     """The settings of a parameter server.
 
     Attributes
     ----------
-    plan
-        The plan of the training.
+    ranges
+        The element ranges of the server.
     updates_per_epoch
         The number of updates after which a snapshot is kept for the driver.
     """
 
     layout: Layout
-    runs: Runs
-    rule: Rule
+    ranges: ElementRanges
+    rule: UpdateRule
     plan: Plan
     updates_per_epoch: int
 
 
-class Push(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class GradientUpdate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The header of a gradient.
 
-    `version` is the version of the weights that the gradient was computed at, `weight` its weight in a mean. `number`
-    is the worker's own count of its gradients, `loss` the loss of its batch, None without a batch.
+    Attributes
+    ----------
+    version
+        The version of the weights for which the gradient was computed.
+    number
+        The worker's own count of its gradients.
+    weight
+        The gradient's weight in a mean.
+    learning_rate
+        The learning rate of the update.
+    loss
+        The loss of the batch; None without a batch.
     """
 
     worker: int
     version: Annotated[int, msgspec.Meta(ge=0)]
     number: Annotated[int, msgspec.Meta(ge=0)]
     weight: Annotated[float, msgspec.Meta(ge=0)]
-    rate: float
+    learning_rate: float
     loss: float | None = None
 
 
 class _WorkerRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker's request: to fetch weights, of a version or the newest, or to send a gradient."""
+    """A worker's request: fetch weights (of a version, or the newest), or send a gradient."""
 
     version: int | None = None
-    gradient: Push | None = None
+    gradient: GradientUpdate | None = None
     wants_weights: bool = True
 
 
 class _DriverRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The driver's request for the snapshot of an epoch."""
+
     epoch: Annotated[int, msgspec.Meta(ge=1)]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class WorkerConnection:
-    """A worker's connection; `has_ended` checks, without waiting, whether the other side is gone."""
+    """A worker's connection. `has_ended` returns whether the other side is gone; `end` closes the connection."""
 
     worker: int
     has_ended: Callable[[], bool] = lambda: False
     end: Callable[[], None] = lambda: None
 
 
-class Turns:
-    """The queue for one direction of transfer: one worker at a time, in the order of asking."""
+class FifoLock:
+    """A lock for one direction of transfer, given to workers in the order of asking."""
 
     def __init__(self) -> None:
         self._changed, self._waiting = threading.Condition(), deque[object]()
 
     @contextlib.contextmanager
-    def turn(self, has_ended: Callable[[], bool]) -> Iterator[None]:
-        """Wait for a turn, which lasts as long as the block. Raises ConnectionReplaced.
-
-        has_ended   checks whether the waiting worker is gone
+    def acquire(self, has_ended: Callable[[], bool]) -> Iterator[None]:
+        """Wait for the lock, and hold it during the block. Raises ConnectionReplaced if `has_ended` returns True while
+        waiting.
         """
         own = object()
         with self._changed:
@@ -137,20 +149,20 @@ class Turns:
 
 
 class ParameterServer:
-    """A shard of the weights, and the order in which workers update it."""
+    """A shard of the weights, updated by workers in a synchronous or asynchronous order."""
 
-    def __init__(self, service: Service, state: ShardState) -> None:
+    def __init__(self, service: ServerSettings, state: ShardState) -> None:
         self._service, self._plan = service, service.plan
-        self._shard = Shard(state, layout=service.layout, runs=service.runs, rule=service.rule)
+        self._shard = Shard(state, layout=service.layout, runs=service.ranges, rule=service.rule)
         self._changed = threading.Condition()
         self._version, self._before = 0, state.values
-        self._pushed: dict[int, tuple[Push, Vector]] = {}
+        self._pushed: dict[int, tuple[GradientUpdate, Vector]] = {}
         self._connections: dict[int, WorkerConnection] = {}
         self._fetched: dict[int, int] = {}
         self._done = Counter[int]()
         self._staleness = Counter[int]()
         self._losses: list[float] = []
-        self._began_s: float | None = None  # of the epoch: its first update
+        self._began_s: float | None = None  # time of the first update of the epoch
         self._snapshots: dict[int, tuple[dict[str, Any], ShardState]] = {}
         self._is_over = False
 
@@ -166,30 +178,30 @@ class ParameterServer:
             older.end()
 
     def pull(self, connection: WorkerConnection, *, version: int | None = None) -> tuple[int, int, Vector]:
-        """Return the version, the number of this worker's applied gradients, and the values; the version before on
-        request.
+        """Return the version, the number of this worker's applied gradients, and the values.
 
-        Raises ConnectionReplaced.
+        `version` may ask for the version before the newest. Raises ConnectionReplaced.
         """
         with self._changed:
             self._require_newest(connection)
-            if version is not None and version == self._version - 1 and self._plan.waits:
+            if version is not None and version == self._version - 1 and self._plan.is_synchronous:
                 return version, self._done[connection.worker], self._before
             self._fetched[connection.worker] = self._version
             return self._version, self._done[connection.worker], self._shard.state.values
 
-    def push(self, connection: WorkerConnection, push: Push, gradient: Vector) -> tuple[int, Vector]:
-        """Apply a gradient, at once or together with the other workers'. Returns the new version and its values.
+    def push(self, connection: WorkerConnection, update: GradientUpdate, gradient: Vector) -> tuple[int, Vector]:
+        """Apply a gradient, at once or together with those of the other workers. Returns the new version and its
+        values.
 
-        Raises ServerEnded, ConnectionReplaced, ValueError (not the shard's length).
+        Raises ServerEnded, ConnectionReplaced, ValueError for a gradient of another length than the shard's.
         """
-        if gradient.shape != self._before.shape or push.worker != connection.worker:
-            raise ValueError(f"a gradient of {gradient.shape} of worker {push.worker}")
+        if gradient.shape != self._before.shape or update.worker != connection.worker:
+            raise ValueError(f"a gradient of {gradient.shape} of worker {update.worker}")
         with self._changed:
             self._require_newest(connection)
-            if push.number >= self._done[push.worker]:
-                (self._wait_for_all if self._plan.waits else self._take)(connection, push, gradient)
-            self._fetched[push.worker] = self._version
+            if update.number >= self._done[update.worker]:
+                (self._wait_for_all if self._plan.is_synchronous else self._take)(connection, update, gradient)
+            self._fetched[update.worker] = self._version
             return self._version, self._shard.state.values
 
     def detach(self, connection: WorkerConnection) -> None:
@@ -203,18 +215,16 @@ class ParameterServer:
     def snapshot(
         self, epoch: int, *, has_ended: Callable[[], bool] = lambda: False
     ) -> tuple[dict[str, Any], ShardState]:
-        """Return the facts and the state after an epoch, counted from 1; waits for the epoch's end.
+        """Wait for the end of an epoch (from 1). Returns its facts and the state after it.
 
-        has_ended   checks whether the driver is gone
-
-        Raises ServerEnded, ConnectionReplaced.
+        `has_ended` returns whether the driver is gone. Raises ServerEnded, ConnectionReplaced.
         """
         with self._changed:
             self._wait_until(lambda: epoch in self._snapshots, has_ended)
             return self._snapshots.pop(epoch)
 
     def end(self) -> None:
-        """End the session, which wakes every waiting thread with ServerEnded."""
+        """End the session, and wake every waiting thread with ServerEnded."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
@@ -223,9 +233,9 @@ class ParameterServer:
         if self._connections.get(connection.worker) is not connection:
             raise ConnectionReplaced(f"worker {connection.worker} has a newer connection")
 
-    def _wait_for_all(self, connection: WorkerConnection, push: Push, gradient: Vector) -> None:
+    def _wait_for_all(self, connection: WorkerConnection, push: GradientUpdate, gradient: Vector) -> None:
         if push.version < self._version:
-            return  # of an update that was made meanwhile
+            return  # the update was made by the gradients of a replaced process
         self._pushed[push.worker] = push, gradient
         if len(self._pushed) == self._plan.workers:
             self._update_by_mean()
@@ -241,13 +251,13 @@ class ParameterServer:
                 mean += gradient * np.float32(push.weight / whole)
             self._done[push.worker] += 1
         self._pushed.clear()
-        self._update(mean, pushes[0][0].rate, [push.loss for push, _ in pushes if push.weight])
+        self._update(mean, pushes[0][0].learning_rate, [push.loss for push, _ in pushes if push.weight])
 
-    def _take(self, connection: WorkerConnection, push: Push, gradient: Vector) -> None:
+    def _take(self, connection: WorkerConnection, push: GradientUpdate, gradient: Vector) -> None:
         self._wait_in(connection, lambda: self._may_update(push.worker))
         self._staleness[self._version - push.version] += 1
         self._done[push.worker] += 1
-        self._update(gradient, push.rate, [push.loss])
+        self._update(gradient, push.learning_rate, [push.loss])
 
     def _may_update(self, worker: int) -> bool:
         bound = self._plan.staleness
@@ -258,7 +268,7 @@ class ParameterServer:
 
     def _update(self, gradient: Vector, rate: float, losses: Sequence[float | None]) -> None:
         self._before = self._shard.state.values
-        self._shard.update(gradient, rate=rate)
+        self._shard.update(gradient, learning_rate=rate)
         self._version += 1
         at_s = time.time()
         self._began_s = at_s if self._began_s is None else self._began_s
@@ -277,7 +287,7 @@ class ParameterServer:
         self._changed.notify_all()
 
     def _wait_in(self, connection: WorkerConnection, ready: Callable[[], bool]) -> None:
-        """Wait on behalf of a worker's connection, as long as it is the worker's newest."""
+        """Wait for a worker's connection, as long as it is the worker's newest."""
 
         def check() -> bool:
             self._require_newest(connection)
@@ -294,7 +304,7 @@ class ParameterServer:
             raise ServerEnded
 
 
-class ServedShard:
+class ShardServer:
     """A parameter server at an address, until it is closed, its driver disconnects, or no driver connects.
 
     `ended` is called after closing.
@@ -302,7 +312,7 @@ class ServedShard:
 
     def __init__(
         self,
-        service: Service,
+        service: ServerSettings,
         state: ShardState,
         *,
         host: str,
@@ -312,7 +322,7 @@ class ServedShard:
         patience_s: float = _DRIVERLESS_S,
     ) -> None:
         self._server, self._ended = ParameterServer(service, state), ended
-        self._takes_turns, self._inward, self._outward = service.plan.takes_turns, Turns(), Turns()
+        self._takes_turns, self._inward, self._outward = service.plan.takes_turns, FifoLock(), FifoLock()
         self._listener = Listener(
             host, token=token, largest=len(state.values), serve=self._serve, encryption=encryption
         )
@@ -331,9 +341,9 @@ class ServedShard:
         self._ended()
 
     def _serve(self, channel: Channel, role: str) -> None:
-        """Serve one connection until it ends by OSError or ValueError (not a message of this session)."""
+        """Serve one connection until it ends, by OSError or by ValueError for an invalid message."""
         try:
-            if role == DRIVER:
+            if role == DRIVER_ROLE:
                 self._serve_driver(channel)
             else:
                 self._serve_worker(
@@ -350,12 +360,13 @@ class ServedShard:
             while True:
                 asked = converted(channel.receive().header, _DriverRequest)
                 facts, state = self._server.snapshot(asked.epoch, has_ended=channel.has_ended)
-                channel.send({**facts, "steps": state.steps}, state.joined())
+                channel.send({**facts, "steps": state.steps}, state.join())
         finally:
             self._server.end()
             threading.Thread(target=self.close, name="parameters", daemon=True).start()
 
     def _serve_worker(self, channel: Channel, connection: WorkerConnection) -> None:
+        """Send weights, and apply gradients, until the worker's connection ends."""
         self._server.attach(connection)
         try:
             while True:
@@ -372,8 +383,8 @@ class ServedShard:
             self._server.detach(connection)
 
     def _taken(self, channel: Channel) -> Vector:
-        """Receive a gradient's numbers when it is the worker's turn."""
-        with self._inward.turn(channel.has_ended):
+        """Receive the numbers of a gradient when it is the worker's turn."""
+        with self._inward.acquire(channel.has_ended):
             channel.send({"go": True})
             return channel.receive().values
 
@@ -382,6 +393,6 @@ class ServedShard:
         if not self._takes_turns or not len(values):
             channel.send(header, values)
             return
-        with self._outward.turn(channel.has_ended):
+        with self._outward.acquire(channel.has_ended):
             channel.send(header, values)
             channel.receive()

@@ -1,8 +1,8 @@
-"""The driver's side of a training on a cluster: it starts servers and workers and receives the epochs.
+"""The driver's side of a training on a cluster: it starts servers and workers, and receives the state after each epoch.
 
-Dask places and replaces workers; weights travel by separate channels (`channel`). When a worker's process dies, another
-process takes over at the servers' current state. When a server dies, its weights are lost and the session ends; the
-training resumes from the checkpoint of the last epoch.
+Dask places and replaces workers. Weights travel by separate channels (`channel`). When a worker's process dies, another
+process continues from the servers' current state. When a server dies, its weights are lost and the session ends. The
+training then resumes from the checkpoint of the last epoch.
 """
 
 from __future__ import annotations
@@ -22,29 +22,30 @@ from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.reasons import reason
 from fieldray_cluster.connection import (
     ConnectionSettings,
-    connecting_context,
+    allow_pickled_classes,
+    client_tls_context,
     host_of,
     is_connected,
     open_client,
-    receives,
 )
-from fieldray_cluster.pool import WorkerLost, WorkerRegistry, noticing_loss, result_of
 from fieldray_cluster.training.channel import Channel, open_channels
-from fieldray_cluster.training.formulas import Runs
-from fieldray_cluster.training.server import DRIVER, Service
+from fieldray_cluster.training.formulas import ElementRanges
+from fieldray_cluster.training.server import DRIVER_ROLE, ServerSettings
 from fieldray_cluster.training.shard import Layout, ShardState, scatter
 from fieldray_cluster.training.tasks import DividedTask, Plan
 from fieldray_cluster.training.worker import (
     WorkerResult,
     WorkerSpec,
+    run_training_worker,
     start_server,
     stop_server,
-    work,
 )
+from fieldray_cluster.worker_registry import WorkerLost, WorkerRegistry, converting_connection_errors, wait_for_result
 
-receives(WorkerResult)
+allow_pickled_classes(WorkerResult)
 
 Say = Callable[[str], None]
+"""Receives a line of text for the user."""
 
 _TICK_S: Final = 0.2
 _PATIENCE_S: Final = 60.0
@@ -53,40 +54,42 @@ _LIVES: Final = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Epoch:
+class TrainedEpoch:
     """The result of an epoch.
 
     Attributes
     ----------
     number
-        Counted from 1, over all sessions of the task.
+        Number of the epoch from 1, over all sessions of the task.
     loss
-        The mean of the batches' losses.
+        Mean loss of the batches.
     staleness
-        The number of gradients by staleness (updates of delay), over all servers.
-    began, ended
-        Time of the first update, and when the last server finished the epoch, in seconds since 1970.
+        Number of gradients by staleness, over all servers.
+    began_s, ended_s
+        Time of the first update, and of the last server's last update, in seconds since 1970.
     """
 
     number: int
     state: ShardState
     loss: float
     staleness: Counter[int]
-    began: float
-    ended: float
+    began_s: float
+    ended_s: float
 
 
-def opened(plan: Plan) -> AbstractContextManager[Client]:
+def open_plan_client(plan: Plan) -> AbstractContextManager[Client]:
     """Open a client of a plan's cluster: the one at its address, or local processes that end with the block.
 
     Raises UsageProblem, EnvironmentProblem.
     """
     return open_client(
-        ConnectionSettings(address=plan.address, workers=plan.workers + plan.servers, certificates=plan.certificates)
+        ConnectionSettings(
+            address=plan.address, workers=plan.workers + plan.server_count, certificates=plan.certificates
+        )
     )
 
 
-def epochs(
+def train_epochs_on_cluster(
     client: Client,
     *,
     plan: Plan,
@@ -95,14 +98,14 @@ def epochs(
     state: ShardState,
     first_epoch: int = 0,
     say: Say = lambda _line: None,
-) -> Generator[Epoch, None, None]:
-    """Train from a state on, and yield each epoch. Training continues while the caller evaluates an epoch.
+) -> Generator[TrainedEpoch, None, None]:
+    """Train a task from a state on, and yield each epoch. Training continues while the caller evaluates an epoch.
 
     Raises UsageProblem (training_diverged, training_diverged_weights, training_few_workers, training_node_folder,
     training_node_other), EnvironmentProblem (training_server_lost, training_server_unreached, training_worker_lost),
-    ConnectionLost, NodesUnfit.
+    ConnectionLost, IncompatibleNodes.
     """
-    plan.require_room(batches=task.batches, sizes=task.sizes)
+    plan.require_work_for_all(batches=task.batches, sizes=task.sizes)
     with ExitStack() as ends:
         session = _Session(client, plan, task, layout, say)
         ends.callback(session.close)
@@ -111,37 +114,39 @@ def epochs(
             yield session.epoch(number)
 
 
-def registry_of(client: Client, say: Say = lambda _line: None) -> WorkerRegistry:
-    """Return the cluster's processes that may get work. Raises NodesUnfit, ConnectionLost."""
-    return WorkerRegistry(client, note=lambda node, why: say(f"{node}: {why.text}"))
+def open_registry(client: Client, say: Say = lambda _line: None) -> WorkerRegistry:
+    """Return the registry of the cluster's workers. Raises IncompatibleNodes, ConnectionLost."""
+    return WorkerRegistry(client, on_message=lambda node, why: say(f"{node}: {why.text}"))
 
 
-def addresses_of_workers(registry: WorkerRegistry, plan: Plan) -> list[str]:
-    """Return the addresses of the workers, then of the servers; they share processes if there are too few.
+def choose_processes(registry: WorkerRegistry, plan: Plan) -> list[str]:
+    """Return the addresses of the workers, then of the servers. They share processes if there are too few.
 
     Raises UsageProblem (training_few_workers), ConnectionLost.
     """
-    until_s, wanted = time.monotonic() + _PATIENCE_S, plan.workers + plan.servers
+    until_s, wanted = time.monotonic() + _PATIENCE_S, plan.workers + plan.server_count
     while len(registry.workers) < wanted and time.monotonic() < until_s:
         if plan.address and len(registry.workers) >= plan.workers:
             break
         time.sleep(_TICK_S)
-        registry.look(at_once=True)
+        registry.refresh(at_once=True)
     found = registry.idle_first()
     if len(found) < plan.workers:
         raise UsageProblem(reason("training_few_workers", workers=plan.workers, there=len(found)))
     hosts = found[plan.workers : wanted]
-    return found[: plan.workers] + hosts + found[: plan.servers - len(hosts)]
+    return found[: plan.workers] + hosts + found[: plan.server_count - len(hosts)]
 
 
 class _Session:
+    """The servers and workers of one training."""
+
     def __init__(self, client: Client, plan: Plan, task: DividedTask, layout: Layout, say: Say) -> None:
         self._client, self._plan, self._task, self._layout, self._say = client, plan, task, layout, say
-        self._registry = registry_of(client, say)
+        self._registry = open_registry(client, say)
         self._token = secrets.token_hex(16)
         self._controls: list[Channel] = []
         self._hosts: list[str] = []
-        self._runs: list[Runs] = []
+        self._runs: list[ElementRanges] = []
         self._specs: dict[int, WorkerSpec] = {}
         self._at: dict[int, str] = {}
         self._futures: dict[int, Future[Any]] = {}
@@ -150,9 +155,10 @@ class _Session:
         self._ends = ExitStack()
 
     def start(self, state: ShardState, first_epoch: int) -> None:
+        """Start servers with a state, and workers."""
         plan = self._plan
-        worker_addresses, self._first_epoch = addresses_of_workers(self._registry, plan), first_epoch
-        self._runs = list(self._layout.ranges(plan.servers, evenly=plan.splits_evenly))
+        worker_addresses, self._first_epoch = choose_processes(self._registry, plan), first_epoch
+        self._runs = list(self._layout.ranges(plan.server_count, evenly=plan.splits_evenly))
         self._hosts = worker_addresses[plan.workers :]
         addresses = [self._served(host, runs, state) for host, runs in zip(self._hosts, self._runs, strict=True)]
         try:
@@ -160,9 +166,9 @@ class _Session:
                 open_channels(
                     addresses,
                     token=self._token,
-                    role=DRIVER,
-                    largest=[4 * max(1, sum(stop - start for start, stop in runs)) for runs in self._runs],
-                    encryption=connecting_context(self._client),
+                    role=DRIVER_ROLE,
+                    max_values=[4 * max(1, sum(stop - start for start, stop in runs)) for runs in self._runs],
+                    encryption=client_tls_context(self._client),
                 )
             )
         except OSError as error:
@@ -182,26 +188,26 @@ class _Session:
             )
             self._send_out(worker, address)
 
-    def _served(self, host: str, runs: Runs, state: ShardState) -> tuple[str, int]:
-        """Start a parameter server for a shard in a process. Returns its host and port.
+    def _served(self, host: str, runs: ElementRanges, state: ShardState) -> tuple[str, int]:
+        """Start a parameter server in a process. Returns its host and port.
 
-        The host is the known host of the process, not an address that the process reports.
+        The host is the process's host as the scheduler knows it, not an address that the process reports.
         """
         plan = self._plan
-        service = Service(
+        service = ServerSettings(
             layout=self._layout,
-            runs=runs,
+            ranges=runs,
             rule=self._task.rule,
             plan=plan,
-            updates_per_epoch=plan.updates(self._task.batches),
+            updates_per_epoch=plan.updates_per_epoch(self._task.batches),
         )
         task = self._client.submit(
             start_server, service, state.part(runs), token=self._token, workers=[host], pure=False
         )
         return host_of(host), int(self._result(task, host)[1])
 
-    def epoch(self, number: int) -> Epoch:
-        """Wait for the end of an epoch, and replace workers meanwhile."""
+    def epoch(self, number: int) -> TrainedEpoch:
+        """Wait for the end of an epoch, and replace lost workers during the wait."""
         self._lost.clear()
         arrays = [np.empty(self._layout.size, np.float32) for _ in range(4)]
         found = list[Mapping[str, Any]]()
@@ -216,15 +222,15 @@ class _Session:
                 for array, part in zip(arrays, np.split(message.values, 4), strict=True):
                     scatter(part, runs, into=array)
             state = ShardState(arrays[0], arrays[1], arrays[2], arrays[3], found[-1]["steps"])
-            return epoch_of(number, state, found)
+            return make_epoch(number, state, found)
         except (OSError, ValueError) as error:
             raise EnvironmentProblem(reason("training_server_lost")) from error
 
     def close(self) -> None:
-        """End servers and workers; the cluster's processes remain."""
+        """End servers and workers. The cluster's processes remain."""
         self._ends.close()
         try:
-            self._registry.look(at_once=True)
+            self._registry.refresh(at_once=True)
         except EnvironmentProblem:
             return
         there = self._registry.workers
@@ -239,32 +245,32 @@ class _Session:
             if not is_connected(self._client):
                 return
             time.sleep(_TICK_S / 10)
-        self._client.cancel([*self._futures.values(), *ended])  # of processes that left: nobody will do them
+        self._client.cancel([*self._futures.values(), *ended])  # tasks of processes that left are never done
 
     def _send_out(self, worker: int, address: str) -> None:
         self._at[worker] = address
         self._futures[worker] = self._client.submit(
-            work, self._specs[worker], workers=[address], allow_other_workers=False, pure=False
+            run_training_worker, self._specs[worker], workers=[address], allow_other_workers=False, pure=False
         )
 
     def _result(self, task: Future[Any], host: str) -> Any:
         try:
-            return result_of(task, timeout_s=_PATIENCE_S)
+            return wait_for_result(task, timeout_s=_PATIENCE_S)
         except WorkerLost as error:
             raise EnvironmentProblem(reason("training_server_lost")) from error
         except TimeoutError as error:
             self._client.cancel([task])
-            self._registry.look(at_once=True)
+            self._registry.refresh(at_once=True)
             raise EnvironmentProblem(reason("training_host_busy", host=host_of(host))) from error
 
     def _look(self) -> None:
         """Replace lost workers during an epoch. Raises EnvironmentProblem, UsageProblem."""
-        self._registry.look()
+        self._registry.refresh()
         there = self._registry.workers
         if not there.keys() >= set(self._hosts):
             raise EnvironmentProblem(reason("training_server_lost"))
         for worker, future in self._futures.items():
-            # What was given to a process that has left would wait for ever.
+            # A task of a process that has left would never end.
             if self._has_failed(worker, future) if future.done() else self._at[worker] not in there:
                 self._replace(worker)
                 break
@@ -275,37 +281,38 @@ class _Session:
         Raises UsageProblem if its loss was not finite, or if it cannot read the training arrays.
         """
         try:
-            with noticing_loss():
-                result: WorkerResult = result_of(future, timeout_s=_PATIENCE_S)
+            with converting_connection_errors():
+                result: WorkerResult = wait_for_result(future, timeout_s=_PATIENCE_S)
         except WorkerLost:
             return True
         if result.diverged:
             epoch, step = result.diverged
             raise UsageProblem(reason("training_diverged", epoch=epoch, step=step))
-        if result.unread:
+        if result.arrays_problem_code:
             address = self._at[worker]
             node = str(self._registry.workers.get(address, {"name": address})["name"])
-            raise UsageProblem(reason(result.unread, node=node, path=self._task.arrays.parent))
+            raise UsageProblem(reason(result.arrays_problem_code, node=node, path=self._task.arrays.parent))
         return result.was_lost
 
     def _replace(self, worker: int) -> None:
+        """Start a lost worker again in another process."""
         self._lost[worker] += 1
         if self._lost[worker] > _LIVES:
             raise EnvironmentProblem(reason("training_worker_lost", worker=worker + 1, times=self._lost[worker]))
         self._say(reason("training_worker_again", worker=worker + 1).text)
         busy = {*self._hosts, *(address for other, address in self._at.items() if other != worker)}
         until_s = time.monotonic() + _PATIENCE_S
-        self._registry.look(at_once=True)
+        self._registry.refresh(at_once=True)
         while not (free := [address for address in self._registry.idle_first() if address not in busy]):
             if time.monotonic() > until_s:
                 raise EnvironmentProblem(reason("training_worker_lost", worker=worker + 1, times=self._lost[worker]))
             time.sleep(_TICK_S)
-            self._registry.look(at_once=True)
+            self._registry.refresh(at_once=True)
         self._send_out(worker, free[0])
 
 
-def epoch_of(number: int, state: ShardState, facts: Sequence[Mapping[str, Any]]) -> Epoch:
-    """Make an epoch from the servers' facts; each gradient's loss is known to all servers.
+def make_epoch(number: int, state: ShardState, facts: Sequence[Mapping[str, Any]]) -> TrainedEpoch:
+    """Return an epoch from its state and the servers' facts. Every server knows the loss of each gradient.
 
     Raises UsageProblem (training_diverged_weights).
     """
@@ -315,11 +322,11 @@ def epoch_of(number: int, state: ShardState, facts: Sequence[Mapping[str, Any]])
     for one in facts:
         staleness.update({int(late): count for late, count in one["staleness"].items()})
     ended = max(one["ended"] for one in facts)
-    return Epoch(
+    return TrainedEpoch(
         number=number,
         state=state,
         loss=float(np.mean(losses)) if losses else float("nan"),
         staleness=staleness,
-        began=facts[0]["began"] or ended,
-        ended=ended,
+        began_s=facts[0]["began"] or ended,
+        ended_s=ended,
     )

@@ -1,10 +1,10 @@
 """A server's shard of the weights: its elements, their update by AdamW, and the running mean of the weights.
 
-The network is one vector, with the tensors in the order of their names; a shard is the part that a placement gives to a
-server (`formulas`). AdamW works on each element (arXiv:1711.05101, in Keras's order: first the decay, then Adam's
-step), so the division of the vector does not change the result. Only gradient clipping by norm couples all elements. A
-server that holds everything clips the mean of the workers' gradients, exactly as one process would. With several
-servers, or without a mean, each worker clips its own gradient.
+A network is one vector, with the tensors in the order of their names. A shard is the part that a placement gives to a
+server (`formulas`). AdamW works on single elements (arXiv:1711.05101, in Keras's order: first the decay, then Adam's
+step), so that dividing the vector does not change the result. Only gradient clipping by norm couples all elements. A
+server that holds everything clips the mean of the gradients, as a training in one process does. With several servers,
+or in asynchronous training, each worker clips its own gradient.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray_adapt.networks.specification import Weights
-from fieldray_adapt.training.engine_interface import STATISTICS
-from fieldray_cluster.training.formulas import Runs, placed_evenly_corrected, placed_whole
+from fieldray_adapt.training.engine_interface import STATISTIC_SUFFIXES
+from fieldray_cluster.training.formulas import ElementRanges, place_evenly_corrected, place_whole_tensors
 
 Vector = NDArray[np.float32]
+"""A vector of float32 numbers."""
 _BETAS: Final = (0.9, 0.999)
 _EPSILON: Final = 1e-8
 _YOUNG: Final = 9
-"""Young means forget faster, as in local training: the share of the newest is 9 / (count + 9) at least."""
+"""Weight of new values in a short mean, as in local training: the newest has a weight of at least 9 / (count + 9)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +38,21 @@ class Layout:
 
     @classmethod
     def of(cls, weights: Mapping[str, NDArray[np.float32]]) -> Layout:
-        """The layout of weights, in the order of the mapping."""
+        """Return the layout of weights, in the order of the mapping."""
         return cls(tuple(weights), tuple(array.shape for array in weights.values()))
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Return the number of elements of each tensor."""
+        """The number of elements of each tensor."""
         return tuple(math.prod(shape) for shape in self.shapes)
 
     @property
     def size(self) -> int:
-        """Return the number of elements of all tensors."""
+        """The number of elements of all tensors."""
         return sum(self.sizes)
 
     def vector(self, weights: Mapping[str, NDArray[np.float32]]) -> Vector:
-        """Join weights, or a gradient, to one vector; missing tensors are 0."""
+        """Join weights, or a gradient, to one vector. Missing tensors are 0."""
         parts = [
             np.ravel(weights[name]).astype(np.float32, copy=False) if name in weights else np.zeros(size, np.float32)
             for name, size in zip(self.names, self.sizes, strict=True)
@@ -59,67 +60,72 @@ class Layout:
         return np.concatenate(parts)
 
     def weights(self, vector: Vector) -> Weights:
-        """Split a vector into weights: views of the vector, the inverse of `vector`."""
+        """Split a vector into weights, which are views of the vector."""
         found, start = Weights(), 0
         for name, shape, size in zip(self.names, self.shapes, self.sizes, strict=True):
             found[name] = vector[start : start + size].reshape(shape)
             start += size
         return found
 
-    def ranges(self, servers: int, *, evenly: bool) -> tuple[Runs, ...]:
-        """Return the runs of each server: equal shards if `evenly`, else whole tensors as printed in algorithm 3.7."""
-        return (placed_evenly_corrected if evenly else placed_whole)(self.sizes, servers=servers)
+    def ranges(self, servers: int, *, evenly: bool) -> tuple[ElementRanges, ...]:
+        """Return the element ranges of each server: equal shards if `evenly`, else whole tensors (algorithm 3.7 as
+        printed).
+        """
+        return (place_evenly_corrected if evenly else place_whole_tensors)(self.sizes, servers=servers)
 
 
-def gathered(vector: Vector, runs: Runs) -> Vector:
-    """Join the elements of some runs of a vector."""
-    if len(runs) == 1:
-        return vector[runs[0][0] : runs[0][1]]
-    return np.concatenate([vector[start:stop] for start, stop in runs]) if runs else np.zeros(0, np.float32)
+def gather(vector: Vector, ranges: ElementRanges) -> Vector:
+    """Return the elements of some ranges of a vector, joined."""
+    if len(ranges) == 1:
+        return vector[ranges[0][0] : ranges[0][1]]
+    return np.concatenate([vector[start:stop] for start, stop in ranges]) if ranges else np.zeros(0, np.float32)
 
 
-def scatter(values: Vector, runs: Runs, *, into: Vector) -> None:
-    """Write values to the runs of the whole vector: the inverse of `gathered`."""
+def scatter(values: Vector, ranges: ElementRanges, *, into: Vector) -> None:
+    """Write joined values back to the ranges of the whole vector `into`."""
     begin = 0
-    for start, stop in runs:
+    for start, stop in ranges:
         into[start:stop] = values[begin : begin + stop - start]
         begin += stop - start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """How weights are updated and averaged.
+class UpdateRule:
+    """The rule by which weights are updated and averaged.
 
     Attributes
     ----------
     weight_decay
-        Decay of kernels.
+        Weight decay of kernels.
     clip
-        The largest norm of a gradient, 0 for no limit.
+        Largest norm of a gradient; 0 for no limit.
     frozen
         Names of layers that are not trained.
-    average_every, average_least
-        Updates between two samples of the running mean, and the smallest weight of a new sample.
+    average_every, average_minimum_weight
+        Number of updates between two samples of the running mean, and the smallest weight of a new sample.
     """
 
     weight_decay: float
     clip: float = 0.0
     frozen: frozenset[str] = frozenset()
     average_every: int = 1
-    average_least: float = 0.02
+    average_minimum_weight: float = 0.02
 
 
-def clipped(gradient: Vector, layout: Layout, clip: float) -> Vector:
-    """Scale a whole gradient to a norm of at most `clip`; changes of statistics are not scaled and do not count."""
+def clip_gradient(gradient: Vector, layout: Layout, clip: float) -> Vector:
+    """Scale a gradient to a norm of at most `clip`; 0 for no limit.
+
+    Changes of statistics are not scaled, and do not count in the norm.
+    """
     if not clip:
         return gradient
-    trained = [part.ravel() for name, part in layout.weights(gradient).items() if not name.endswith(STATISTICS)]
+    trained = [part.ravel() for name, part in layout.weights(gradient).items() if not name.endswith(STATISTIC_SUFFIXES)]
     norm = math.sqrt(sum(float(np.dot(part, part)) for part in trained))
     if norm <= clip:
         return gradient
     return layout.vector(
         {
-            name: part if name.endswith(STATISTICS) else part * np.float32(clip / norm)
+            name: part if name.endswith(STATISTIC_SUFFIXES) else part * np.float32(clip / norm)
             for name, part in layout.weights(gradient).items()
         },
     )
@@ -127,7 +133,7 @@ def clipped(gradient: Vector, layout: Layout, clip: float) -> Vector:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ShardState:
-    """The state of a shard: `values`, their running mean, Adam's two moments, and the number of updates."""
+    """The state of a shard: values, their running mean, Adam's first and second moment, and the number of updates."""
 
     values: Vector
     average: Vector
@@ -143,46 +149,48 @@ class ShardState:
 
     @property
     def is_finite(self) -> bool:
-        """Return whether all values are finite: a value that is not would stay for the rest of the training."""
+        """Whether all numbers are finite. An infinite number would remain for the rest of the training."""
         return all(bool(np.isfinite(one).all()) for one in (self.values, self.average, self.first, self.second))
 
-    def part(self, runs: Runs) -> ShardState:
-        """Return the state of some runs of this shard."""
+    def part(self, ranges: ElementRanges) -> ShardState:
+        """Return the state of some element ranges of this shard."""
         values, average, first, second = (
-            gathered(one, runs) for one in (self.values, self.average, self.first, self.second)
+            gather(one, ranges) for one in (self.values, self.average, self.first, self.second)
         )
         return ShardState(values, average, first, second, self.steps)
 
-    def joined(self) -> Vector:
-        """Join the four vectors to one for sending."""
+    def join(self) -> Vector:
+        """Return the four vectors as one, for sending."""
         return np.concatenate([self.values, self.average, self.first, self.second])
 
 
 class Shard:
-    """A trainable shard.
+    """A shard in training.
 
-    Every update makes new arrays, so that a thread with the old arrays may continue to read.
+    Every update makes new arrays, so that another thread may still read the old ones.
     """
 
-    def __init__(self, state: ShardState, *, layout: Layout, runs: Runs, rule: Rule) -> None:
+    def __init__(self, state: ShardState, *, layout: Layout, runs: ElementRanges, rule: UpdateRule) -> None:
         self.state, self._rule = state, rule
         self._is_whole = sum(stop - start for start, stop in runs) == layout.size
         self._layout = layout
         marks = [np.empty(size, np.int8) for size in layout.sizes]
         for mark, name in zip(marks, layout.names, strict=True):
             is_frozen = name.rpartition("/")[0] in rule.frozen
-            mark[:] = 0 if is_frozen else 3 if name.endswith(STATISTICS) else 2 if name.endswith("/kernel") else 1
-        own = gathered(np.concatenate(marks).astype(np.float32), runs)
+            mark[:] = (
+                0 if is_frozen else 3 if name.endswith(STATISTIC_SUFFIXES) else 2 if name.endswith("/kernel") else 1
+            )
+        own = gather(np.concatenate(marks).astype(np.float32), runs)
         self._noted, self._trained = own == 3, (own == 1) | (own == 2)
         self._decay = np.where(own == 2, np.float32(rule.weight_decay), np.float32(0))
 
-    def update(self, gradient: Vector, *, rate: float) -> None:
-        """Apply one step of AdamW to these elements; a statistic is reduced by its gradient."""
+    def update(self, gradient: Vector, *, learning_rate: float) -> None:
+        """Apply one step of AdamW. A statistic of batch normalisation is reduced by its gradient."""
         if self._is_whole:
-            gradient = clipped(gradient, self._layout, self._rule.clip)
-        # What is no number any more is found in the state (`is_finite`).
+            gradient = clip_gradient(gradient, self._layout, self._rule.clip)
+        # Numbers that are not finite are found later, in the state (`is_finite`).
         with np.errstate(invalid="ignore", over="ignore"):
-            self.state = self._updated(gradient, rate)
+            self.state = self._updated(gradient, learning_rate)
 
     def _updated(self, gradient: Vector, rate: float) -> ShardState:
         old, steps = self.state, self.state.steps + 1
@@ -194,6 +202,6 @@ class Shard:
         values -= np.where(self._noted, gradient, first * pace / (np.sqrt(second) + np.float32(_EPSILON)))
         average, every = old.average, self._rule.average_every
         if steps % every == 0:
-            share = max(self._rule.average_least, _YOUNG / (steps // every + _YOUNG))
+            share = max(self._rule.average_minimum_weight, _YOUNG / (steps // every + _YOUNG))
             average = average + np.float32(share) * (values - average)
         return ShardState(values, average, first, second, steps)

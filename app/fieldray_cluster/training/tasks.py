@@ -1,8 +1,8 @@
-"""The division of a training, and a training task as a worker receives it: any part of any batch of any epoch.
+"""The division of a training, and the training task of a worker: gradients of any part of any batch.
 
-All randomness depends on (seed, epoch, step, place in the batch). So workers with parts of a batch get the images and
-augmentations of one process with the whole batch, and a replacement worker can continue anywhere. (A training by one
-process draws from one sequence of random numbers, and so gets different ones.)
+All randomness depends on seed, epoch, step and place in the batch. So workers with parts of a batch get the images and
+augmentations of one worker with the whole batch, and a replacement worker can continue anywhere. A training without
+division draws from one sequence of random numbers, and therefore gets others.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from fieldray.errors import UsageProblem
 from fieldray.persistence import replace_durably, storage_problem
 from fieldray.reasons import reason
 from fieldray_adapt.data.augmentation import Augmentation
-from fieldray_adapt.files import content_digest
+from fieldray_adapt.files import file_sha256
 from fieldray_adapt.lungs.dataset import LungData
-from fieldray_adapt.lungs.engine import CLIP, MaskEngine, use_threads
+from fieldray_adapt.lungs.engine import GRADIENT_NORM_LIMIT, MaskEngine, set_thread_count
 from fieldray_adapt.lungs.recipe import LungRecipe
-from fieldray_adapt.lungs.train import StageSamples, rates
+from fieldray_adapt.lungs.train import StageSamples, stage_learning_rate
 from fieldray_adapt.networks.specification import Specification, Weights, initial_weights
-from fieldray_adapt.training.classifier import Samples, Schedule, augmented_batch, balanced_draw, smoothed
+from fieldray_adapt.training.classifier import Samples, Schedule, augmented_batch, draw_balanced, smooth_labels
 from fieldray_adapt.training.engine_choice import open_engine
 from fieldray_adapt.training.engine_interface import Engine, EngineName, EngineSettings, Trainable
-from fieldray_cluster.training.formulas import Server
-from fieldray_cluster.training.shard import Rule
+from fieldray_cluster.training.formulas import ServerKind
+from fieldray_cluster.training.shard import UpdateRule
 
 Mode = Literal["local", "sync-join", "sync-split", "async"]
 _AVERAGE_LEAST_OF_LUNGS: Final = 0.02
@@ -42,30 +42,30 @@ _AVERAGED_EVERY_OF_LUNGS: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A training by several workers.
+    """The division of a training among workers.
 
     Parameters
     ----------
     workers
-        How many take gradients.
+        Number of workers that compute gradients.
     mode
-        sync-join: each a batch of its own, one update of all of them; sync-split: each a part of one batch; async: each
-        by itself; local: one process, as without a plan.
+        sync-join: a batch for each worker, and one update. sync-split: a part of one batch for each worker, and one
+        update. async: an update for each gradient. local: one process.
     server
-        central: one parameter server; distributed: as many as workers, each with a share of the weights.
+        central: one parameter server. distributed: as many as workers, each with a shard of the weights.
     splits_evenly
-        Whether the shares of distributed servers are equal, or whole tensors as printed.
+        Whether the shards of distributed servers are equal. If not, whole tensors are placed (algorithm 3.7).
     staleness
-        How many updates a gradient may come too late at most; None for any.
+        Largest number of updates by which a gradient may be late; None for no limit.
     takes_turns
-        Whether a server's transfers in each direction come one after another.
+        Whether a server transfers to one worker at a time, in each direction.
     address, certificates
-        Of the cluster; None for processes of this computer.
+        The address of the cluster and the folder of certificates; None for processes of this computer.
     """
 
     workers: int = 1
     mode: Mode = "local"
-    server: Server = "central"
+    server: ServerKind = "central"
     splits_evenly: bool = True
     staleness: int | None = None
     takes_turns: bool = False
@@ -84,41 +84,43 @@ class Plan:
                 )
 
     @property
-    def waits(self) -> bool:
-        """Return whether workers wait for each other."""
+    def is_synchronous(self) -> bool:
+        """Whether workers wait for each other."""
         return self.mode != "async"
 
     @property
-    def servers(self) -> int:
-        """Return the number of parameter servers."""
+    def server_count(self) -> int:
+        """The number of parameter servers."""
         return self.workers if self.server == "distributed" else 1
 
-    def updates(self, batches: int) -> int:
-        """Return the updates in an epoch with this number of batches; the last joined batch may be smaller."""
+    def updates_per_epoch(self, batches: int) -> int:
+        """Return the number of updates in an epoch with this number of batches. The last one may have fewer batches."""
         return -(-batches // self.workers) if self.mode == "sync-join" else batches
 
-    def numbers(self, batches: int, worker: int) -> int:
+    def gradients_per_epoch(self, batches: int, worker: int) -> int:
         """Return the number of gradients that a worker sends in an epoch, including turns without a batch."""
-        return len(range(worker, batches, self.workers)) if self.mode == "async" else self.updates(batches)
+        return len(range(worker, batches, self.workers)) if self.mode == "async" else self.updates_per_epoch(batches)
 
-    def batch(self, batches: int, worker: int, number: int) -> int | None:
-        """Return the batch of the epoch for a worker's gradient of that number; None if no batch is left."""
+    def batch_index(self, batches: int, worker: int, number: int) -> int | None:
+        """Return the index of the batch for a worker's gradient of that number; None if no batch is left."""
         found = number if self.mode == "sync-split" else number * self.workers + worker
         return found if found < batches else None
 
-    def part(self, size: int, worker: int) -> slice:
-        """Return the worker's slice of a batch's `size` samples."""
+    def sample_slice(self, size: int, worker: int) -> slice:
+        """Return the worker's slice of the `size` samples of a batch."""
         if self.mode != "sync-split":
             return slice(0, size)
         return slice(size * worker // self.workers, size * (worker + 1) // self.workers)
 
-    def require_room(self, *, batches: int, sizes: Sequence[int]) -> None:
-        """Require that no worker is without work. Raises UsageProblem.
+    def require_work_for_all(self, *, batches: int, sizes: Sequence[int]) -> None:
+        """Require that every worker has work. Raises UsageProblem.
 
         Parameters
         ----------
+        batches
+            Number of batches in an epoch.
         sizes
-            The sizes of a batch: number of images, or of masks and of images for the checks.
+            Number of images in a batch. For lung fields two numbers: images with masks, and images for the checks.
         """
         least = min((size for size in sizes if size), default=0)
         if self.mode == "sync-split" and self.workers > least:
@@ -129,7 +131,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GradientResult:
-    """A gradient by the weights' names, the mean loss, and the gradient's weight in a mean."""
+    """A gradient by weight name, the mean loss, and the gradient's weight in a mean."""
 
     gradient: Weights
     loss: float
@@ -143,7 +145,7 @@ class Replica(ABC):
         self._network = network
 
     def weights(self) -> Weights:
-        """A copy of the weights."""
+        """Return a copy of the weights."""
         return self._network.weights()
 
     def set_weights(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
@@ -151,20 +153,19 @@ class Replica(ABC):
         self._network.set_weights(weights)
 
     @abstractmethod
-    def gradient(self, epoch: int, step: int, part: Plan, worker: int) -> GradientResult:
-        """Compute the gradient of a worker's part of a batch."""
+    def gradient(self, epoch: int, step: int, plan: Plan, worker: int) -> GradientResult:
+        """Return the gradient of a worker's part of a batch, as the plan `plan` divides it."""
 
 
-class OtherArrays(OSError):
-    """A file of arrays differs from the one that the driver wrote."""
+class ArraysDiffer(OSError):
+    """A file of arrays differs from the file that the driver wrote."""
 
 
 def write_arrays(path: Path, holder: Any) -> str:
-    """Write the arrays and texts of a dataclass to a file that `read_arrays` reads. Returns the file's SHA-256.
+    """Write the arrays and texts of a dataclass to a file for `read_arrays`. Returns the file's SHA-256.
 
-    The file is replaced whole; a worker that still reads the previous file can finish. Only the process that holds the
-    run writes there. A later process, on any computer, replaces an incomplete file. Raises StorageProblem (disk_full,
-    not_writable).
+    The file is replaced whole, so that a worker can still read the previous one. Only the process that holds the run
+    writes there. A later process replaces an incomplete file. Raises StorageProblem (disk_full, not_writable).
     """
     found: dict[str, Any] = {one.name: getattr(holder, one.name) for one in fields(holder)}
     unfinished = path.with_name(f"{path.name}.part")
@@ -173,7 +174,7 @@ def write_arrays(path: Path, holder: Any) -> str:
         try:
             with unfinished.open("wb") as file:
                 np.savez(file, **{name: value for name, value in found.items() if value is not None})
-            digest = content_digest(unfinished)
+            digest = file_sha256(unfinished)
             replace_durably(unfinished, path)
         finally:
             unfinished.unlink(missing_ok=True)
@@ -183,9 +184,10 @@ def write_arrays(path: Path, holder: Any) -> str:
 
 
 @contextlib.contextmanager
-def arrays_kept(path: Path, holder: Any) -> Iterator[str]:
-    """Keep the arrays of `write_arrays` in a file during the block, then delete the file: the arrays are patient
-    data.
+def temporary_arrays(path: Path, holder: Any) -> Iterator[str]:
+    """Keep the arrays of a dataclass in a file during the block. Yields the file's SHA-256.
+
+    The file is deleted afterwards, because the arrays are patient data.
     """
     try:
         yield write_arrays(path, holder)
@@ -194,10 +196,10 @@ def arrays_kept(path: Path, holder: Any) -> Iterator[str]:
 
 
 def read_arrays(path: Path, sha256: str) -> dict[str, NDArray[Any]]:
-    """Read the arrays of `write_arrays` by the names of the fields. Raises OSError, OtherArrays (another SHA-256)."""
+    """Read the arrays that `write_arrays` wrote, by field name. Raises OSError, ArraysDiffer for another SHA-256."""
     with path.open("rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
-            raise OtherArrays(str(path))
+            raise ArraysDiffer(str(path))
         file.seek(0)
         with np.load(file, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
@@ -205,7 +207,7 @@ def read_arrays(path: Path, sha256: str) -> dict[str, NDArray[Any]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DividedClassifier:
-    """The training of a classifier."""
+    """The training task of a classifier."""
 
     specification: Specification
     schedule: Schedule
@@ -222,33 +224,35 @@ class DividedClassifier:
 
     @property
     def batches(self) -> int:
-        """Return the number of batches in an epoch."""
+        """The number of batches in an epoch."""
         return max(1, self._drawn // self.schedule.batch_size)
 
     @property
     def epochs(self) -> int:
-        """Return the number of epochs."""
+        """The number of epochs."""
         return self.schedule.epochs
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Return the number of images in a batch."""
+        """The number of images in a batch."""
         return (min(self.schedule.batch_size, self._drawn),)
 
     @property
-    def rule(self) -> Rule:
-        """Return the update rule: AdamW, and the running mean over the recipe's span."""
+    def rule(self) -> UpdateRule:
+        """The update rule: AdamW, and the running mean over the recipe's span."""
         horizon = max(self.schedule.average_epochs * self.batches, 1.0)
-        return Rule(
-            weight_decay=self.settings.weight_decay, frozen=self.settings.frozen, average_least=min(1.0, 1 / horizon)
+        return UpdateRule(
+            weight_decay=self.settings.weight_decay,
+            frozen=self.settings.frozen,
+            average_minimum_weight=min(1.0, 1 / horizon),
         )
 
     def rate(self, epoch: int, share: float) -> float:
-        """Return the learning rate at a share of an epoch."""
+        """Return the learning rate at a share (0..1) of an epoch."""
         return self.schedule.rate(epoch + share)
 
     def open(self) -> Replica:
-        """Load the network, with placeholder weights, and its images. Raises OSError, OtherArrays."""
+        """Return the network, with placeholder weights, and its images. Raises OSError, ArraysDiffer."""
         arrays = read_arrays(self.arrays, self.arrays_sha256)
         samples = Samples(
             images=arrays["images"],
@@ -261,9 +265,11 @@ class DividedClassifier:
 
 
 class _ClassifierReplica(Replica):
+    """A classifier in a worker."""
+
     def __init__(self, task: DividedClassifier, samples: Samples) -> None:
         self._task, self._samples = task, samples
-        use_threads(task.settings.threads)
+        set_thread_count(task.settings.threads)
         self._engine: Engine = open_engine(
             task.specification,
             initial_weights(task.specification, seed=0),
@@ -273,16 +279,16 @@ class _ClassifierReplica(Replica):
         super().__init__(self._engine)
         self._order: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, np.int64))
 
-    def gradient(self, epoch: int, step: int, part: Plan, worker: int) -> GradientResult:
+    def gradient(self, epoch: int, step: int, plan: Plan, worker: int) -> GradientResult:
         schedule, samples = self._task.schedule, self._samples
         if self._order[0] != epoch:
             shares, generator = dict(schedule.shares), np.random.default_rng((schedule.seed, epoch))
             count = schedule.images_per_epoch or len(samples)
-            drawn = balanced_draw(samples.sources, samples.classes(), count=count, shares=shares, generator=generator)
+            drawn = draw_balanced(samples.sources, samples.classes(), count=count, shares=shares, generator=generator)
             self._order = (epoch, drawn)
         size = schedule.batch_size
         whole = self._order[1][step * size : (step + 1) * size]
-        own = part.part(len(whole), worker)
+        own = plan.sample_slice(len(whole), worker)
         parts = [
             augmented_batch(
                 samples,
@@ -294,12 +300,12 @@ class _ClassifierReplica(Replica):
         ]
         images = np.concatenate([image for image, _ in parts])
         lungs = [lung for _, lung in parts if lung is not None]
-        targets = smoothed(samples.targets[whole[own]], schedule.label_smoothing)
+        targets = smooth_labels(samples.targets[whole[own]], schedule.label_smoothing)
         gradient, loss = self._engine.gradient(images, targets, lungs=np.concatenate(lungs) if lungs else None)
         return GradientResult(gradient, loss, self._weight(targets))
 
     def _weight(self, targets: NDArray[np.float32]) -> float:
-        """Return the denominator of the mean loss: known targets weighted by label, or the number of images."""
+        """Return the divisor of the mean loss: known targets weighted by label, or the number of images."""
         settings = self._task.settings
         if settings.loss == "categorical":
             return float(len(targets))
@@ -309,7 +315,7 @@ class _ClassifierReplica(Replica):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DividedLungs:
-    """One stage of the training of a lung-field network."""
+    """The training task of one stage of a lung-field network."""
 
     recipe: LungRecipe
     stage: int
@@ -319,69 +325,75 @@ class DividedLungs:
 
     @property
     def batches(self) -> int:
-        """Return the number of batches in an epoch."""
+        """The number of batches in an epoch."""
         return self.recipe.training.steps_per_epoch
 
     @property
     def epochs(self) -> int:
-        """Return the number of epochs of this stage."""
+        """The number of epochs of this stage."""
         return self.recipe.training.stages[self.stage].epochs
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Return the number of images with masks, and of images for the checks, in a batch."""
+        """The number of images with masks, and of images for the checks, in a batch."""
         training = self.recipe.training
         return (training.masks_per_step, training.checks_per_step if self.recipe.chests else 0)
 
     @property
-    def rule(self) -> Rule:
-        """Return the update rule: AdamW with a clipped gradient, and the running mean."""
-        return Rule(
+    def rule(self) -> UpdateRule:
+        """The update rule: AdamW with a clipped gradient, and the running mean."""
+        return UpdateRule(
             weight_decay=self.recipe.training.weight_decay,
-            clip=CLIP,
+            clip=GRADIENT_NORM_LIMIT,
             average_every=_AVERAGED_EVERY_OF_LUNGS,
-            average_least=_AVERAGE_LEAST_OF_LUNGS,
+            average_minimum_weight=_AVERAGE_LEAST_OF_LUNGS,
         )
 
     def rate(self, epoch: int, share: float) -> float:
-        """Return the learning rate at a share of an epoch of this stage."""
-        return rates(self.recipe.training.stages[self.stage], epoch)(share)
+        """Return the learning rate at a share (0..1) of an epoch of this stage."""
+        return stage_learning_rate(self.recipe.training.stages[self.stage], epoch)(share)
 
     def open(self) -> Replica:
-        """Load the network and its images. Raises OSError, OtherArrays."""
-        arrays: dict[str, Any] = dict(read_arrays(self.arrays, self.arrays_sha256))  # the flag comes as an array of one
+        """Return the network and its images. Raises OSError, ArraysDiffer."""
+        arrays: dict[str, Any] = dict(
+            read_arrays(self.arrays, self.arrays_sha256)
+        )  # masks_are_chests is an array of one value
         return _LungReplica(self, LungData(**arrays))
 
 
 class _LungReplica(Replica):
+    """A lung-field network in a worker."""
+
     def __init__(self, task: DividedLungs, data: LungData) -> None:
         recipe = task.recipe
-        use_threads(recipe.training.threads)
+        set_thread_count(recipe.training.threads)
         self._task = task
         self._engine = MaskEngine(recipe.network, recipe.training.stages[task.stage].side, recipe.training)
         self._samples = StageSamples(recipe, data, self._engine)
         super().__init__(self._engine)
 
-    def gradient(self, epoch: int, step: int, part: Plan, worker: int) -> GradientResult:
+    def gradient(self, epoch: int, step: int, plan: Plan, worker: int) -> GradientResult:
         seed, task = self._task.recipe.training.seed, self._task
         with_masks, with_targets = task.sizes
 
         def generator(index: int) -> np.random.Generator:
             return np.random.default_rng((seed, task.first_epoch + epoch, step, index))
 
-        own, checked = part.part(with_masks, worker), part.part(with_targets, worker)
-        pairs = [self._samples.pair(generator(index)) for index in range(own.start, own.stop)]
-        drawn = [self._samples.check(generator(with_masks + index)) for index in range(checked.start, checked.stop)]
+        own, checked = plan.sample_slice(with_masks, worker), plan.sample_slice(with_targets, worker)
+        pairs = [self._samples.draw_pair(generator(index)) for index in range(own.start, own.stop)]
+        drawn = [
+            self._samples.draw_check(generator(with_masks + index)) for index in range(checked.start, checked.stop)
+        ]
         images = np.stack([*(image for image, _ in pairs), *(image for image, _ in drawn)])
         targets = [target for _, target in drawn]
         checks = np.stack(targets) if targets else np.zeros((0, len(LUNG_CHECKS)), np.float32)
-        # Masks are of the first images, targets of the checks of the rest.
+        # The first images have masks, the others have targets of the checks.
         gradient, loss = self._engine.gradient(images, np.stack([mask for _, mask in pairs]), checks)
         return GradientResult(gradient, loss, float(len(images)))
 
 
 DividedTask = DividedClassifier | DividedLungs
-"""What a worker is told of a training; small, but for the file of its arrays, which every worker reads.
+"""The training task that a worker receives.
 
-The content of that file is part of the task by its SHA-256.
+The training images are not part of it: every worker reads them from a file, whose SHA-256 is in the task.
 """

@@ -1,11 +1,11 @@
-"""Training of a recipe's network on a cluster, in place of `train.train` and `lungs.train.train` of `fieldray_adapt`.
+"""Training of a recipe's network on a cluster, in place of `train` in `fieldray_adapt`.
 
 After each epoch the driver evaluates the averaged weights on the validation images, as local training does, and writes
-a checkpoint; a stopped training resumes from it. The file of the workers' training arrays is in the run folder, which
-every computer of the cluster must see, as for workflows.
+a checkpoint, from which a stopped training resumes. The file of the training images is in the run folder, which every
+computer of the cluster must see.
 
-To estimate whether several workers are worth it, two times are measured on the recipe's own network and the cluster's
-links: the time of a gradient in this process, and the transfer time through the training channel, in both directions.
+`measure_cluster` measures whether several workers are worth it, on the recipe's network and the cluster's links: the
+time of a gradient in this process, and the transfer times of the training channel in both directions.
 """
 
 from __future__ import annotations
@@ -27,37 +27,51 @@ from numpy.typing import NDArray
 
 from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.reasons import reason
-from fieldray_adapt.command import kind_of, perform
-from fieldray_adapt.data.dataset import dataset_of
+from fieldray_adapt.command import perform_step, recipe_kind_of
+from fieldray_adapt.data.dataset import load_dataset
 from fieldray_adapt.files import digest
-from fieldray_adapt.lungs.dataset import LungData, data_of
-from fieldray_adapt.lungs.engine import MaskEngine, use_threads
+from fieldray_adapt.lungs.dataset import LungData, load_lung_data
+from fieldray_adapt.lungs.engine import MaskEngine, set_thread_count
 from fieldray_adapt.lungs.networks import compact_unet
 from fieldray_adapt.lungs.recipe import LungRecipe
-from fieldray_adapt.lungs.train import StageSamples, first_weights
+from fieldray_adapt.lungs.train import StageSamples, draw_first_weights
 from fieldray_adapt.networks.specification import Layer, Specification, Weights
-from fieldray_adapt.recipes.classifier import Recipe, with_whole_paths
-from fieldray_adapt.recipes.tables import Document
-from fieldray_adapt.run import Facts, Run, locked
-from fieldray_adapt.training.classifier import Samples, TrainingOptions, validation_areas
-from fieldray_adapt.training.engine import CHECKPOINT, Checkpoint, EpochFigures, Kept, Progress, TrainingCourse
+from fieldray_adapt.recipes.classifier import ClassifierRecipe, with_absolute_paths
+from fieldray_adapt.recipes.tables import RecipeDocument
+from fieldray_adapt.run import Run, StepFacts, lock_run_folder
+from fieldray_adapt.training.classifier import Samples, TrainingOptions, validation_aucs
 from fieldray_adapt.training.engine_choice import open_engine
-from fieldray_adapt.training.steps import schedule_of, settings_of, specification_of
-from fieldray_cluster.connection import connecting_context, host_of
-from fieldray_cluster.node import cores_of_worker
-from fieldray_cluster.pool import LOST, WorkerLost, result_of
-from fieldray_cluster.training.channel import open_channels, round_trips
-from fieldray_cluster.training.session import Say, addresses_of_workers, epochs, opened, registry_of
-from fieldray_cluster.training.shard import Layout, ShardState, clipped
-from fieldray_cluster.training.tasks import DividedClassifier, DividedLungs, DividedTask, Plan, arrays_kept
+from fieldray_adapt.training.loop import (
+    CHECKPOINT_NAME,
+    Checkpoint,
+    CheckpointContent,
+    EpochFigures,
+    Progress,
+    TrainingCourse,
+)
+from fieldray_adapt.training.steps import engine_settings, make_schedule, recipe_specification
+from fieldray_cluster.connection import client_tls_context, host_of
+from fieldray_cluster.node import worker_cores
+from fieldray_cluster.training.channel import open_channels, time_round_trips
+from fieldray_cluster.training.session import (
+    Say,
+    choose_processes,
+    open_plan_client,
+    open_registry,
+    train_epochs_on_cluster,
+)
+from fieldray_cluster.training.shard import Layout, ShardState, clip_gradient
+from fieldray_cluster.training.tasks import DividedClassifier, DividedLungs, DividedTask, Plan, temporary_arrays
 from fieldray_cluster.training.worker import start_echo, stop_server
+from fieldray_cluster.worker_registry import CONNECTION_ERRORS, WorkerLost, wait_for_result
 
-ARRAYS: Final = "arrays.npz"
+ARRAYS_NAME: Final = "arrays.npz"
+"""The file of the training images, in the folder of the training."""
 
 
 @dataclass(slots=True)
 class _Divided:
-    """The state of a divided training, as stored in a checkpoint."""
+    """The state of a divided training, as a checkpoint stores it."""
 
     layout: Layout
     state: ShardState
@@ -77,7 +91,7 @@ class _Divided:
 
 
 class DividedTrainer:
-    """A `Trainer` that follows a plan; `open_cluster` opens the cluster when training starts."""
+    """A `Trainer` that trains on a cluster as a plan says. `open_cluster` opens the cluster when training starts."""
 
     def __init__(
         self,
@@ -88,11 +102,11 @@ class DividedTrainer:
     ) -> None:
         self._plan, self._open, self._say = plan, open_cluster, say
 
-    def facts(self) -> Facts:
-        """Return the facts of the plan for the status."""
+    def facts(self) -> StepFacts:
+        """Return the plan's facts for status.json."""
         return {"workers": self._plan.workers, "mode": self._plan.mode, "server": self._plan.server}
 
-    def classifier(
+    def train_classifier(
         self,
         specification: Specification,
         weights: Weights,
@@ -103,17 +117,20 @@ class DividedTrainer:
         folder: Path,
         progress: Progress = lambda _: None,
     ) -> tuple[Weights, list[EpochFigures]]:
-        """Train or resume a classifier. Returns the averaged weights, and figures by epoch. See `train.train`."""
+        """Train a classifier, or resume its training. Returns the averaged weights, and the figures of each epoch.
+
+        See `fieldray_adapt.training.classifier.train`.
+        """
         schedule, augmentation, settings = options.schedule, options.augmentation, options.settings
         key = digest(specification, weights, training, validation, schedule, augmentation, settings, self._key())
         own = open_engine(specification, weights, settings=settings, name=options.engine)
         self._note(specification.layers)
 
         def look(average: Weights, ended: EpochFigures) -> EpochFigures:
-            return structs.replace(ended, auc=validation_areas(own, average, validation))
+            return structs.replace(ended, auc=validation_aucs(own, average, validation))
 
-        checkpoint = Checkpoint(folder / CHECKPOINT)
-        with arrays_kept(folder / ARRAYS, training) as sha256, self._open() as client:
+        checkpoint = Checkpoint(folder / CHECKPOINT_NAME)
+        with temporary_arrays(folder / ARRAYS_NAME, training) as sha256, self._open() as client:
             task = DividedClassifier(
                 specification=specification,
                 schedule=schedule,
@@ -121,19 +138,20 @@ class DividedTrainer:
                 settings=settings,
                 engine=options.engine,
                 samples=len(training),
-                arrays=folder / ARRAYS,
+                arrays=folder / ARRAYS_NAME,
                 arrays_sha256=sha256,
             )
             course = _Course(client, self._plan, checkpoint, self._say)
             average = course.train(task, weights, key=key, total=schedule.epochs, validated=look, progress=progress)
         return average, course.history
 
-    def lung_fields(
+    def train_lung_fields(
         self, recipe: LungRecipe, data: LungData, *, folder: Path, progress: Progress = lambda _: None
     ) -> tuple[Weights, list[EpochFigures]]:
-        """Train or resume a lung-field network.
+        """Train a lung-field network, or resume its training. Returns the averaged weights, and the figures of each
+        epoch.
 
-        Returns the averaged weights, and figures by epoch. See `lungs.train`.
+        See `fieldray_adapt.lungs.train.train`.
         """
         key = digest(asdict(recipe.network), asdict(recipe.training), asdict(recipe.augmentation), data.images)
         key = digest(key, asdict(recipe.checks_augmentation), data.masks, data.image_parts, data.chests, self._key())
@@ -145,17 +163,17 @@ class DividedTrainer:
             made = compact_unet(height=side, width=side, channels=network.channels, masks=network.masks)
             self._note(made.layers)
         total, first, average = sum(stage.epochs for stage in stages), 0, Weights()
-        checkpoint = Checkpoint(folder / CHECKPOINT)
+        checkpoint = Checkpoint(folder / CHECKPOINT_NAME)
         kinds = range(len(stages))
         resumed = next((n for n in reversed(kinds) if checkpoint.holds(_Divided, key=digest(key, n))), 0)
-        with arrays_kept(folder / ARRAYS, data) as sha256, self._open() as client:
+        with temporary_arrays(folder / ARRAYS_NAME, data) as sha256, self._open() as client:
             course = _Course(client, self._plan, checkpoint, self._say)
             for number, stage in enumerate(stages):
                 if number >= resumed:
                     own = MaskEngine(recipe.network, stage.side, recipe.training)
-                    average = average or first_weights(own, recipe.training.seed)
+                    average = average or draw_first_weights(own, recipe.training.seed)
                     look = StageSamples(recipe, data, own)
-                    arrays = folder / ARRAYS
+                    arrays = folder / ARRAYS_NAME
                     task = DividedLungs(
                         recipe=recipe, stage=number, arrays=arrays, arrays_sha256=sha256, first_epoch=first
                     )
@@ -173,14 +191,14 @@ class DividedTrainer:
         return average, course.history
 
     def _note(self, layers: Sequence[Layer]) -> None:
-        """Report layers for which the workers' parts differ from the result of one process."""
+        """Report kinds of layers by which the result differs from a training in one process."""
         if any(layer.batch_norm for layer in layers):
             self._say(reason("training_batch_norm").text)
         if any(layer.kind == "dropout" for layer in layers):
             self._say(reason("training_dropout").text)
 
     def _key(self) -> str:
-        """Return the key of the plan's values that decide the result; the cluster's address is not one of them."""
+        """Return the digest of the plan's values that decide the result. The cluster's address does not."""
         return digest(replace(self._plan, address=None, certificates=None, takes_turns=False))
 
 
@@ -212,7 +230,7 @@ class _Course:
         began = time.time()
         began_s: float | None = None
         done = max(0, len(self.history) - first)
-        made = epochs(
+        made = train_epochs_on_cluster(
             self._client,
             plan=self._plan,
             task=task,
@@ -226,25 +244,25 @@ class _Course:
             ended = EpochFigures(epoch=first + epoch.number, epochs=total, loss=epoch.loss)
             ended = validated(layout.weights(epoch.state.average), ended)
             late = sorted(epoch.staleness.elements())
-            # Of the first epoch from its first gradient, as the start of processes is no training.
-            took_s = epoch.ended - (epoch.began if began_s is None else began_s)
+            # The first epoch counts from its first update, because starting processes is no training.
+            took_s = epoch.ended_s - (epoch.began_s if began_s is None else began_s)
             self._trained_s = round(self._trained_s + took_s, 3)
             row = structs.replace(
                 ended,
                 staleness_mean=round(float(np.mean(late)), 2) if late else None,
                 staleness_most=late[-1] if late else None,
-                seconds=round(epoch.ended - began, 2),
+                seconds=round(epoch.ended_s - began, 2),
                 time_s=self._trained_s,
             )
-            began = began_s = epoch.ended
+            began = began_s = epoch.ended_s
             self.history.append(row)
             course = TrainingCourse(history=tuple(self.history))
-            self._checkpoint.save(divided, Kept(course=course, arrays={}), key=key)
+            self._checkpoint.save(divided, CheckpointContent(course=course, arrays={}), key=key)
             progress(row)
         return layout.weights(divided.state.average)
 
 
-# ---- what several workers would cost
+# ---- measurement of a cluster
 
 
 _MEASURED_ARRAYS: Final = "measured_arrays.npz"
@@ -252,23 +270,34 @@ _PATIENCE_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Costs:
-    """Median times in seconds: a batch's gradient, a transfer of all weights there and back, and of a short message.
+class ClusterTimes:
+    """Median times in seconds that decide whether several workers are worth it.
 
-    `elements` is the number of the network's weights (4 bytes each), `batches` the number in an epoch.
+    Attributes
+    ----------
+    gradient_s
+        Gradient of a batch.
+    send_s, return_s
+        Transfer of all weights to the other process, and back.
+    latency_s
+        A short message.
+    elements
+        Number of the network's weights, 4 bytes each.
+    batches
+        Number of batches in an epoch.
     """
 
     gradient_s: float
-    there_s: float
-    back_s: float
+    send_s: float
+    return_s: float
     latency_s: float
     elements: int
     batches: int
 
     @property
     def transfer_s(self) -> float:
-        """Return the time of a one-way transfer, as the mean of both directions."""
-        return (self.there_s + self.back_s) / 2
+        """Seconds of a one-way transfer: the mean of both directions."""
+        return (self.send_s + self.return_s) / 2
 
     def lines(self) -> Iterator[str]:
         """Yield the measured times as lines for a person."""
@@ -276,27 +305,27 @@ class Costs:
         yield f"Gradient of a batch (t_grad): {self.gradient_s:.4g} s"
         yield (
             f"Transfer of all weights, {4e-6 * self.elements:.2f} MB (t_comm): {self.transfer_s:.4g} s one way, "
-            f"{self.there_s:.4g} s there, {self.back_s:.4g} s back"
+            f"{self.send_s:.4g} s there, {self.return_s:.4g} s back"
         )
         yield f"Latency {1000 * self.latency_s:.2f} ms, bandwidth {rate:.0f} Mbit/s"
 
 
-def measure_costs(path: Path, plan: Plan, *, repeats: int) -> Costs:
-    """Measure a recipe's costs; performs its data step first. Raises UsageProblem, EnvironmentProblem."""
-    with task_of(path) as task:
+def measure_cluster(path: Path, plan: Plan, *, repeats: int) -> ClusterTimes:
+    """Measure a recipe's times on a cluster, after its data step. Raises UsageProblem, EnvironmentProblem."""
+    with open_training_task(path) as task:
         replica = task.open()
     layout = Layout.of(replica.weights())
     gradient_s = _median_s(lambda batch: replica.gradient(0, batch, Plan(), 0), task, repeats)
     transfers_s = _transfers_s(layout.size, plan, repeats)
-    return Costs(gradient_s=gradient_s, **transfers_s, elements=layout.size, batches=task.batches)
+    return ClusterTimes(gradient_s=gradient_s, **transfers_s, elements=layout.size, batches=task.batches)
 
 
-def step_s(task: DividedTask, repeats: int) -> float:
-    """Return the median time in seconds of a worker's gradient without transfers. Runs as a task.
+def measure_step_s(task: DividedTask, repeats: int) -> float:
+    """Return the median seconds of a worker's step without transfers. Runs as a task.
 
-    It sets the weights, computes the gradient of a whole batch, and joins it to one vector.
+    The step sets the weights, computes the gradient of a whole batch, and joins it to one vector.
     """
-    use_threads(cores_of_worker())
+    set_thread_count(worker_cores())
     replica = task.open()
     layout = Layout.of(replica.weights())
     values = layout.vector(replica.weights())
@@ -304,14 +333,15 @@ def step_s(task: DividedTask, repeats: int) -> float:
     def whole_step(batch: int) -> None:
         replica.set_weights(layout.weights(values))
         taken = replica.gradient(0, batch, Plan(), 0)
-        clipped(layout.vector(taken.gradient), layout, task.rule.clip)
+        clip_gradient(layout.vector(taken.gradient), layout, task.rule.clip)
 
     return _median_s(whole_step, task, repeats)
 
 
 def _median_s(work: Callable[[int], object], task: DividedTask, repeats: int) -> float:
-    """Return the median seconds of work on consecutive batches, without the first one, which traces the network's
-    graph.
+    """Return the median seconds of `work` on consecutive batches, without the first one.
+
+    The first call includes the tracing of the network's graph.
     """
     times = []
     for step in range(repeats + 1):
@@ -322,56 +352,58 @@ def _median_s(work: Callable[[int], object], task: DividedTask, repeats: int) ->
 
 
 def _transfers_s(elements: int, plan: Plan, repeats: int) -> dict[str, float]:
-    """Return median seconds there, back, and of a short message.
+    """Return the median seconds of transfers to another process and back, and of a short message.
 
-    Raises EnvironmentProblem if the other side is lost.
+    Raises EnvironmentProblem if the other process is lost.
     """
     token = secrets.token_hex(16)
-    with opened(plan) as client:
-        registry = registry_of(client)
-        worker_address = addresses_of_workers(registry, plan)[0]
+    with open_plan_client(plan) as client:
+        registry = open_registry(client)
+        worker_address = choose_processes(registry, plan)[0]
 
         def require_both() -> None:
-            registry.look()
+            registry.refresh()
             if worker_address not in registry.workers:
                 raise EnvironmentProblem(reason("training_measured_lost", host=host_of(worker_address)))
 
         try:
             task = client.submit(start_echo, elements, token, workers=[worker_address], pure=False)
-            target = (host_of(worker_address), int(result_of(task, timeout_s=_PATIENCE_S)[1]))
-            encryption = connecting_context(client)
-            with open_channels([target], token=token, role="", largest=[elements], encryption=encryption) as (channel,):
-                empty = round_trips(channel, values=0, repeats=repeats, meanwhile=require_both)
-                whole = round_trips(channel, values=elements, repeats=repeats, meanwhile=require_both)
+            target = (host_of(worker_address), int(wait_for_result(task, timeout_s=_PATIENCE_S)[1]))
+            encryption = client_tls_context(client)
+            with open_channels([target], token=token, role="", max_values=[elements], encryption=encryption) as (
+                channel,
+            ):
+                empty = time_round_trips(channel, values=0, repeats=repeats, meanwhile=require_both)
+                whole = time_round_trips(channel, values=elements, repeats=repeats, meanwhile=require_both)
             client.submit(stop_server, token, workers=[worker_address], pure=False).result(timeout=_PATIENCE_S)
-        except (WorkerLost, *LOST) as error:
+        except (WorkerLost, *CONNECTION_ERRORS) as error:
             raise EnvironmentProblem(reason("training_measured_lost", host=host_of(worker_address))) from error
     latency = statistics.median(one for pair in empty for one in pair) / 2
     there, back = (statistics.median(pair[way] for pair in whole) - latency for way in range(2))
-    return {"there_s": there, "back_s": back, "latency_s": latency}
+    return {"send_s": there, "return_s": back, "latency_s": latency}
 
 
 @contextlib.contextmanager
-def task_of(path: Path) -> Iterator[DividedTask]:
-    """Yield a recipe's training task while its run folder is held; performs the data step. Raises UsageProblem."""
-    document = Document.read(path)
-    schema = kind_of(document).schema
-    if schema not in (Recipe, LungRecipe):
+def open_training_task(path: Path) -> Iterator[DividedTask]:
+    """Yield a recipe's training task, and hold its run folder. The data step is done first. Raises UsageProblem."""
+    document = RecipeDocument.read(path)
+    schema = recipe_kind_of(document).schema
+    if schema not in (ClassifierRecipe, LungRecipe):
         raise UsageProblem(reason("training_not_divided", kind=str(document.tables.get("kind"))))
-    perform("data", document, say=lambda _line: None, progress=lambda *_: None)
-    recipe = with_whole_paths(cast(Any, document.parsed(schema)), document.path)
+    perform_step("data", document, say=lambda _line: None, progress=lambda *_: None)
+    recipe = with_absolute_paths(cast(Any, document.parsed(schema)), document.path)
     run, arrays = Run(recipe=recipe, progress=lambda *_: None), recipe.run / _MEASURED_ARRAYS
-    data: Any = data_of(run) if schema is LungRecipe else dataset_of(run).samples("training")
-    with locked(recipe.run), arrays_kept(arrays, data) as sha256:
+    data: Any = load_lung_data(run) if schema is LungRecipe else load_dataset(run).samples("training")
+    with lock_run_folder(recipe.run), temporary_arrays(arrays, data) as sha256:
         if schema is LungRecipe:
             stage = len(recipe.training.stages) - 1
             yield DividedLungs(recipe=recipe, stage=stage, arrays=arrays, arrays_sha256=sha256)
             return
         yield DividedClassifier(
-            specification=specification_of(recipe),
-            schedule=schedule_of(recipe),
+            specification=recipe_specification(recipe),
+            schedule=make_schedule(recipe),
             augmentation=recipe.augmentation,
-            settings=settings_of(recipe),
+            settings=engine_settings(recipe),
             engine=recipe.training.engine,
             samples=len(data),
             arrays=arrays,

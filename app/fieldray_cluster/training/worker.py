@@ -1,4 +1,4 @@
-"""A cluster process in a divided training: it serves a shard, or it computes gradients.
+"""The tasks of a cluster process in a divided training: serve a shard, or compute gradients.
 
 A worker fetches weights from the servers, computes the gradient of its part, and sends it to them.
 """
@@ -16,21 +16,21 @@ from typing import Any, Final
 import numpy as np
 from distributed import get_worker
 
-from fieldray_adapt.lungs.engine import use_threads
-from fieldray_cluster.connection import connecting_context, host_of
-from fieldray_cluster.node import cores_of_worker
-from fieldray_cluster.training.channel import Channel, Listener, Vector, echo, open_channels
-from fieldray_cluster.training.formulas import Runs
-from fieldray_cluster.training.server import ServedShard, Service
-from fieldray_cluster.training.shard import Layout, ShardState, clipped, gathered, scatter
-from fieldray_cluster.training.tasks import DividedTask, OtherArrays, Plan, Replica
+from fieldray_adapt.lungs.engine import set_thread_count
+from fieldray_cluster.connection import client_tls_context, host_of
+from fieldray_cluster.node import worker_cores
+from fieldray_cluster.training.channel import Channel, Listener, Vector, open_channels, serve_echo
+from fieldray_cluster.training.formulas import ElementRanges
+from fieldray_cluster.training.server import ServerSettings, ShardServer
+from fieldray_cluster.training.shard import Layout, ShardState, clip_gradient, gather, scatter
+from fieldray_cluster.training.tasks import ArraysDiffer, DividedTask, Plan, Replica
 
-_SERVED: Final[dict[str, ServedShard | Listener]] = {}
-"""What this process serves, by its session, until it ends."""
+_SERVED: Final[dict[str, ShardServer | Listener]] = {}
+"""The servers and listeners of this process, by the token of their session."""
 
 
 class _ServerLost(Exception):
-    """A server does not answer, or ended the session."""
+    """A server does not answer, or has ended the session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +40,9 @@ class WorkerSpec:
     Attributes
     ----------
     servers
-        Address and runs of each server.
+        Address and element ranges of each server.
     first_epoch
-        The number of epochs of the task that were trained before.
+        Number of epochs of the task that were trained before.
     """
 
     task: DividedTask
@@ -50,48 +50,51 @@ class WorkerSpec:
     layout: Layout
     worker: int
     token: str
-    servers: tuple[tuple[tuple[str, int], Runs], ...]
+    servers: tuple[tuple[tuple[str, int], ElementRanges], ...]
     first_epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerResult:
-    """The end of a worker's work: complete, or for one of these reasons.
+    """The result of a worker: complete, or ended for one of three reasons.
 
     Attributes
     ----------
     was_lost
         A server was lost, or another process has replaced this one.
     diverged
-        Epoch and step, from 1, of a loss that is not finite.
-    unread
-        The code of the reason why the arrays of the task could not be read here; empty if they could.
+        Epoch and step (from 1) of a loss that is not finite.
+    arrays_problem_code
+        The code of the reason why the training images could not be read here; "" if they could.
     """
 
     was_lost: bool = False
     diverged: tuple[int, int] | None = None
-    unread: str = ""
+    arrays_problem_code: str = ""
 
 
-def listening_context() -> ssl.SSLContext | None:
+def server_tls_context() -> ssl.SSLContext | None:
     """Return the TLS context for connections to this process; None for unencrypted connections."""
     context: ssl.SSLContext | None = get_worker().security.get_listen_args("worker").get("ssl_context")
     return context
 
 
-def host_here() -> str:
-    """The address of this process of the cluster, in numbers."""
+def own_host() -> str:
+    """Return the numeric address of this process of the cluster."""
     return host_of(get_worker().address)
 
 
-def start_server(service: Service, state: ShardState, *, token: str) -> tuple[str, int]:
-    """Start a parameter server in this process as a task. Returns its address. It ends when the driver disconnects."""
-    served = ServedShard(
+def start_server(service: ServerSettings, state: ShardState, *, token: str) -> tuple[str, int]:
+    """Start a parameter server in this process. Returns its address. Runs as a task.
+
+    The server ends when the driver disconnects.
+    """
+    served = ShardServer(
         service,
         state,
-        host=host_here(),
+        host=own_host(),
         token=token,
-        encryption=listening_context(),
+        encryption=server_tls_context(),
         ended=lambda: _SERVED.pop(token, None),
     )
     _SERVED[token] = served
@@ -99,9 +102,9 @@ def start_server(service: Service, state: ShardState, *, token: str) -> tuple[st
 
 
 def start_echo(elements: int, token: str) -> tuple[str, int]:
-    """Start answering `round_trips` in this process as a task. Returns the address."""
+    """Start answering `channel.time_round_trips` in this process. Returns the address. Runs as a task."""
     _SERVED[token] = echoing = Listener(
-        host_here(), token=token, largest=elements, serve=echo, encryption=listening_context()
+        own_host(), token=token, largest=elements, serve=serve_echo, encryption=server_tls_context()
     )
     return echoing.address
 
@@ -112,23 +115,23 @@ def stop_server(token: str) -> None:
         served.close()
 
 
-def work(spec: WorkerSpec) -> WorkerResult:
+def run_training_worker(spec: WorkerSpec) -> WorkerResult:
     """Compute the remaining gradients of a worker. Runs as a task."""
-    use_threads(cores_of_worker())
-    return perform(spec, encryption=connecting_context(get_worker()))
+    set_thread_count(worker_cores())
+    return compute_gradients(spec, encryption=client_tls_context(get_worker()))
 
 
-def perform(spec: WorkerSpec, *, encryption: ssl.SSLContext | None = None) -> WorkerResult:
-    """Compute the gradients of a worker that are not done yet, in any process of the cluster."""
+def compute_gradients(spec: WorkerSpec, *, encryption: ssl.SSLContext | None = None) -> WorkerResult:
+    """Compute the remaining gradients of a worker, in any process of the cluster."""
     try:
         replica = spec.task.open()
-    except OtherArrays:
-        return WorkerResult(unread="training_node_other")
+    except ArraysDiffer:
+        return WorkerResult(arrays_problem_code="training_node_other")
     except OSError:
-        return WorkerResult(unread="training_node_folder")
+        return WorkerResult(arrays_problem_code="training_node_folder")
     try:
         with contextlib.ExitStack() as ends:
-            # Before the channels: their end ends what its threads wait for.
+            # Entered before the channels, so that the channels are closed first and its threads stop waiting.
             threads = ends.enter_context(ThreadPoolExecutor(len(spec.servers), thread_name_prefix="exchange"))
             with _noticing_loss():
                 channels = ends.enter_context(
@@ -136,7 +139,7 @@ def perform(spec: WorkerSpec, *, encryption: ssl.SSLContext | None = None) -> Wo
                         [address for address, _ in spec.servers],
                         token=spec.token,
                         role=str(spec.worker),
-                        largest=[spec.layout.size] * len(spec.servers),
+                        max_values=[spec.layout.size] * len(spec.servers),
                         encryption=encryption,
                     )
                 )
@@ -147,9 +150,7 @@ def perform(spec: WorkerSpec, *, encryption: ssl.SSLContext | None = None) -> Wo
 
 @contextlib.contextmanager
 def _noticing_loss() -> Iterator[None]:
-    """Convert connection errors within the block to _ServerLost; for channel work only, not for other files or
-    devices.
-    """
+    """Convert connection errors in the block to _ServerLost. The block must not use files or devices."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -157,27 +158,34 @@ def _noticing_loss() -> Iterator[None]:
 
 
 class _Work:
+    """The exchange of one worker with all servers."""
+
     def __init__(self, spec: WorkerSpec, channels: Sequence[Channel], threads: ThreadPoolExecutor) -> None:
         self._spec, self._channels, self._threads = spec, channels, threads
         self._runs = [runs for _, runs in spec.servers]
         self._values: Vector = np.empty(spec.layout.size, np.float32)
         self._versions = [0] * len(channels)
-        # Each worker begins with another server: all at the first one would wait for its link.
+        # Each worker begins with another server, because all together would wait for the first one's link.
         first = spec.worker % len(channels)
         self._order = [*range(first, len(channels)), *range(first)]
 
     def finish(self, replica: Replica) -> WorkerResult:
+        """Compute and send gradients until the last epoch."""
         spec = self._spec
         batches, plan = spec.task.batches, spec.plan
         with _noticing_loss():
             number = self._fetch()
-        per_epoch = plan.numbers(batches, spec.worker)
+        per_epoch = plan.gradients_per_epoch(batches, spec.worker)
         last = per_epoch * (spec.task.epochs - spec.first_epoch)
         while number < last:
             epoch, own = spec.first_epoch + number // per_epoch, number % per_epoch
             replica.set_weights(spec.layout.weights(self._values))
-            batch = plan.batch(batches, spec.worker, own)
-            header: dict[str, Any] = {"number": number, "weight": 0.0, "rate": spec.task.rate(epoch, own / per_epoch)}
+            batch = plan.batch_index(batches, spec.worker, own)
+            header: dict[str, Any] = {
+                "number": number,
+                "weight": 0.0,
+                "learning_rate": spec.task.rate(epoch, own / per_epoch),
+            }
             gradient = np.zeros(spec.layout.size, np.float32)
             if batch is not None:
                 taken = replica.gradient(epoch, batch, plan, spec.worker)
@@ -194,9 +202,9 @@ class _Work:
         """Fetch the weights. Returns the number of the gradient to begin with."""
         for index in self._order:
             self._channels[index].send({})
-        # At once: where transfers take turns, one worker has its turn at a server that the other one waits for.
+        # In parallel: if transfers take turns, two workers could otherwise wait for each other's server.
         done = list(self._threads.map(self._receive, self._order))
-        if not self._spec.plan.waits:
+        if not self._spec.plan.is_synchronous:
             return min(done)
         least = min(self._versions)
         for index, channel in enumerate(self._channels):
@@ -206,6 +214,7 @@ class _Work:
         return least
 
     def _receive(self, index: int) -> int:
+        """Receive weights from a server. Returns the number of this worker's gradients that the server has applied."""
         channel = self._channels[index]
         message = channel.receive()
         if "version" not in message.header:
@@ -218,16 +227,16 @@ class _Work:
         return int(message.header.get("done", 0))
 
     def _exchange(self, header: dict[str, Any], gradient: Vector, *, is_last: bool) -> None:
-        """Send the gradient to every server, then receive the weights of each; after the last gradient only a
-        confirmation.
+        """Send a gradient to every server, and receive new weights. After the last gradient only a confirmation is
+        received.
         """
         spec = self._spec
-        if len(self._channels) > 1 or not spec.plan.waits:
-            gradient = clipped(gradient, spec.layout, spec.task.rule.clip)
+        if len(self._channels) > 1 or not spec.plan.is_synchronous:
+            gradient = clip_gradient(gradient, spec.layout, spec.task.rule.clip)
 
         def exchange(index: int) -> None:
             message = {**header, "worker": spec.worker, "version": self._versions[index]}
-            own = gathered(gradient, self._runs[index])
+            own = gather(gradient, self._runs[index])
             request, channel = {"gradient": message, "wants_weights": not is_last}, self._channels[index]
             if spec.plan.takes_turns:
                 channel.send(request)
@@ -237,6 +246,6 @@ class _Work:
             channel.send(request, own)
             self._receive(index)
 
-        # All at once: one after another, a server that is slow to take would hold up what others wait for.
+        # In parallel: a slow server would otherwise delay the gradients that other servers wait for.
         for _ in self._threads.map(exchange, self._order):
             pass

@@ -1,10 +1,9 @@
 """The guard process of a command: `guard ORDER`, with the order as JSON.
 
-It runs the command and ends all its processes.
-
-The guard's input is a pipe of the worker. The pipe closes when the worker stops the command or dies. The guard then
-asks the command to end, and kills it a little later: a surviving command would run at the same time as its own
-repetition. The guard writes the result to standard output as JSON.
+The guard runs the command and ends all of its processes. Its standard input is a pipe of the worker, which closes when
+the worker stops the command or dies. The guard then asks the command to end, and kills it five seconds later. A
+surviving command would run at the same time as its own repetition. The guard writes the result to standard output as
+JSON.
 """
 
 from __future__ import annotations
@@ -19,11 +18,12 @@ import threading
 from typing import Any, Final
 
 GRACE_S: Final = 5.0
+"""Seconds between asking the command to end and killing it."""
 _IS_WINDOWS: Final = sys.platform == "win32"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command of an order and print how it ended. Returns 0 whatever the command's result."""
+    """Run the command of an order and print its result. Returns 0 whatever the command's exit code."""
     order = json.loads((sys.argv[1:] if arguments is None else arguments)[0])
     sys.stdout.write(json.dumps(_guarded(order)))
     sys.stdout.flush()
@@ -31,6 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _guarded(order: dict[str, Any]) -> dict[str, Any]:
+    """Run the command. Returns its exit code and usage, or the problem that prevented its start."""
     try:
         with open(order["output"], "ab") as output:  # noqa: PTH123 - as little as possible is imported here
             process = subprocess.Popen(
@@ -48,11 +49,12 @@ def _guarded(order: dict[str, Any]) -> dict[str, Any]:
     threading.Thread(target=_end_with_input, args=(process, over), daemon=True).start()
     code = process.wait()
     over.set()
-    _signal(process, "SIGKILL")  # what it left running
+    _signal(process, "SIGKILL")  # ends processes that the command left running
     return {"exit_code": code, **_usage()}
 
 
 def _end_with_input(process: subprocess.Popen[bytes], over: threading.Event) -> None:
+    """Wait until standard input closes, then end the command."""
     while os.read(0, 4096):
         pass
     if not over.is_set():
@@ -71,7 +73,7 @@ def _signal(process: subprocess.Popen[bytes], name: str) -> None:
 
 
 def _usage() -> dict[str, float]:
-    """Return the CPU time of the command and its children together, and the largest memory of one process."""
+    """Return the CPU time of the command with its children in seconds, and the largest memory of one process in MB."""
     if sys.platform == "win32":
         return {}
     import resource

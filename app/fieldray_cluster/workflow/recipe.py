@@ -1,14 +1,13 @@
-"""The recipe of a workflow: experiments with dependencies, their commands and parameters, as one typed TOML document.
+"""The recipe of a workflow as a typed TOML document: experiments with commands, parameters and dependencies.
 
 An experiment is one command with placeholders, run once for each sample of its parameters. The recipe also names the
-cluster: address, number of workers and machines that may be taken away are one line each. A recipe with a table
-`[sweep]` searches for the best values of a recipe of `fieldray adapt` instead.
+cluster: address, number of workers, and whether machines may be taken away. With a table `[sweep]` it searches instead
+for the best values of a recipe of `fieldray adapt`. The concept follows D. Buniatyan's Hyper; the key names, retries
+and preemption are this program's own.
 
-Source: D. Buniatyan's Hyper. The key names, retries and preemption are this program's own.
-
-Samples of parameters: form the Cartesian product of the discrete ones; take n of it with the fewest repetitions; draw
-n numbers for each continuous range; combine by index. Up to the size of the product nothing is repeated; beyond it each
-combination appears as often as any other, or once more (D. Buniatyan's thesis on Hyper).
+Samples are drawn as in his thesis. The Cartesian product of the discrete parameters is formed, and n combinations are
+taken with the fewest repetitions. For each continuous range n numbers are drawn, and combined by index. So every
+combination appears equally often, or once more than another.
 """
 
 from __future__ import annotations
@@ -27,36 +26,38 @@ from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray_adapt.files import write_atomically
 from fieldray_adapt.recipes.tables import (
-    Document,
     Problem,
+    RecipeDocument,
     RecipeProblems,
     Rules,
     key,
-    parse,
+    parse_table,
+    recipe_template,
     resolve_paths,
     table,
-    template,
 )
 
 # ---- parameters and their samples
 
 
 Value = int | float | str | bool
+"""A value of a parameter."""
 Scale = Literal["linear", "log"]
+"""The scale on which numbers are drawn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """Values of a placeholder: one constant, several discrete ones, or a continuous range.
+    """The values of a placeholder: one constant, several discrete ones, or a continuous range.
 
     Attributes
     ----------
     values
-        One value is a constant; empty for a range.
+        One value for a constant, several for discrete values; empty for a range.
     low, high
         Limits of a range, both included.
     scale
-        Whether numbers are drawn evenly between the limits (linear), or their logarithms are (log).
+        "linear": numbers are drawn uniformly between the limits. "log": their logarithms are.
     """
 
     values: tuple[Value, ...] = ()
@@ -75,7 +76,7 @@ class Parameter:
 
     @property
     def is_range(self) -> bool:
-        """Return whether the parameter is a continuous range."""
+        """Whether the parameter is a continuous range."""
         return not self.values
 
     @classmethod
@@ -102,16 +103,16 @@ class Parameter:
         return cls(low=float(value["low"]), high=float(value["high"]), scale=value.get("scale", "linear"))
 
 
-def combinations(parameters: Mapping[str, Parameter]) -> int:
+def count_combinations(parameters: Mapping[str, Parameter]) -> int:
     """Return the size of the product of the discrete parameters; 1 without discrete parameters."""
     return math.prod(len(known.values) for known in parameters.values() if not known.is_range)
 
 
-def samples(parameters: Mapping[str, Parameter], *, count: int, seed: int | str) -> list[dict[str, Value]]:
-    """Draw the values of `count` tasks, each a value by parameter; equal seeds give equal values."""
+def draw_samples(parameters: Mapping[str, Parameter], *, count: int, seed: int | str) -> list[dict[str, Value]]:
+    """Return the values of `count` tasks, each a value by parameter. Equal seeds give equal values."""
     generator = random.Random(f"{seed}")
     discrete = {name: known.values for name, known in parameters.items() if not known.is_range}
-    chosen = _spread(combinations(parameters), count, generator)
+    chosen = _spread(count_combinations(parameters), count, generator)
     drawn = {
         name: [_draw(known, generator) for _ in range(count)] for name, known in parameters.items() if known.is_range
     }
@@ -123,14 +124,14 @@ def samples(parameters: Mapping[str, Parameter], *, count: int, seed: int | str)
 
 
 def _spread(size: int, count: int, generator: random.Random) -> list[int]:
-    """Draw `count` numbers below `size` in random order; their frequencies differ by at most one."""
+    """Return `count` random numbers below `size`, whose frequencies differ by at most one."""
     rounds, left = divmod(count, size)
     found = [number for _ in range(rounds) for number in generator.sample(range(size), size)]
     return found + generator.sample(range(size), left)
 
 
 def _combination(discrete: Mapping[str, Sequence[Value]], number: int) -> dict[str, Value]:
-    """Return the combination of that number, the last parameter counting fastest, as in `itertools.product`."""
+    """Return the combination of that number; the last parameter changes fastest, as in `itertools.product`."""
     found = {}
     for name in reversed(tuple(discrete)):
         number, index = divmod(number, len(discrete[name]))
@@ -154,11 +155,12 @@ def _is_value(value: object) -> TypeGuard[Value]:
 
 
 PLACEHOLDER: Final = re.compile(r"\{\{(\w+)\}\}")
+"""A placeholder of a command."""
 BUILT_IN: Final = ("index", "run", "folder", "here")
-"""Placeholders that every command may use: the task's number from 1, the run's folder, the task's own, the recipe's."""
+"""Placeholders of every command: number of the task (from 1), and the folders of run, task and recipe."""
 
 PROGRAM: Final = "fieldray"
-"""A command that begins with this word is run by the program of the node itself."""
+"""A command that begins with this word is run by the program of the node."""
 
 MOST_TASKS: Final = 100_000
 _FIRST: Final = """
@@ -171,6 +173,7 @@ _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 
 
 def _command_problem(text: str) -> str | None:
+    """Return what is wrong with a command; None if nothing is."""
     try:
         words = shlex.split(text)
     except ValueError as problem:
@@ -185,7 +188,7 @@ def _command_problem(text: str) -> str | None:
 
 @table
 class RetryPolicy:
-    """The retry rules of a task, of an experiment or of a sweep's trials."""
+    """Rules for repeating tasks, of an experiment or of a sweep's trials."""
 
     workers: int = key("Tasks at the same time at most; 0: as many as there are workers.", default=0, low=0)
     retries: int = key("How often a command that ended with an error is tried again.", default=0, low=0)
@@ -203,7 +206,7 @@ class RetryPolicy:
 
 @table
 class Experiment(RetryPolicy):
-    """One command, and the parameter values of its tasks."""
+    """A command, and the parameter values of its tasks."""
 
     command: str = key(
         "Words as in a shell, but no shell runs them. {{name}} becomes a parameter's value, within one word whatever "
@@ -223,7 +226,7 @@ class Experiment(RetryPolicy):
     )
 
     def rules(self) -> Rules:
-        """Rules by which the keys must fit each other (see `tables.table`)."""
+        """Return the rules between the keys of the table (see `tables.table`)."""
         used, known = set(PLACEHOLDER.findall(self.command)), set(self.parameters)
         missing, unused = used - known - set(BUILT_IN), known - used
         yield not missing, "command", f"has placeholders without a parameter: {', '.join(sorted(missing))}"
@@ -234,12 +237,12 @@ class Experiment(RetryPolicy):
 
     @property
     def tasks(self) -> int:
-        """Return the number of the experiment's tasks."""
-        return self.samples or combinations(self.parameters)
+        """The number of the experiment's tasks."""
+        return self.samples or count_combinations(self.parameters)
 
 
 @table
-class Pruning:
+class TrialPruning:
     """Early end of trials: a trial ends if its best figure is below the median of the others' at that epoch."""
 
     trials: int = key("Trials that are never ended early, the first ones.", default=4, low=1)
@@ -259,10 +262,10 @@ class Sweep(RetryPolicy):
     keys: Mapping[str, Parameter] = key(
         'Keys of the recipe and their values, for example "training.batch_size" = [16, 32].'
     )
-    pruning: Pruning | None = key("How poor trials are ended early; without it, none is.", default=None)
+    pruning: TrialPruning | None = key("How poor trials are ended early; without it, none is.", default=None)
 
     def rules(self) -> Rules:
-        """Rules by which the keys must fit each other (see `tables.table`)."""
+        """Return the rules between the keys of the table (see `tables.table`)."""
         yield any(not known.is_constant for known in self.keys.values()), "keys", "must have a list or a range"
 
 
@@ -289,7 +292,7 @@ class Workflow:
     sweep: Sweep | None = key("A search for the best values of a recipe.", default=None)
 
     def rules(self) -> Rules:
-        """Rules by which the keys must fit each other (see `tables.table`)."""
+        """Return the rules between the keys of the table (see `tables.table`)."""
         yield bool(self.experiments) != (self.sweep is not None), "", "needs experiments, or a table [sweep]"
 
     def resolve_paths(self, base: Path) -> Workflow:
@@ -299,12 +302,12 @@ class Workflow:
 
 
 def read_workflow(path: Path) -> Workflow:
-    """Read a recipe; its relative paths count from its folder.
+    """Read a recipe. Relative paths count from its folder.
 
     Raises UsageProblem: recipe_unreadable, or recipe_problems with all problems, each with its line.
     """
-    document = Document.read(path)
-    base, workflow = path.resolve().parent, parse(Workflow, document.tables)
+    document = RecipeDocument.read(path)
+    base, workflow = path.resolve().parent, parse_table(Workflow, document.tables)
     problems = [*(workflow if isinstance(workflow, list) else ()), *_problems(document.tables, base)]
     if problems or isinstance(workflow, list):
         raise RecipeProblems(path, document.lines(problems))
@@ -315,11 +318,11 @@ def new_workflow(path: Path) -> None:
     """Write a recipe with every key as a comment, and one experiment that runs. Raises UsageProblem, StorageProblem."""
     if path.exists():
         raise UsageProblem(reason("recipe_exists", path=path))
-    write_atomically(path, (template(Workflow) + _FIRST).encode())
+    write_atomically(path, (recipe_template(Workflow) + _FIRST).encode())
 
 
 def _problems(tables: Mapping[str, Any], base: Path) -> Iterator[Problem]:
-    """Yield problems between experiments; tolerates invalid experiments."""
+    """Yield problems between experiments. Experiments with invalid keys are tolerated."""
     named = tables.get("experiments")
     known = {name: own for name, own in named.items() if isinstance(own, dict)} if isinstance(named, dict) else {}
     for name, experiment in known.items():
@@ -346,7 +349,7 @@ def _texts(experiment: Mapping[str, Any], name: str) -> tuple[str, ...]:
 
 
 def _input_problems(experiment: Mapping[str, Any], at: tuple[str, ...], base: Path) -> Iterator[Problem]:
-    """Yield missing inputs of an experiment without dependencies, which no other experiment can produce."""
+    """Yield missing inputs of an experiment without dependencies, because no other experiment can make them."""
     parameters = experiment.get("parameters")
     for text in _texts(experiment, "inputs"):
         unknown = (

@@ -1,4 +1,4 @@
-"""The report of a run or a sweep as one HTML page, and a sweep's leaderboard as JSON."""
+"""The report of a workflow run or a sweep as one HTML page, and a sweep's leaderboard as JSON."""
 
 from __future__ import annotations
 
@@ -13,23 +13,31 @@ from fieldray_adapt.files import write_atomically
 from fieldray_adapt.reports.page import (
     Code,
     Figure,
-    Part,
     Report,
+    ReportPart,
     Section,
     Table,
     duration_text,
-    facts,
-    page,
+    facts_table,
+    render_page,
     trial_curves,
     value_text,
 )
 from fieldray_cluster.workflow.recipe import Sweep, Workflow
-from fieldray_cluster.workflow.run import RECIPE_TEXT, TASKS, TaskState, as_run, counted, read_states
+from fieldray_cluster.workflow.run import (
+    RECIPE_TEXT_NAME,
+    TASKS_FOLDER,
+    TaskState,
+    count_statuses,
+    last_run_workflow,
+    read_states,
+)
 
 if TYPE_CHECKING:
     from optuna import Study
 
-REPORT: Final = "report.html"
+REPORT_NAME: Final = "report.html"
+"""The file name of the report."""
 _MOST_ROWS: Final = 2000
 _MOST_OUTPUTS: Final = 50
 _END_BYTES: Final = 4000
@@ -37,32 +45,32 @@ _END_LINES: Final = 30
 
 
 def write_report(path: Path) -> Path:
-    """Write the page of a recipe's run into its folder, and a sweep's leaderboard next to it. Returns the page's path.
+    """Write the report of a recipe's run, and a sweep's leaderboard, into the run folder. Returns the report's path.
 
     Raises UsageProblem (the recipe; workflow_no_run), StorageProblem.
     """
-    workflow, states = as_run(path), read_states(path)
+    workflow, states = last_run_workflow(path), read_states(path)
     run, sweep = workflow.run, workflow.sweep
     tasks = Section(title="Tasks", parts=[tasks_table(states)])
-    recipes = [Code((run / RECIPE_TEXT).read_text(encoding="utf-8"))]
+    recipes = [Code((run / RECIPE_TEXT_NAME).read_text(encoding="utf-8"))]
     failed = Section(title="What failed", parts=_outputs([state for state in states if state.status == "failed"]))
-    title, lead, sections = f"Workflow {path.stem}", lead_of(states), [tasks, failed]
+    title, lead, sections = f"Workflow {path.stem}", summary_text(states), [tasks, failed]
     if sweep:
         from fieldray_cluster.workflow.sweep import read_study
 
         rows = leaderboard(workflow, sweep, read_study(run))
-        write_atomically(run / LEADERBOARD, json.dumps(rows, indent=1, ensure_ascii=False).encode())
+        write_atomically(run / LEADERBOARD_NAME, json.dumps(rows, indent=1, ensure_ascii=False).encode())
         title, lead = f"Sweep {path.stem}", f"{len(rows)} trials of {sweep.trials}. {lead}"
         sections = [*_sweep_sections(rows, sweep), tasks]
         recipes.append(Code(sweep.recipe.read_text(encoding="utf-8")))
     report = Report(title=title, lead=lead, sections=[*sections, Section(title="Recipe", parts=recipes)])
-    write_atomically(run / REPORT, page(report))
-    return run / REPORT
+    write_atomically(run / REPORT_NAME, render_page(report))
+    return run / REPORT_NAME
 
 
-def lead_of(states: Sequence[TaskState]) -> str:
-    """Return a summary of the tasks' results in a sentence or two."""
-    counts = ", ".join(f"{count} {status}" for status, count in sorted(counted(states).items()))
+def summary_text(states: Sequence[TaskState]) -> str:
+    """Return a summary of the tasks' results in two sentences."""
+    counts = ", ".join(f"{count} {status}" for status, count in sorted(count_statuses(states).items()))
     seconds = sum(state.outcome.seconds for state in states)
     cpu_seconds = sum(state.outcome.cpu_seconds or 0.0 for state in states)
     nodes = {state.outcome.node for state in states} - {""}
@@ -72,8 +80,8 @@ def lead_of(states: Sequence[TaskState]) -> str:
     )
 
 
-def row_of(state: TaskState) -> dict[str, Any]:
-    """Return a task's row for a table or a program; times in seconds, memory in MB."""
+def task_row(state: TaskState) -> dict[str, Any]:
+    """Return a task as a row for a table or a program. Times are in seconds, memory in MB."""
     outcome = state.outcome
     return {
         "task": state.task.name,
@@ -94,11 +102,11 @@ def row_of(state: TaskState) -> dict[str, Any]:
 
 
 def tasks_table(states: Sequence[TaskState]) -> Table:
-    """Make a table with a row for each task, failed tasks first."""
+    """Return a table with a row for each task, failed tasks first."""
     order = {"failed": 0, "blocked": 1, "stopped": 2, "running": 3}
     shown = sorted(states, key=lambda state: order.get(state.status, 4))[:_MOST_ROWS]
     head = ("status", "performances", "lost_workers", "node", "began", "seconds", "cpu_seconds", "memory_mb", "values")
-    rows = [row_of(state) for state in shown]
+    rows = [task_row(state) for state in shown]
     left = f"The first {_MOST_ROWS} of {len(states)}." if len(states) > _MOST_ROWS else ""
     return Table(
         head=["task", *(name.replace("_", " ") for name in head), "problem"],
@@ -107,8 +115,8 @@ def tasks_table(states: Sequence[TaskState]) -> Table:
     )
 
 
-def output_end(state: TaskState) -> str:
-    """Return the last lines of a task's last output; empty without output."""
+def last_output_lines(state: TaskState) -> str:
+    """Return the last lines of a task's last output; "" without output."""
     if state.output is None:
         return ""
     with state.output.open("rb") as stream:
@@ -117,18 +125,18 @@ def output_end(state: TaskState) -> str:
     return "\n".join(visible(line) for line in text.splitlines()[-_END_LINES:])
 
 
-def _outputs(states: Sequence[TaskState]) -> list[Part]:
-    parts: list[Part] = []
+def _outputs(states: Sequence[TaskState]) -> list[ReportPart]:
+    parts: list[ReportPart] = []
     for state in states[:_MOST_OUTPUTS]:
         own: Mapping[str, Any] = {"command": " ".join(state.task.command), "problem": state.outcome.problem}
-        parts.append(facts(own, caption=state.task.name))
-        if end := output_end(state):
+        parts.append(facts_table(own, caption=state.task.name))
+        if end := last_output_lines(state):
             parts.append(Code(end))
     return parts
 
 
 def _time(seconds: float) -> str | None:
-    """Format a time of a node's clock in universal time."""
+    """Format a time of a node's clock (seconds since 1970) in universal time; None for 0."""
     if not seconds:
         return None
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -137,7 +145,8 @@ def _time(seconds: float) -> str | None:
 # ---- sweeps
 
 
-LEADERBOARD: Final = "leaderboard.json"
+LEADERBOARD_NAME: Final = "leaderboard.json"
+"""The file name of the leaderboard."""
 _STATES: Final = {
     "COMPLETE": "done",
     "PRUNED": "ended early",
@@ -148,7 +157,9 @@ _STATES: Final = {
 
 
 def _sweep_sections(rows: Sequence[Mapping[str, Any]], sweep: Sweep) -> list[Section]:
-    winner = [facts({"trial": row["trial"], **row["values"], "pack": row["pack"]}) for row in rows if row["is_best"]]
+    winner = [
+        facts_table({"trial": row["trial"], **row["values"], "pack": row["pack"]}) for row in rows if row["is_best"]
+    ]
     return [
         Section(title="Winner", parts=winner),
         Section(title="Leaderboard", parts=[_table(rows, sweep)]),
@@ -158,21 +169,21 @@ def _sweep_sections(rows: Sequence[Mapping[str, Any]], sweep: Sweep) -> list[Sec
 
 def leaderboard(workflow: Workflow, sweep: Sweep, study: Study) -> list[dict[str, Any]]:
     """Return a row for each trial, the best first: exact values, state, figure and curve, and the winner's pack."""
-    from fieldray_cluster.workflow.sweep import PACKS, best_of, figures_of, name_of, values_of
+    from fieldray_cluster.workflow.sweep import PACKS_FOLDER, best_trial, read_figures, trial_name, trial_values
 
-    best, sign = best_of(study), -1 if sweep.direction == "maximize" else 1
+    best, sign = best_trial(study), -1 if sweep.direction == "maximize" else 1
     found = []
     for trial in study.get_trials(deepcopy=False):
-        name = name_of(trial.number)
-        curve = figures_of(workflow.run / TASKS / name, sweep.metric)
-        packs = sorted((workflow.run / PACKS / name).glob("*/manifest.json"))
+        name = trial_name(trial.number)
+        curve = read_figures(workflow.run / TASKS_FOLDER / name, sweep.metric)
+        packs = sorted((workflow.run / PACKS_FOLDER / name).glob("*/manifest.json"))
         found.append(
             {
                 "trial": name,
                 "state": _STATES[trial.state.name],
                 sweep.metric: trial.value if trial.state.name == "COMPLETE" else (curve[-1][1] if curve else None),
                 "epochs": len(curve),
-                "values": values_of(sweep, trial),
+                "values": trial_values(sweep, trial),
                 "curve": curve,
                 "is_best": best is not None and best.number == trial.number,
                 "pack": packs[0].parent.relative_to(workflow.run).as_posix() if packs else None,

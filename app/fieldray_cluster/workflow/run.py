@@ -1,11 +1,11 @@
-"""A workflow's run: it starts ready experiments, sends their tasks to the cluster, and records the results.
+"""A run of a workflow: it starts ready experiments, sends their tasks to the cluster, and records the results.
 
-The driver holds the run folder's lock, writes the journal, and resolves the dependencies itself. Dask would recompute a
+The driver holds the run folder's lock, writes the journal, and resolves the dependencies. Dask would recompute a
 parent's result if its worker was lost, and would fail all descendants of a failed task without a message.
 
-Dependencies connect experiments: every task of a child waits for all tasks of its parents. A task is identified by its
-key: the program's version, command, values, inputs, and the keys of the tasks before it. A task whose key was completed
-before is not run again.
+Dependencies connect experiments: every task of a child waits for all tasks of its parents. A task is identified by a
+key of the program's version, command, values, inputs, and the keys of the tasks before it. A task whose key was
+completed before is not run again.
 """
 
 from __future__ import annotations
@@ -26,45 +26,54 @@ from fieldray.errors import UsageProblem
 from fieldray.persistence import storage_problem
 from fieldray.reasons import reason
 from fieldray_adapt.files import digest, write_atomically
-from fieldray_adapt.recipes.tables import Document
-from fieldray_adapt.run import locked
+from fieldray_adapt.recipes.tables import RecipeDocument
+from fieldray_adapt.run import lock_run_folder
 from fieldray_cluster.connection import ConnectionSettings
-from fieldray_cluster.pool import result_key, state_of, work_connected
+from fieldray_cluster.worker_registry import path_state, result_key, run_with_reconnects
 from fieldray_cluster.workflow.recipe import (
     PLACEHOLDER,
     Experiment,
     RetryPolicy,
     Value,
     Workflow,
+    draw_samples,
     read_workflow,
-    samples,
 )
 from fieldray_cluster.workflow.runner import TaskRunner, TaskSource
-from fieldray_cluster.workflow.tasks import Event, Journal, Outcome, Status, TaskSpec, begun, driver_of, read_events
+from fieldray_cluster.workflow.tasks import (
+    Event,
+    Journal,
+    Outcome,
+    Status,
+    TaskSpec,
+    driver_file,
+    read_events,
+    running_outcome,
+)
 
-# ---- tasks and what they wait for
+# ---- tasks and their dependencies
 
 
-TASKS: Final = "tasks"
-"""The folder, within the run's, that has a folder for each task."""
+TASKS_FOLDER: Final = "tasks"
+"""The folder in the run folder that has a subfolder for each task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One command of an experiment with its values.
+    """A command of an experiment with its values.
 
     Attributes
     ----------
     name
-        The experiment's name and the number of its sample, from 1.
+        The experiment's name and the number of the sample, from 1.
     command
         The words, with the values filled in.
     values
         The sampled values, by parameter.
     folder
-        The task's own folder, with all its records.
+        The folder with the task's records.
     inputs
-        Files and folders that it reads.
+        Files and folders that the task reads.
     """
 
     name: str
@@ -74,45 +83,45 @@ class Task:
     inputs: tuple[Path, ...] = ()
 
     def key(self, before: str) -> str:
-        """Return the digest of all that decides the task's result; `before` is the digest of the tasks that it waits
-        for.
+        """Return the digest of all that decides the task's result, after reading its inputs.
 
-        Reads the task's inputs. Raises FileNotFoundError for a missing input, OSError.
+        `before` is the digest of the tasks that this one waits for. Raises FileNotFoundError for a missing input,
+        OSError.
         """
-        return result_key(self.command, dict(self.values), [state_of(path) for path in self.inputs], before)
+        return result_key(self.command, dict(self.values), [path_state(path) for path in self.inputs], before)
 
 
 Graph = Mapping[str, tuple[Task, ...]]
-"""All tasks, by experiment in an order in which each comes after those that it depends on."""
+"""All tasks by experiment. An experiment comes after those that it depends on."""
 
 
-def compiled(workflow: Workflow, *, here: Path) -> Graph:
-    """Build the graph of a workflow; `here` is its recipe's folder. `read_workflow` has excluded cycles."""
+def build_graph(workflow: Workflow, *, recipe_folder: Path) -> Graph:
+    """Return the graph of a workflow. `recipe_folder` is the folder of its recipe."""
     order = graphlib.TopologicalSorter({name: own.depends_on for name, own in workflow.experiments.items()})
-    return {name: _tasks(name, workflow.experiments[name], workflow, here) for name in order.static_order()}
+    return {name: _tasks(name, workflow.experiments[name], workflow, recipe_folder) for name in order.static_order()}
 
 
-def filled(command: str, values: Mapping[str, Value]) -> tuple[str, ...]:
-    """Fill the values into the placeholders of a command. Returns its words.
+def fill_command(command: str, values: Mapping[str, Value]) -> tuple[str, ...]:
+    """Fill values into the placeholders of a command. Returns its words.
 
-    The template is split first and filled in afterwards: a value stays within its word, whatever spaces, quotes or
-    semicolons are in it, and no shell ever sees it.
+    The command is split into words before it is filled. So a value stays within its word, whatever spaces, quotes or
+    semicolons it has. No shell is used.
     """
     return tuple(_fill(word, values) for word in shlex.split(command))
 
 
 def _tasks(name: str, experiment: Experiment, workflow: Workflow, here: Path) -> tuple[Task, ...]:
-    # Another seed for each experiment: two with the same ranges would otherwise draw the same numbers.
-    rows = samples(experiment.parameters, count=experiment.tasks, seed=f"{workflow.seed}/{name}")
+    # The seed differs between experiments, so that equal ranges give different numbers.
+    rows = draw_samples(experiment.parameters, count=experiment.tasks, seed=f"{workflow.seed}/{name}")
     found = []
     for index, values in enumerate(rows, start=1):
         own = f"{name}-{index:04d}"
-        folder = workflow.run / TASKS / own
+        folder = workflow.run / TASKS_FOLDER / own
         known = {**values, "index": index, "run": str(workflow.run), "folder": str(folder), "here": str(here)}
         found.append(
             Task(
                 name=own,
-                command=filled(experiment.command, known),
+                command=fill_command(experiment.command, known),
                 values=values,
                 folder=folder,
                 inputs=tuple(here / _fill(text, known) for text in experiment.inputs),
@@ -132,112 +141,120 @@ def _fill(word: str, values: Mapping[str, Value]) -> str:
 
 
 Say = Callable[[str], None]
-Counts = Counter[Status]
+"""Receives a line of text for the user."""
+StatusCounts = Counter[Status]
+"""The number of tasks by status."""
 
-RECIPE_TEXT: Final = "recipe.toml"
+RECIPE_TEXT_NAME: Final = "recipe.toml"
 _STOPS: Final = "stops"
 
 
-def run_workflow(path: Path, *, say: Say) -> Counts:
-    """Run the remaining tasks of a workflow. Returns the number of tasks by status.
+def run_workflow(path: Path, *, say: Say) -> StatusCounts:
+    """Run the unfinished tasks of a workflow. Returns the number of tasks by status.
 
-    The run ends early if `cancel` asks for it. Ctrl-C stops running tasks and is raised again.
-    Raises UsageProblem (all problems of the recipe; run_in_use; nodes), EnvironmentProblem.
+    The run ends early if `cancel_run` asks for it. Ctrl-C stops running tasks and is raised again. Raises UsageProblem
+    (all problems of the recipe; run_in_use; nodes), EnvironmentProblem.
     """
     workflow = read_workflow(path)
     if workflow.sweep:
         raise UsageProblem(reason("workflow_is_sweep", path=path))
-    graph = compiled(workflow, here=path.resolve().parent)
-    with opened_run(workflow, path, say=say) as run:
+    graph = build_graph(workflow, recipe_folder=path.resolve().parent)
+    with open_workflow_run(workflow, path, say=say) as run:
         progress = _Progress(run, graph)
-        progress.look()
+        progress.update()
         if progress.is_over:
             say("Everything was done before.")
         else:
             run.work(progress)
             progress.stop_the_rest()
-        return counted(states_of(graph, run.journal.latest))
+        return count_statuses(task_states(graph, run.journal.latest))
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class OpenRun:
+class WorkflowRun:
     """A run's folder, held by this driver.
 
     Attributes
     ----------
-    here
-        The recipe's folder.
+    recipe_folder
+        The folder of the recipe.
     stop
-        The file that stops all tasks of the run.
+        A file whose existence stops all tasks of the run.
     """
 
     workflow: Workflow
-    here: Path
+    recipe_folder: Path
     journal: Journal
     stop: Path
     say: Say
 
     @property
     def is_stopped(self) -> bool:
-        """Return whether somebody asked to stop the run."""
+        """Whether somebody asked to stop the run."""
         return self.stop.exists()
 
-    def spec(self, task: str, key: str, command: tuple[str, ...], *, here: Path, module: str = "") -> TaskSpec:
+    def make_spec(
+        self, task: str, key: str, command: tuple[str, ...], *, working_folder: Path, module: str = ""
+    ) -> TaskSpec:
         """Return the spec of the next attempt at a task."""
         return TaskSpec(
             task=task,
             key=key,
-            number=self.journal.next_number(task),
+            number=self.journal.next_attempt(task),
             command=command,
             module=module,
-            folder=self.workflow.run / TASKS / task,
-            here=here,
+            folder=self.workflow.run / TASKS_FOLDER / task,
+            working_folder=working_folder,
             run=self.workflow.run,
             stop=self.stop,
         )
 
     def work(self, source: TaskSource) -> None:
-        """Run the source's tasks on the cluster's workers; reconnects after the scheduler was lost.
+        """Run the source's tasks on the cluster's workers, and reconnect if the scheduler is lost.
 
-        Raises as `TaskRunner.drive`, UsageProblem and EnvironmentProblem of the cluster.
+        Raises as `TaskRunner.run`, UsageProblem and EnvironmentProblem of the cluster.
         """
         cluster, run, say = self.workflow.cluster, self.workflow.run, self.say
 
         def work(client: Client) -> None:
             runner = TaskRunner(client, self.journal, run=run, preemptible=cluster.preemptible, say=say)
-            runner.drive(source, self.stop)
+            runner.run(source, self.stop)
 
         connection = ConnectionSettings(
             address=cluster.address, workers=cluster.workers, certificates=cluster.certificates
         )
-        work_connected(connection, work, done=lambda: self.journal.ended, note=lambda problem: say(str(problem)))
+        run_with_reconnects(
+            connection, work, count_done=lambda: self.journal.ended, on_problem=lambda problem: say(str(problem))
+        )
 
 
 @contextlib.contextmanager
-def opened_run(workflow: Workflow, path: Path, *, say: Say) -> Iterator[OpenRun]:
+def open_workflow_run(workflow: Workflow, path: Path, *, say: Say) -> Iterator[WorkflowRun]:
     """Open the run's folder for this driver alone.
 
     Raises UsageProblem (run_in_use, workflow_journal), StorageProblem.
     """
-    with locked(workflow.run), Journal(workflow.run) as journal:
+    with lock_run_folder(workflow.run), Journal(workflow.run) as journal:
         stop = workflow.run / _STOPS / secrets.token_hex(8)
-        for folder in (workflow.run / _STOPS, workflow.run / TASKS):
+        for folder in (workflow.run / _STOPS, workflow.run / TASKS_FOLDER):
             try:
                 folder.mkdir(exist_ok=True)
             except OSError as error:
                 raise storage_problem(error, folder) from error
-        for left in _drivers(workflow.run):  # that were killed: their orders count no more
+        for left in _drivers(workflow.run):  # files of drivers that were killed
             left.unlink(missing_ok=True)
-        write_atomically(driver_of(stop), b"")
-        write_atomically(workflow.run / RECIPE_TEXT, path.read_bytes())
+        write_atomically(driver_file(stop), b"")
+        write_atomically(workflow.run / RECIPE_TEXT_NAME, path.read_bytes())
         try:
-            yield OpenRun(workflow=workflow, here=path.resolve().parent, journal=journal, stop=stop, say=say)
+            yield WorkflowRun(
+                workflow=workflow, recipe_folder=path.resolve().parent, journal=journal, stop=stop, say=say
+            )
         finally:
-            driver_of(stop).unlink(missing_ok=True)
+            driver_file(stop).unlink(missing_ok=True)
 
 
-def cancel(path: Path) -> None:
-    """Stop the run of a recipe in another process. Raises UsageProblem (workflow_not_running)."""
+def cancel_run(path: Path) -> None:
+    """Ask the run of a recipe, in another process, to stop. Raises UsageProblem (workflow_not_running)."""
     run = read_workflow(path).run
     drivers = _drivers(run) if is_running(run) else []
     if not drivers:
@@ -247,7 +264,7 @@ def cancel(path: Path) -> None:
 
 
 def _drivers(run: Path) -> list[Path]:
-    return list((run / _STOPS).glob(driver_of(Path("*")).name))
+    return list((run / _STOPS).glob(driver_file(Path("*")).name))
 
 
 def is_running(run: Path) -> bool:
@@ -255,7 +272,7 @@ def is_running(run: Path) -> bool:
     if not run.is_dir():
         return False
     try:
-        with locked(run):
+        with lock_run_folder(run):
             return False
     except UsageProblem:
         return True
@@ -270,35 +287,35 @@ class TaskState:
 
     @property
     def status(self) -> Status:
-        """Return the status of the task."""
+        """The status of the task."""
         return self.event.status if self.event else "waiting"
 
     @property
     def outcome(self) -> Outcome:
-        """Return the outcome of the last attempt; empty without one."""
+        """The outcome of the last attempt; empty without one."""
         return self.event.outcome if self.event else Outcome()
 
     @property
     def output(self) -> Path | None:
-        """Return the file with the last attempt's output; None without one."""
+        """The file with the last attempt's output; None without one."""
         path = self.task.folder / f"output-{self.event.number}.txt" if self.event else None
         return path if path and path.is_file() else None
 
 
-def states_of(graph: Graph, latest: Mapping[str, Event]) -> list[TaskState]:
-    """The state of each task of a graph by the latest events, in the graph's order."""
+def task_states(graph: Graph, latest: Mapping[str, Event]) -> list[TaskState]:
+    """Return the state of each task of a graph by the latest events, in the graph's order."""
     return [TaskState(task=task, event=latest.get(task.name)) for tasks in graph.values() for task in tasks]
 
 
-def as_run(path: Path) -> Workflow:
-    """Return the workflow of a recipe as it was last run: the recipe may have been changed since.
+def last_run_workflow(path: Path) -> Workflow:
+    """Return the workflow of a recipe as it was last run, because the recipe may have changed since.
 
     Raises UsageProblem (the recipe; workflow_no_run).
     """
     run = read_workflow(path).run
-    if not (run / RECIPE_TEXT).is_file():
+    if not (run / RECIPE_TEXT_NAME).is_file():
         raise UsageProblem(reason("workflow_no_run", path=run))
-    workflow = Document.read(run / RECIPE_TEXT).parsed(Workflow).resolve_paths(path.resolve().parent)
+    workflow = RecipeDocument.read(run / RECIPE_TEXT_NAME).parsed(Workflow).resolve_paths(path.resolve().parent)
     return replace(workflow, run=run)
 
 
@@ -307,31 +324,45 @@ def read_states(path: Path) -> list[TaskState]:
 
     Raises UsageProblem (the recipe; workflow_no_run), StorageProblem.
     """
-    workflow = as_run(path)
+    workflow = last_run_workflow(path)
     latest = {event.task: event for event in read_events(workflow.run)}
     left = {name: event for name, event in latest.items() if event.status == "running"}
     if is_running(workflow.run):
-        folder = workflow.run / TASKS
-        latest |= {name: replace(event, outcome=begun(folder / name, event.number)) for name, event in left.items()}
-    else:  # a driver that was killed wrote down no end
+        folder = workflow.run / TASKS_FOLDER
+        latest |= {
+            name: replace(event, outcome=running_outcome(folder / name, event.number)) for name, event in left.items()
+        }
+    else:  # a driver that was killed did not record the end of its tasks
         latest |= {name: replace(event, status="stopped") for name, event in left.items()}
     if not latest:
         raise UsageProblem(reason("workflow_no_run", path=workflow.run))
     if not workflow.sweep:
-        return states_of(compiled(workflow, here=path.resolve().parent), latest)
+        return task_states(build_graph(workflow, recipe_folder=path.resolve().parent), latest)
     # The tasks of a sweep are not known in advance.
-    tasks = (Task(name=name, command=(), values={}, folder=workflow.run / TASKS / name) for name in latest)
-    return states_of({"sweep": tuple(tasks)}, latest)
+    tasks = (Task(name=name, command=(), values={}, folder=workflow.run / TASKS_FOLDER / name) for name in latest)
+    return task_states({"sweep": tuple(tasks)}, latest)
 
 
-def counted(states: Iterable[TaskState]) -> Counts:
-    """Count the tasks by status."""
+def count_statuses(states: Iterable[TaskState]) -> StatusCounts:
+    """Return the number of tasks by status."""
     return Counter(state.status for state in states)
 
 
 @dataclass(slots=True)
 class _Stage:
-    """A running experiment: its unfinished tasks by name, those that are on workers, and the results."""
+    """The progress of an experiment.
+
+    Attributes
+    ----------
+    keys
+        The keys of its tasks, by name.
+    left
+        The unfinished tasks, by name.
+    out
+        Names of tasks that are on workers.
+    failed
+        The name of the first failed task; "" for none.
+    """
 
     keys: dict[str, str] = field(default_factory=dict)
     left: dict[str, Task] = field(default_factory=dict)
@@ -345,35 +376,37 @@ class _Stage:
 
 
 class _Progress:
-    """The progress of a graph: finished, ready and blocked tasks; the task source of a workflow."""
+    """The progress of a graph: finished, ready and blocked tasks. The task source of a workflow."""
 
-    def __init__(self, run: OpenRun, graph: Graph) -> None:
+    def __init__(self, run: WorkflowRun, graph: Graph) -> None:
         self._run, self._graph, self._journal = run, graph, run.journal
         self._stages = {name: _Stage() for name in graph}
 
     @property
     def is_over(self) -> bool:
-        """Return whether no task is left that could be run."""
+        """Whether no task is left that could be run."""
         return all(stage.is_over for stage in self._stages.values())
 
-    def begin(self) -> None:
-        """Queue again the tasks whose connection was lost (see `TaskSource.begin`)."""
+    def restart(self) -> None:
+        """Queue tasks again whose connection was lost (see `TaskSource.restart`)."""
         for stage in self._stages.values():
             stage.out.clear()
 
-    def next(self) -> tuple[TaskSpec, RetryPolicy] | None:
-        """The next task that may begin (see `TaskSource.next`)."""
+    def next_task(self) -> tuple[TaskSpec, RetryPolicy] | None:
+        """Return the next task that may begin (see `TaskSource.next_task`)."""
         for name, stage in self._stages.items():
             policy = self._run.workflow.experiments[name]
             waiting = next((task for own, task in stage.left.items() if own not in stage.out), None)
             if waiting and not (policy.workers and len(stage.out) >= policy.workers):
                 stage.out.add(waiting.name)
                 key = stage.keys[waiting.name]
-                return self._run.spec(waiting.name, key, waiting.command, here=self._run.here), policy
+                return self._run.make_spec(
+                    waiting.name, key, waiting.command, working_folder=self._run.recipe_folder
+                ), policy
         return None
 
-    def end(self, task: str, event: Event) -> None:
-        """Note how a task ended (see `TaskSource.end`)."""
+    def record_end(self, task: str, event: Event) -> None:
+        """Record how a task ended (see `TaskSource.record_end`)."""
         stage = next(stage for stage in self._stages.values() if task in stage.left)
         del stage.left[task]
         stage.out.discard(task)
@@ -383,9 +416,9 @@ class _Progress:
         on = f" on {outcome.node} in {outcome.seconds:.1f} s" if outcome.node else ""
         self._run.say(f"{task}: {event.status}{on}. {outcome.problem}".strip().removesuffix("."))
 
-    def look(self) -> None:
-        """Start ready experiments: separate finished tasks from those to run, and block tasks that cannot be run."""
-        if self._run.is_stopped:  # children of what was stopped are not begun
+    def update(self) -> None:
+        """Start experiments that are ready, and block those that cannot be run (see `TaskSource.update`)."""
+        if self._run.is_stopped:  # no further experiment is started
             return
         for name, stage in self._stages.items():
             parents = [self._stages[parent] for parent in self._run.workflow.experiments[name].depends_on]
@@ -397,7 +430,7 @@ class _Progress:
                 self._begin(name, stage, digest([parent.keys for parent in parents]))
 
     def stop_the_rest(self) -> None:
-        """Mark all tasks that were not begun as stopped."""
+        """If the run was stopped, record all remaining tasks as stopped."""
         text = reason("workflow_stopped").text
         for stage in self._stages.values() if self._run.is_stopped else ():
             for name in sorted(stage.left):
@@ -405,6 +438,7 @@ class _Progress:
             stage.left.clear()
 
     def _begin(self, name: str, stage: _Stage, before: str) -> None:
+        """Start an experiment: find the tasks that were completed before, and queue the others."""
         stage.is_begun = True
         for task in self._graph[name]:
             try:
@@ -425,7 +459,7 @@ class _Progress:
             self._enter(task.name, "blocked", text)
 
     def _enter(self, task: str, status: Status, problem: str) -> None:
-        """Record and report the status of a task that was not performed; silent if all remaining tasks were stopped."""
+        """Record and report the status of a task that was not performed. Stopped tasks are not reported."""
         outcome = Outcome(problem=problem, was_stopped=status == "stopped")
         self._journal.add(Event(task=task, key="", status=status, outcome=outcome))
         if status != "stopped":

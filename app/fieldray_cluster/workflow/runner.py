@@ -1,11 +1,11 @@
-"""Runs the tasks of a run on a cluster's workers: each task is a Dask task and returns its last outcome.
+"""Running of a run's tasks on a cluster: each task is a Dask task and returns its outcome.
 
-Attempts and lost workers are counted separately: where machines may be taken away, a lost worker is not the task's
-fault. A task that loses worker after worker is believed to be the cause, and fails. A node that cannot work at all is
-not the task's fault either: the task waits for another node, and the broken node gets no more work.
+Attempts and lost workers are counted separately: if machines may be taken away, a lost worker is not the task's fault.
+A task that loses worker after worker is probably the cause, and fails. A node that cannot work at all is not the task's
+fault either. The task waits for another node, and the broken node gets no more work.
 
-Dask task keys belong to the scheduler, not to the client. They are random, and a result is accepted only if it names
-exactly this task.
+Dask task keys belong to the scheduler and not to the client. So they are random, and a result is accepted only if it
+names exactly this task.
 """
 
 from __future__ import annotations
@@ -22,56 +22,65 @@ from typing import Any, Final, Protocol
 from distributed import Client, Future
 
 from fieldray.reasons import Reason, reason
-from fieldray_cluster.connection import node_of, receives
-from fieldray_cluster.pool import ConnectionLost, NodesUnfit, WorkerLost, WorkerRegistry, result_of, wait_for_any
+from fieldray_cluster.connection import allow_pickled_classes, node_name
+from fieldray_cluster.worker_registry import (
+    ConnectionLost,
+    IncompatibleNodes,
+    WorkerLost,
+    WorkerRegistry,
+    wait_for_any,
+    wait_for_result,
+)
 from fieldray_cluster.workflow.recipe import RetryPolicy
 from fieldray_cluster.workflow.tasks import (
-    STOP,
+    STOP_NAME,
     Event,
     Journal,
     Outcome,
     Status,
     TaskResult,
     TaskSpec,
-    begun,
-    perform,
-    problem_of_node,
+    check_node,
+    perform_task,
+    running_outcome,
 )
 
 _STOPPING_S: Final = 15.0
 _TICK_S: Final = 0.2
 _WAIT_S: Final = 0.5
 
-receives(TaskResult, TaskSpec, Outcome, Reason, type(Path()))
+allow_pickled_classes(TaskResult, TaskSpec, Outcome, Reason, type(Path()))
 
 
 class TaskSource(Protocol):
-    """The source of tasks and the receiver of their results: the experiments of a workflow, or the trials of a
-    sweep.
-    """
+    """A source of tasks that receives their results: the experiments of a workflow, or the trials of a sweep."""
 
-    def begin(self) -> None:
-        """Start, or restart after a lost connection: running tasks are queued again."""
+    def restart(self) -> None:
+        """Start, or start again after a lost connection: running tasks are queued again."""
 
-    def next(self) -> tuple[TaskSpec, RetryPolicy] | None:
-        """Return the next task that may begin, or None.
+    def next_task(self) -> tuple[TaskSpec, RetryPolicy] | None:
+        """Return the next task that may begin; None if there is none now.
 
-        None while no task is running means that there are no more tasks.
+        If no task is running, None means that no tasks are left.
         """
 
-    def end(self, task: str, event: Event) -> None:
+    def record_end(self, task: str, event: Event) -> None:
         """Record the end of a task."""
 
-    def look(self) -> None:
-        """Called repeatedly while tasks are running."""
+    def update(self) -> None:
+        """Update the source. Called repeatedly while tasks are running."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Work:
-    """A submitted task and its history.
+    """A task on the cluster.
 
-    future    None while no worker is available for it
-    workers   the addresses of workers that may perform it
+    Attributes
+    ----------
+    future
+        None as long as no worker may perform the task.
+    workers
+        Addresses of the workers that may perform the task.
     """
 
     spec: TaskSpec
@@ -83,12 +92,16 @@ class _Work:
 
 
 class TaskRunner:
-    """Runs a driver's tasks on the workers of one client. The driver holds the run folder's lock.
+    """Runs tasks on the workers of one client, for a driver that holds the run folder's lock.
 
-    work   the function that workers run for a task
-    ask    the check that workers run on themselves before
+    Parameters
+    ----------
+    perform
+        The function that workers run for a task.
+    check
+        The check that workers run on themselves before.
 
-    Raises NodesUnfit, ConnectionLost.
+    Raises IncompatibleNodes, ConnectionLost.
     """
 
     def __init__(
@@ -99,54 +112,54 @@ class TaskRunner:
         run: Path,
         preemptible: bool,
         say: Callable[[str], None],
-        work: Callable[[TaskSpec], TaskResult] = perform,
-        ask: Callable[[Path], Reason | None] = problem_of_node,
+        perform: Callable[[TaskSpec], TaskResult] = perform_task,
+        check: Callable[[Path], Reason | None] = check_node,
     ) -> None:
-        self._client, self._journal, self._preemptible, self._perform = client, journal, preemptible, work
+        self._client, self._journal, self._preemptible, self._perform = client, journal, preemptible, perform
         self._registry = WorkerRegistry(
-            client, functools.partial(ask, run), note=lambda node, why: say(f"{node}: {why.text}")
+            client, functools.partial(check, run), on_message=lambda node, why: say(f"{node}: {why.text}")
         )
         self._out: dict[str, _Work] = {}
         self._is_stopping = False
 
-    def drive(self, source: TaskSource, stop: Path) -> None:
-        """Keep the workers busy until the source has no more tasks, or the file `stop` exists.
+    def run(self, source: TaskSource, stop: Path) -> None:
+        """Run the tasks of a source until there are no more, or until the file `stop` exists.
 
-        If a person ends the run, or no node is left, all running tasks are ended.
-        Raises KeyboardInterrupt, NodesUnfit, ConnectionLost, StorageProblem, and the exceptions of the source.
+        If the run is stopped, or no node is left, all running tasks are ended. Raises KeyboardInterrupt,
+        IncompatibleNodes, ConnectionLost, StorageProblem, and the exceptions of the source.
         """
-        source.begin()
+        source.restart()
         try:
             while not stop.exists():
-                while self.room > 0 and (found := source.next()):
-                    self.start(*found)
+                while self.free_slots > 0 and (found := source.next_task()):
+                    self.submit(*found)
                 if not self._out:
                     return
-                for spec, event in self.ended(_WAIT_S):
-                    source.end(spec.task, event)
-                source.look()
-        except (KeyboardInterrupt, NodesUnfit):
+                for spec, event in self.finished_tasks(_WAIT_S):
+                    source.record_end(spec.task, event)
+                source.update()
+        except (KeyboardInterrupt, IncompatibleNodes):
             self.stop(stop)
             raise
         for spec, event in self.stop(stop):
-            source.end(spec.task, event)
+            source.record_end(spec.task, event)
 
     @property
-    def room(self) -> int:
-        """Return how many more tasks could begin now; at least one while no task is running."""
+    def free_slots(self) -> int:
+        """The number of tasks that could begin now; at least one if no task is running."""
         threads = sum(int(worker["nthreads"]) for worker in self._registry.workers.values())
         return max(threads, 1) - len(self._out)
 
-    def start(self, spec: TaskSpec, policy: RetryPolicy) -> None:
+    def submit(self, spec: TaskSpec, policy: RetryPolicy) -> None:
         """Send a task to the cluster. Raises StorageProblem."""
-        (spec.folder / STOP).unlink(missing_ok=True)
+        (spec.folder / STOP_NAME).unlink(missing_ok=True)
         self._out[spec.task] = work = _Work(spec=spec, policy=policy)
         self._submit(work)
 
-    def ended(self, wait_s: float) -> list[tuple[TaskSpec, Event]]:
-        """Return the tasks that ended meanwhile; waits up to `wait_s` seconds for the first one.
+    def finished_tasks(self, wait_s: float) -> list[tuple[TaskSpec, Event]]:
+        """Wait up to `wait_s` seconds, and return the tasks that have ended.
 
-        Tasks that are tried again are submitted again. Raises ConnectionLost, NodesUnfit, StorageProblem.
+        Tasks that are tried again are submitted again. Raises ConnectionLost, IncompatibleNodes, StorageProblem.
         """
         found, until_s = list[tuple[TaskSpec, Event]](), time.monotonic() + wait_s
         while self._out and not found:
@@ -168,10 +181,10 @@ class TaskRunner:
         stop.touch()
         found = list[tuple[TaskSpec, Event]]()
         with contextlib.suppress(ConnectionLost):
-            waiting = [work.future for work in self._out.values() if work.future and not work.spec.mark.exists()]
+            waiting = [work.future for work in self._out.values() if work.future and not work.spec.start_file.exists()]
             until_s = time.monotonic() + _STOPPING_S
             while any(work.future for work in self._out.values()) and time.monotonic() < until_s:
-                found += self.ended(_TICK_S)
+                found += self.finished_tasks(_TICK_S)
             self._client.cancel(waiting)
         for work in self._out.values():
             problem = Outcome(problem=reason("workflow_stopped").text, was_stopped=True)
@@ -187,7 +200,7 @@ class TaskRunner:
         self._send(work)
 
     def _send(self, work: _Work) -> None:
-        """Submit a task to the fitting workers, if there are any: Dask takes an empty list for all workers."""
+        """Submit a task to the admitted workers, if there are any. Dask would take an empty list for all workers."""
         work.future, work.workers = None, frozenset(self._registry.workers)
         if work.workers:
             work.future = self._client.submit(
@@ -199,12 +212,12 @@ class TaskRunner:
             )
 
     def _put_on_workers(self) -> None:
-        """Update the list of workers, and submit again tasks whose allowed workers are all gone."""
+        """Refresh the workers, and submit tasks again whose workers are all gone."""
         if self._is_stopping:
             return
-        self._registry.look()
+        self._registry.refresh()
         for work in self._out.values():
-            is_stranded = not work.workers & set(self._registry.workers) and not work.spec.mark.exists()
+            is_stranded = not work.workers & set(self._registry.workers) and not work.spec.start_file.exists()
             if work.future and is_stranded and not work.future.done():
                 work.future.cancel()
                 work.future = None
@@ -212,19 +225,19 @@ class TaskRunner:
                 self._send(work)
 
     def _event_of(self, work: _Work) -> Event | None:
-        """Convert the end of a future to the task's event; None if the task was submitted again. Raises NodesUnfit."""
+        """Return the event of a finished future; None if the task was submitted again. Raises IncompatibleNodes."""
         spec, result = work.spec, self._answer(work)
         outcome = result.outcome if result else None
-        if result and result.of_node and not spec.stop.exists():
-            work.future = None  # it waits for another node, whatever becomes of this one
-            self._registry.set_node_aside(node_of(result.outcome.node), result.of_node)
-            self._registry.look(at_once=True)
+        if result and result.node_problem and not spec.stop.exists():
+            work.future = None  # the task waits for another node
+            self._registry.exclude_node(node_name(result.outcome.node), result.node_problem)
+            self._registry.refresh(at_once=True)
             self._again(work)
             return None
-        if result and result.of_node:
+        if result and result.node_problem:
             outcome = replace(result.outcome, was_stopped=True)
-        if outcome and outcome.was_stopped and not (spec.stop.exists() or (spec.folder / STOP).exists()):
-            outcome = None  # its worker was ending: nobody asked for the end of the run, or of this task
+        if outcome and outcome.was_stopped and not (spec.stop.exists() or (spec.folder / STOP_NAME).exists()):
+            outcome = None  # the worker was ending, but nobody stopped the run or the task
         if outcome is None or not (outcome.is_done or outcome.was_stopped):
             if self._tries_again(work, outcome):
                 return None
@@ -233,12 +246,12 @@ class TaskRunner:
         return Event(task=spec.task, key=spec.key, status=status, number=spec.number, lost=work.lost, outcome=outcome)
 
     def _tries_again(self, work: _Work, outcome: Outcome | None) -> bool:
-        """Submit a task again if its retry policy allows that after a failed attempt or a lost worker."""
+        """Submit a task again if its retry policy allows that. Returns whether it was submitted."""
         policy, spec = work.policy, work.spec
         preemptible = self._preemptible if policy.preemptible is None else policy.preemptible
         if outcome is None:
             work.lost += 1
-        if outcome is not None or (not preemptible and spec.mark.exists()):  # what nobody began is no attempt
+        if outcome is not None or (not preemptible and spec.start_file.exists()):  # an unstarted task is no attempt
             work.attempts += 1
         if work.attempts > policy.retries or work.lost >= policy.lost_workers or spec.stop.exists():
             return False
@@ -253,12 +266,12 @@ class TaskRunner:
         """Return the result of a task; None if the worker was lost. Raises ConnectionLost."""
         assert work.future is not None
         try:
-            result = result_of(work.future)
+            result = wait_for_result(work.future)
         except WorkerLost:
             return None
         except ConnectionLost:
             raise
-        except Exception as error:  # what reached the worker could not be performed at all
+        except Exception as error:  # the worker could not call the function
             why = reason("workflow_node_failed", node="?", detail=type(error).__name__)
             return TaskResult(spec=work.spec, outcome=Outcome(problem=why.text))
         if not isinstance(result, TaskResult) or result.spec != work.spec:
@@ -267,5 +280,5 @@ class TaskRunner:
 
     def _lost(self, work: _Work) -> Outcome:
         """Return the outcome of a task that lost its workers, with the last worker's name."""
-        so_far = begun(work.spec.folder, work.spec.number)
+        so_far = running_outcome(work.spec.folder, work.spec.number)
         return replace(so_far, problem=reason("workflow_worker_lost", count=work.lost).text)

@@ -24,51 +24,54 @@ from fieldray.errors import UsageProblem
 from fieldray.processes.wire import NONSENSE
 from fieldray.reasons import reason
 from fieldray.typed_json import decoded
-from fieldray_adapt.command import kind_of
+from fieldray_adapt.command import recipe_kind_of
 from fieldray_adapt.files import write_atomically
-from fieldray_adapt.recipes.tables import Document, Problem, RecipeProblems, parse
-from fieldray_adapt.run import HISTORY
-from fieldray_cluster.pool import result_key, state_of
+from fieldray_adapt.recipes.tables import Problem, RecipeDocument, RecipeProblems, parse_table
+from fieldray_adapt.run import HISTORY_NAME
+from fieldray_cluster.worker_registry import path_state, result_key
 from fieldray_cluster.workflow.recipe import Parameter, RetryPolicy, Sweep, Value, Workflow, read_workflow
-from fieldray_cluster.workflow.run import TASKS, OpenRun, Say, opened_run
-from fieldray_cluster.workflow.tasks import STOP, Event, TaskSpec
-from fieldray_cluster.workflow.trial import changed
+from fieldray_cluster.workflow.run import TASKS_FOLDER, Say, WorkflowRun, open_workflow_run
+from fieldray_cluster.workflow.tasks import STOP_NAME, Event, TaskSpec
+from fieldray_cluster.workflow.trial_command import with_changed_keys
 
-End = Literal["done", "failed", "stopped"]
-Figures = list[tuple[int, float]]
+SweepOutcome = Literal["done", "failed", "stopped"]
+"""The end of a sweep."""
+EpochValues = list[tuple[int, float]]
+"""Epochs with a figure."""
 
-STUDY: Final = "study.jsonl"
+STUDY_FILE: Final = "study.jsonl"
+"""The file of Optuna's study, in the run folder."""
 _STUDY_NAME: Final = "sweep"
-PACKS: Final = "packs"
-WINNER: Final = "winner"
-_MODULE: Final = "fieldray_cluster.workflow.trial"
+PACKS_FOLDER: Final = "packs"
+"""The folder in the run folder with a folder of packs for each trial."""
+WINNER_TASK: Final = "winner"
+"""The name of the task that makes the winner's pack."""
+_MODULE: Final = "fieldray_cluster.workflow.trial_command"
 _SETTINGS: Final = "settings"
-_DATA: Final = frozenset({"path", "images", "masks", "file", "lungs", "weights"})  # what recipes read, by key
+_DATA: Final = frozenset({"path", "images", "masks", "file", "lungs", "weights"})  # keys of a recipe's input files
 _OVER: Final = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 
-def run_sweep(path: Path, *, say: Say, trial: tuple[str, ...] = ()) -> End:
-    """Run the rest of a sweep, and make the pack of its winner. Returns how it ended.
+def run_sweep(path: Path, *, say: Say, trial_command: tuple[str, ...] = ()) -> SweepOutcome:
+    """Run the unfinished trials of a sweep, and make the pack of its winner. Returns how the sweep ended.
 
-    trial   command words of a substitute program that takes a trial's spec as its last argument; by default this
-            program
-
-    Raises UsageProblem (all problems of the two recipes; workflow_no_sweep, sweep_differs, sweep_none),
-    EnvironmentProblem. A Ctrl-C stops the trials and is raised again.
+    `trial_command` is the command of a program that runs a trial in place of this one; it gets the trial's spec as last
+    argument. Ctrl-C stops the trials and is raised again. Raises UsageProblem (all problems of the two recipes;
+    workflow_no_sweep, sweep_differs, sweep_none), EnvironmentProblem.
     """
     workflow = read_workflow(path)
     if not workflow.sweep:
         raise UsageProblem(reason("workflow_no_sweep", path=path))
-    document = Document.read(workflow.sweep.recipe)
+    document = RecipeDocument.read(workflow.sweep.recipe)
     _require_sweepable(document, workflow.sweep)
-    with opened_run(workflow, path, say=say) as opened:
+    with open_workflow_run(workflow, path, say=say) as opened:
         settings = _settings(workflow, workflow.sweep, document)
         study = _opened_study(workflow.run, workflow.sweep, seed=workflow.seed)
         if _SETTINGS not in study.user_attrs:
             study.set_user_attr(_SETTINGS, settings)
         elif study.user_attrs[_SETTINGS] != settings:
             raise UsageProblem(reason("sweep_differs", path=workflow.run))
-        trials = _Trials(study, opened, workflow.sweep, settings=settings, trial=trial)
+        trials = _Trials(study, opened, workflow.sweep, settings=settings, trial=trial_command)
         if trials.is_over:
             say("Everything was done before.")
         else:
@@ -77,32 +80,32 @@ def run_sweep(path: Path, *, say: Say, trial: tuple[str, ...] = ()) -> End:
 
 
 def read_study(run: Path) -> optuna.Study:
-    """Read the current study of a sweep from its run folder, without changing it; the sweep may be running.
+    """Read the current study of a sweep from its run folder, without changing it. The sweep may be running.
 
     Raises UsageProblem (workflow_no_run).
     """
-    if not (run / STUDY).is_file():
+    if not (run / STUDY_FILE).is_file():
         raise UsageProblem(reason("workflow_no_run", path=run))
     try:
         return optuna.load_study(study_name=_STUDY_NAME, storage=_storage(run))
-    except KeyError as error:  # it was just made
+    except KeyError as error:  # the file was just created
         raise UsageProblem(reason("workflow_no_run", path=run)) from error
 
 
 def _storage(run: Path) -> JournalStorage:
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    path = str(run / STUDY)
+    path = str(run / STUDY_FILE)
     return JournalStorage(JournalFileBackend(path, lock_obj=JournalFileOpenLock(path)))
 
 
 def _opened_study(run: Path, sweep: Sweep, *, seed: int) -> optuna.Study:
-    """Open the study of a sweep, or create it; only for the holder of the folder's lock."""
-    for left in run.glob(f"{STUDY}.lock*"):  # of a driver that was killed: the folder has a lock of its own
+    """Open the study of a sweep, or create it. The caller must hold the folder's lock."""
+    for left in run.glob(f"{STUDY_FILE}.lock*"):  # Optuna's locks of a killed driver; the run folder is locked anyway
         left.unlink(missing_ok=True)
     study = optuna.create_study(
         study_name=_STUDY_NAME, storage=_storage(run), direction=sweep.direction, load_if_exists=True
     )
-    # Another seed each time it is taken up: the same one would propose the first values again.
+    # The seed changes with each start, because an equal seed would propose the first values again.
     study.sampler = optuna.samplers.TPESampler(seed=seed + len(study.trials), n_startup_trials=min(10, sweep.trials))
     if sweep.pruning:
         study.pruner = optuna.pruners.MedianPruner(
@@ -113,31 +116,31 @@ def _opened_study(run: Path, sweep: Sweep, *, seed: int) -> optuna.Study:
     return study
 
 
-def figures_of(folder: Path, metric: str) -> Figures:
-    """Return (epoch, figure) pairs of a trial's training so far; `folder` is the trial's own."""
+def read_figures(folder: Path, metric: str) -> EpochValues:
+    """Read the figures of a trial by epoch, as far as it was trained. `folder` is the trial's own."""
     try:
-        rows = decoded((folder / "run" / "train" / HISTORY).read_bytes(), list[dict[str, Any]])
+        rows = decoded((folder / "run" / "train" / HISTORY_NAME).read_bytes(), list[dict[str, Any]])
         found = [(int(row["epoch"]), _figure(row.get(metric))) for row in rows]
     except (OSError, *NONSENSE):
         return []
     return [(epoch, value) for epoch, value in found if value is not None]
 
 
-def name_of(number: int) -> str:
-    """Return the task name of a trial from Optuna's number, which starts at 0."""
+def trial_name(number: int) -> str:
+    """Return the task name of a trial. Optuna's number starts at 0."""
     return f"trial-{number + 1:04d}"
 
 
-def values_of(sweep: Sweep, trial: FrozenTrial) -> dict[str, Value]:
+def trial_values(sweep: Sweep, trial: FrozenTrial) -> dict[str, Value]:
     """Return the exact values of a trial by the recipe's keys, constants included."""
     return {key: known.values[0] if known.is_constant else trial.params[key] for key, known in sweep.keys.items()}
 
 
 class _Trials:
-    """The trials of a sweep: waiting, running and finished; the task source of a sweep."""
+    """The trials of a sweep: waiting, running and finished. The task source of a sweep."""
 
     def __init__(
-        self, study: optuna.Study, run: OpenRun, sweep: Sweep, *, settings: str, trial: tuple[str, ...]
+        self, study: optuna.Study, run: WorkflowRun, sweep: Sweep, *, settings: str, trial: tuple[str, ...]
     ) -> None:
         self._study, self._run, self._sweep = study, run, sweep
         self._settings, self._trial = settings, trial
@@ -147,31 +150,31 @@ class _Trials:
 
     @property
     def is_over(self) -> bool:
-        """Return whether every trial has ended, and the winner has its pack."""
+        """Whether every trial has ended, and the winner has its pack."""
         return self._are_trials_over and self.end_of_sweep == "done"
 
     @property
-    def end_of_sweep(self) -> End:
-        """Return how the sweep ended."""
+    def end_of_sweep(self) -> SweepOutcome:
+        """The outcome of the sweep."""
         if self._run.is_stopped or not self._are_trials_over:
             return "stopped"
-        best = best_of(self._study)
-        return "done" if best and self._run.journal.is_done(WINNER, self._key(best, "run")) else "failed"
+        best = best_trial(self._study)
+        return "done" if best and self._run.journal.is_done(WINNER_TASK, self._key(best, "run")) else "failed"
 
-    def begin(self) -> None:
-        """Resume trials that were running when the last driver ended (see `TaskSource.begin`)."""
+    def restart(self) -> None:
+        """Queue trials again that were running when the last driver ended (see `TaskSource.restart`)."""
         self._out.clear()
         self._waiting, self._has_winner = [], False
         for trial in self._study.get_trials(states=(TrialState.RUNNING,)):
-            event = self._run.journal.latest.get(name_of(trial.number))
+            event = self._run.journal.latest.get(trial_name(trial.number))
             if event and event.status in ("done", "failed", "pruned") and event.key == self._key(trial, "train"):
                 self._begin(trial)
-                self.end(event.task, event)
+                self.record_end(event.task, event)
             else:
                 self._waiting.append(trial)
 
-    def next(self) -> tuple[TaskSpec, RetryPolicy] | None:
-        """Return the next trial, and at last the winner's pack (see `TaskSource.next`).
+    def next_task(self) -> tuple[TaskSpec, RetryPolicy] | None:
+        """Return the next trial, or at the end the task for the winner's pack (see `TaskSource.next_task`).
 
         Raises UsageProblem (sweep_none).
         """
@@ -185,16 +188,18 @@ class _Trials:
         else:
             return None if self._out or self._has_winner else self._winner()
         self._begin(trial)
-        return self._spec(trial, "train", name_of(trial.number)), self._sweep
+        return self._spec(trial, "train", trial_name(trial.number)), self._sweep
 
-    def end(self, task: str, event: Event) -> None:
-        """Report a trial's end to Optuna.
+    def record_end(self, task: str, event: Event) -> None:
+        """Report the end of a trial to Optuna (see `TaskSource.record_end`).
 
-        A stopped trial is pruned; if all trials were stopped, it is resumed later.
+        A stopped trial is pruned. If the whole sweep was stopped, the trial is resumed later.
         """
-        if task == WINNER:
-            best = best_of(self._study)
-            self._run.say(f"{WINNER}: {name_of(best.number) if best else '-'}. {event.outcome.problem or event.status}")
+        if task == WINNER_TASK:
+            best = best_trial(self._study)
+            self._run.say(
+                f"{WINNER_TASK}: {trial_name(best.number) if best else '-'}. {event.outcome.problem or event.status}"
+            )
             return
         own = self._out.pop(task)
         self._report(task, own)
@@ -216,11 +221,11 @@ class _Trials:
         status = "ended early" if event.status in ("stopped", "pruned") else event.status
         self._run.say(" ".join(part for part in (f"{task}: {status}.", last, problem) if part))
 
-    def look(self) -> None:
-        """Stop poor trials (see `TaskSource.look`)."""
+    def update(self) -> None:
+        """Stop poor trials (see `TaskSource.update`)."""
         for task, own in self._out.items():
             if self._report(task, own) and own.should_prune():
-                write_atomically(self._folder(task) / STOP, b"")
+                write_atomically(self._folder(task) / STOP_NAME, b"")
 
     @property
     def _are_trials_over(self) -> bool:
@@ -228,56 +233,56 @@ class _Trials:
         return len(trials) >= self._sweep.trials and all(trial.state in _OVER for trial in trials)
 
     def _winner(self) -> tuple[TaskSpec, RetryPolicy] | None:
-        """Return the task for the pack of the best trial; None if it is done. Raises UsageProblem (sweep_none)."""
-        self._has_winner, best = True, best_of(self._study)
+        """Return the task for the pack of the best trial; None if the pack exists. Raises UsageProblem (sweep_none)."""
+        self._has_winner, best = True, best_trial(self._study)
         if best is None:
             raise UsageProblem(reason("sweep_none"))
-        if self._run.journal.is_done(WINNER, self._key(best, "run")):
+        if self._run.journal.is_done(WINNER_TASK, self._key(best, "run")):
             return None
-        return self._spec(best, "run", WINNER), self._sweep
+        return self._spec(best, "run", WINNER_TASK), self._sweep
 
     def _begin(self, trial: FrozenTrial) -> None:
-        # The only way to resume a trial of another process.
-        self._out[name_of(trial.number)] = optuna.Trial(self._study, trial._trial_id)
+        # Optuna has no public way to resume a trial of another process.
+        self._out[trial_name(trial.number)] = optuna.Trial(self._study, trial._trial_id)
 
     def _spec(self, trial: FrozenTrial, step: str, task: str) -> TaskSpec:
-        own = self._folder(name_of(trial.number))
+        own = self._folder(trial_name(trial.number))
         spec = {
             "recipe": str(self._sweep.recipe),
             "step": step,
             "changes": {
-                **values_of(self._sweep, trial),
+                **trial_values(self._sweep, trial),
                 "run": str(own / "run"),
-                "packs_folder": str(self._run.workflow.run / PACKS / own.name),
+                "packs_folder": str(self._run.workflow.run / PACKS_FOLDER / own.name),
             },
         }
-        return self._run.spec(
+        return self._run.make_spec(
             task,
             self._key(trial, step),
             (*self._trial, json.dumps(spec)),
             module="" if self._trial else _MODULE,
-            here=self._sweep.recipe.parent,
+            working_folder=self._sweep.recipe.parent,
         )
 
     def _report(self, task: str, own: optuna.Trial) -> bool:
-        """Report the figures of newly finished epochs to Optuna. Returns whether there were any."""
+        """Report the figures of new epochs to Optuna. Returns whether there were any."""
         known = self._study.get_trials(deepcopy=False)[own.number].intermediate_values
         new = [row for row in self._figures(task) if row[0] not in known]
         for epoch, value in new:
             own.report(value, epoch)
         return bool(new)
 
-    def _figures(self, task: str) -> Figures:
-        return figures_of(self._folder(task), self._sweep.metric)
+    def _figures(self, task: str) -> EpochValues:
+        return read_figures(self._folder(task), self._sweep.metric)
 
     def _folder(self, task: str) -> Path:
-        return self._run.workflow.run / TASKS / task
+        return self._run.workflow.run / TASKS_FOLDER / task
 
     def _key(self, trial: FrozenTrial, step: str) -> str:
-        return result_key(self._settings, trial.number, values_of(self._sweep, trial), step)
+        return result_key(self._settings, trial.number, trial_values(self._sweep, trial), step)
 
 
-def best_of(study: optuna.Study) -> FrozenTrial | None:
+def best_trial(study: optuna.Study) -> FrozenTrial | None:
     """Return the best completed trial; None without one."""
     is_there = any(trial.state == TrialState.COMPLETE for trial in study.get_trials(deepcopy=False))
     return study.best_trial if is_there else None
@@ -300,19 +305,19 @@ def _distributions(keys: Mapping[str, Parameter]) -> dict[str, BaseDistribution]
     }
 
 
-def _settings(workflow: Workflow, sweep: Sweep, document: Document) -> str:
-    """Return the key of everything common to all trials: another recipe, other keys or other data make another sweep.
+def _settings(workflow: Workflow, sweep: Sweep, document: RecipeDocument) -> str:
+    """Return the key of all that the trials have in common: recipe, keys and data. Another key is another sweep.
 
     Raises UsageProblem (workflow_input_missing).
     """
     try:
-        data = [state_of(path) for path in _data_of(document, workflow.run)]
+        data = [path_state(path) for path in _data_of(document, workflow.run)]
     except OSError as error:
         raise UsageProblem(reason("workflow_input_missing", path=error.filename or document.path)) from error
     return result_key(dict(sweep.keys), sweep.metric, sweep.direction, workflow.seed, document.text, data)
 
 
-def _data_of(document: Document, run: Path) -> list[Path]:
+def _data_of(document: RecipeDocument, run: Path) -> list[Path]:
     """Return a recipe's input files and folders, without the sweep's own output, which changes with each trial."""
     base, found = document.path.resolve().parent, list[Path]()
 
@@ -328,15 +333,15 @@ def _data_of(document: Document, run: Path) -> list[Path]:
     return [path for path in found if not own.is_relative_to(path.resolve())]
 
 
-def _require_sweepable(document: Document, sweep: Sweep) -> None:
-    """Check that every value to be tried fits the recipe. Raises UsageProblem, RecipeProblems with all problems."""
-    schema, lines = kind_of(document).schema, list[str]()
+def _require_sweepable(document: RecipeDocument, sweep: Sweep) -> None:
+    """Require that every value to be tried fits the recipe. Raises UsageProblem, RecipeProblems with all problems."""
+    schema, lines = recipe_kind_of(document).schema, list[str]()
     tried = {key: list(known.values) or [known.low, known.high] for key, known in sweep.keys.items()}
     first: dict[str, Value] = {key: values[0] for key, values in tried.items()}
     for key, values in tried.items():
         for value in values:
             try:
-                found = parse(schema, changed(document, {**first, key: value}).tables)
+                found = parse_table(schema, with_changed_keys(document, {**first, key: value}).tables)
             except KeyError:
                 found = [Problem(tuple(key.split(".")), "is within a key that is no table")]
             if isinstance(found, list):

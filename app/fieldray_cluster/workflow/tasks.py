@@ -1,15 +1,15 @@
-"""A task of a run: its execution by a worker, and its entries in the journal.
+"""A task of a run: its execution by a worker, and the journal of its events.
 
 A worker runs the task's command under a guard, and keeps all records in the task's folder. A finished task is not
-repeated: a worker that gets it again answers with the recorded outcome. The same holds for an attempt whose answer was
-lost with its worker, since Dask repeats such attempts. Two workers with one task (after a driver was killed and
-restarted) wait for each other.
+repeated: a worker that gets it again answers with the recorded outcome. Dask repeats an attempt whose answer was lost
+with its worker; that is answered from the record, too. If two workers have one task, after a driver was killed and
+restarted, one waits for the other.
 
-A worker trusts the run's folder only if the journal and the driver's own file are there, and creates nothing above
-the task's folder: on a share that is not mounted it would write to the wrong disk.
+A worker trusts the run's folder only if the journal and the driver's file are there, and creates nothing above the
+task's folder. On a share that is not mounted it would otherwise write to the wrong disk.
 
-The journal has one JSON line per event, flushed to the disk before anything continues. A killed run resumes from the
-journal. An incomplete last line is ignored.
+The journal has one JSON line for each event, flushed to the disk before anything continues. A killed run resumes from
+the journal. An incomplete last line is ignored.
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ from fieldray_cluster.workflow.recipe import PROGRAM
 # ---- the journal
 
 
-JOURNAL: Final = "journal.jsonl"
+JOURNAL_NAME: Final = "journal.jsonl"
+"""The file name of the journal."""
 Status = Literal["waiting", "running", "done", "failed", "blocked", "stopped", "pruned"]
+"""The status of a task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,15 +55,15 @@ class Outcome:
     exit_code
         The command's exit code; a negative one is the signal that ended it. None if it did not run to its end.
     node
-        The worker that performed it.
+        The worker that performed the attempt.
     began
-        Start time in seconds since 1970 by the node's clock.
+        Start time by the node's clock, in seconds since 1970.
     seconds, cpu_seconds, memory_mb
-        Elapsed time, CPU time, and the largest memory of one of its processes; None if unknown.
+        Elapsed time, CPU time, and the largest memory of one process; None if unknown.
     problem
-        Why it ended, for a person; empty after success.
+        Why the attempt failed, for a person; "" after success.
     was_stopped
-        Whether somebody asked for its end.
+        Whether somebody stopped the task.
     """
 
     exit_code: int | None = None
@@ -75,7 +77,7 @@ class Outcome:
 
     @property
     def is_done(self) -> bool:
-        """Return whether the command succeeded."""
+        """Whether the command succeeded."""
         return self.exit_code == 0 and not self.was_stopped
 
 
@@ -86,9 +88,9 @@ class Event:
     Attributes
     ----------
     number
-        The number of the attempt, from 1 through all runs; its output is named after it. 0 if none began.
+        The number of the attempt from 1, through all runs; the output file is named after it. 0 without an attempt.
     lost
-        The number of workers lost under the task in this run.
+        The number of workers lost during the task in this run.
     """
 
     task: str
@@ -100,16 +102,16 @@ class Event:
 
 
 class Journal:
-    """The journal of a run's folder, open for one driver, which holds the folder's lock.
+    """The journal of a run's folder, open for the driver that holds the folder's lock.
 
     Raises UsageProblem (workflow_journal), StorageProblem.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / JOURNAL
+        self._path = folder / JOURNAL_NAME
         self.latest: dict[str, Event] = {}
         self.numbers: dict[str, int] = {}
-        self.ended = 0  # since it was opened
+        self.ended = 0  # events with an end since the journal was opened
         for event in read_events(folder):
             self._note(event)
         try:
@@ -140,7 +142,7 @@ class Journal:
         known = self.latest.get(task)
         return known is not None and known.status in ("done", "pruned") and known.key == key
 
-    def next_number(self, task: str) -> int:
+    def next_attempt(self, task: str) -> int:
         """Return the number of the task's next attempt."""
         return self.numbers.get(task, 0) + 1
 
@@ -150,13 +152,13 @@ class Journal:
 
 
 def read_events(folder: Path) -> Iterator[Event]:
-    """The events of a run's folder, oldest first. Raises UsageProblem (workflow_journal), StorageProblem."""
-    path = folder / JOURNAL
+    """Yield the events of a run's folder, oldest first. Raises UsageProblem (workflow_journal), StorageProblem."""
+    path = folder / JOURNAL_NAME
     try:
         lines = path.read_bytes().split(b"\n") if path.is_file() else [b""]
     except OSError as error:
         raise storage_problem(error, path) from error
-    for number, line in enumerate(lines[:-1], start=1):  # what follows the last line's end was cut short
+    for number, line in enumerate(lines[:-1], start=1):  # text after the last line end is an incomplete line
         try:
             yield decoded(line, Event)
         except ValueError as error:
@@ -164,17 +166,19 @@ def read_events(folder: Path) -> Iterator[Event]:
 
 
 def _cut_unfinished(path: Path) -> None:
-    """Remove an incomplete last line after a power failure, so that the next event starts on a line of its own."""
+    """Remove an incomplete last line, so that the next event starts on a line of its own."""
     if path.is_file() and (data := path.read_bytes()) and not data.endswith(b"\n"):
         with path.open("r+b") as stream:
             stream.truncate(data.rfind(b"\n") + 1)
 
 
-# ---- a worker's part
+# ---- execution by a worker
 
 
-OUTCOME: Final = "outcome.json"
-STOP: Final = "stop"
+OUTCOME_NAME: Final = "outcome.json"
+"""The file name of a task's recorded outcome."""
+STOP_NAME: Final = "stop"
+"""The file name that stops a single task."""
 _LOCK: Final = "task.lock"
 _TICK_S: Final = 0.2
 
@@ -186,14 +190,14 @@ class TaskSpec:
     Attributes
     ----------
     key
-        The digest of all that decides the result; an outcome with an equal key is used instead of a new attempt.
+        The digest of all that decides the result. A recorded outcome with an equal key replaces a new attempt.
     number
         The number of this attempt.
     command
-        The words; `fieldray` in front is the node's program.
+        The words. `fieldray` as the first word is the node's program.
     module
-        A module of this program that receives the words instead.
-    here
+        A module of this program that is run with the words in place of a command.
+    working_folder
         The working directory of the command.
     run
         The run's folder, with its journal.
@@ -206,24 +210,24 @@ class TaskSpec:
     number: int
     command: tuple[str, ...]
     folder: Path
-    here: Path
+    working_folder: Path
     run: Path
     stop: Path
     module: str = ""
 
     @property
     def output(self) -> Path:
-        """Return the file for the command's standard output and standard error."""
+        """The file for the command's standard output and standard error."""
         return self.folder / f"output-{self.number}.txt"
 
     @property
-    def mark(self) -> Path:
-        """Return the file that marks a worker's start: an outcome with the worker's name and the time."""
+    def start_file(self) -> Path:
+        """The file that a worker writes at the start: an outcome with the worker's name and the time."""
         return _mark(self.folder, self.number)
 
 
-def begun(folder: Path, number: int) -> Outcome:
-    """Return the outcome of a running attempt with its time so far; empty if it was not begun."""
+def running_outcome(folder: Path, number: int) -> Outcome:
+    """Return the outcome of a running attempt with its time so far; empty if it was not started."""
     try:
         outcome = decoded(_mark(folder, number).read_bytes(), Outcome)
     except (OSError, ValueError):
@@ -243,36 +247,33 @@ class TaskResult:
     ----------
     spec
         The spec that was performed.
-    of_node
-        Why the node could not work at all; this is no failure of the task.
+    node_problem
+        Why the node could not work at all, which is no failure of the task.
     """
 
     spec: TaskSpec
     outcome: Outcome
-    of_node: Reason | None = None
+    node_problem: Reason | None = None
 
 
-def problem_of_node(run: Path) -> Reason | None:
-    """Return the reason why this worker cannot work on a run, None if it can.
+def check_node(run: Path) -> Reason | None:
+    """Return why this worker cannot work on a run; None if it can.
 
-    A lost share is recognised by a folder without the journal.
+    A share that is not mounted is recognised by a folder without the journal.
     """
-    return None if (run / JOURNAL).is_file() else reason("workflow_node_folder", node=_node(), path=run)
+    return None if (run / JOURNAL_NAME).is_file() else reason("workflow_node_folder", node=_node(), path=run)
 
 
-def driver_of(stop: Path) -> Path:
-    """Return the path of the driver's own file next to its `stop` file, by which a worker recognises the run's folder.
+def driver_file(stop: Path) -> Path:
+    """Return the path of the driver's own file, by which a worker recognises the run's folder.
 
-    The `stop` file itself does not exist yet.
+    It lies next to the driver's `stop` file, which does not exist yet.
     """
     return stop.with_name(f"{stop.name}.driver")
 
 
-def perform(spec: TaskSpec) -> TaskResult:
-    """Run the spec's command on this worker, unless it was completed.
-
-    Returns the outcome; never raises for disk errors.
-    """
+def perform_task(spec: TaskSpec) -> TaskResult:
+    """Run the spec's command on this worker, unless it was completed. Returns the result; raises no disk error."""
     node, began = _node(), time.time()
     try:
         if not _sees_run(spec):
@@ -288,11 +289,11 @@ def perform(spec: TaskSpec) -> TaskResult:
 
 
 def _sees_run(spec: TaskSpec) -> bool:
-    return (spec.run / JOURNAL).is_file() and driver_of(spec.stop).is_file()
+    return (spec.run / JOURNAL_NAME).is_file() and driver_file(spec.stop).is_file()
 
 
 def _unable(spec: TaskSpec, node: str, began: float, why: Reason) -> TaskResult:
-    return TaskResult(spec=spec, outcome=Outcome(node=node, began=began, problem=why.text), of_node=why)
+    return TaskResult(spec=spec, outcome=Outcome(node=node, began=began, problem=why.text), node_problem=why)
 
 
 def _performed(spec: TaskSpec, node: str, began: float) -> Outcome:
@@ -300,18 +301,20 @@ def _performed(spec: TaskSpec, node: str, began: float) -> Outcome:
     with _alone(spec):
         if known := _known(spec):
             return known
-        (spec.folder / OUTCOME).unlink(missing_ok=True)  # of other settings: their files are replaced from here on
-        write_atomically(spec.mark, json.dumps(asdict(Outcome(node=node, began=began))).encode())
+        (spec.folder / OUTCOME_NAME).unlink(missing_ok=True)  # an outcome of other settings
+        write_atomically(spec.start_file, json.dumps(asdict(Outcome(node=node, began=began))).encode())
         outcome = _run(spec, node, began)
         content = {"key": spec.key, "number": spec.number, "outcome": asdict(outcome)}
-        if not _sees_run(spec):  # writing would make the folder again
+        if not _sees_run(spec):  # writing would create a folder that was deleted
             raise FileNotFoundError(errno.ENOENT, "the run's folder is no longer there")
-        write_atomically(spec.folder / OUTCOME, json.dumps(content).encode())
+        write_atomically(spec.folder / OUTCOME_NAME, json.dumps(content).encode())
         return outcome
 
 
 def _alone(spec: TaskSpec) -> FileLock:
-    """Acquire the lock by which only one worker performs the task; waits until the task is not wanted any more."""
+    """Acquire the lock by which only one worker performs the task. Raises HeldError once the task is not wanted any
+    more.
+    """
     while True:
         try:
             return FileLock(spec.folder / _LOCK, holder=_node(), wait_s=1.0)
@@ -330,8 +333,9 @@ class _Known:
 
 
 def _known(spec: TaskSpec) -> Outcome | None:
+    """Return the recorded outcome if it answers this spec; None if it does not."""
     try:
-        known = decoded((spec.folder / OUTCOME).read_bytes(), _Known)
+        known = decoded((spec.folder / OUTCOME_NAME).read_bytes(), _Known)
     except (OSError, ValueError):
         return None
     is_it = known.key == spec.key and (known.outcome.is_done or known.number == spec.number)
@@ -339,6 +343,7 @@ def _known(spec: TaskSpec) -> Outcome | None:
 
 
 def _run(spec: TaskSpec, node: str, began: float) -> Outcome:
+    """Run the command under a guard until it ends or is stopped."""
     began_s, was_stopped = time.monotonic(), False
     guard = subprocess.Popen(
         python_command("fieldray_cluster.workflow.guard", json.dumps(_command_of(spec))),
@@ -365,7 +370,7 @@ def _run(spec: TaskSpec, node: str, began: float) -> Outcome:
 
 
 def _problem(found: Mapping[str, Any], node: str, *, was_stopped: bool) -> str:
-    """Return why the command failed, empty after success; `found` is the guard's report."""
+    """Return why the command failed; "" after success. `found` is the guard's report."""
     code = found.get("exit_code", 0)
     if detail := found.get("problem"):
         return reason("workflow_not_started", node=node, detail=detail).text
@@ -377,12 +382,13 @@ def _problem(found: Mapping[str, Any], node: str, *, was_stopped: bool) -> str:
 
 
 def _command_of(spec: TaskSpec) -> dict[str, Any]:
+    """Return the order for the guard: words, folder and output file."""
     words = list(spec.command)
     if spec.module:
         words = python_command(spec.module, *words)
     elif words[0] == PROGRAM:
         words = program_command(*words[1:])
-    return {"command": words, "folder": str(spec.here), "output": str(spec.output)}
+    return {"command": words, "folder": str(spec.working_folder), "output": str(spec.output)}
 
 
 def _close_input(guard: subprocess.Popen[bytes]) -> None:
@@ -392,11 +398,11 @@ def _close_input(guard: subprocess.Popen[bytes]) -> None:
 
 
 def _is_stopped(spec: TaskSpec) -> bool:
-    """Return whether the command must stop: somebody asked for that, or this worker is ending.
+    """Return whether the command must stop, because somebody asked for it or because this worker is ending.
 
-    Without this check an ending worker would wait for the command.
+    An ending worker would otherwise wait for the command.
     """
-    return spec.stop.exists() or (spec.folder / STOP).exists() or _is_ending()
+    return spec.stop.exists() or (spec.folder / STOP_NAME).exists() or _is_ending()
 
 
 def _is_ending() -> bool:
@@ -407,7 +413,7 @@ def _is_ending() -> bool:
 
 
 def _node() -> str:
-    """Return the worker's name, or the computer's outside a worker."""
+    """Return the worker's name; outside a worker the computer's."""
     try:
         return str(get_worker().name)
     except ValueError:

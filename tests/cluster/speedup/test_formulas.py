@@ -24,54 +24,58 @@ from fieldray_cluster.training.formulas import (
     MODES,
     REFERENCE_NETWORKS,
     SERVERS,
-    Asynchronous,
-    Measured,
+    AsynchronousTiming,
+    ElementRanges,
+    Measurements,
     Mode,
-    Runs,
-    Server,
-    Span,
+    ServerKind,
+    TimeRange,
     advice,
-    estimated,
-    estimates,
-    loads_of,
-    placed_evenly_corrected,
-    placed_whole,
-    shares_of,
-    span_of,
-    trained_network,
+    estimate_each,
+    estimate_training,
+    place_evenly_corrected,
+    place_whole_tensors,
+    server_loads,
+    server_shares,
+    trained_network_sizes,
+    training_time_range,
 )
 
-MEASURED = Measured(gradient_s=5, transfer_s=2, batches=12)  # tg, tc and D
-ITERATION = Asynchronous(measured=replace(MEASURED, batches=3), workers=3)  # D = N: one iteration
-ASYNCHRONOUS = Asynchronous(measured=MEASURED, workers=3)  # D/N = 4
+MEASURED = Measurements(gradient_s=5, transfer_s=2, batches=12)  # tg, tc and D
+ITERATION = AsynchronousTiming(measured=replace(MEASURED, batches=3), workers=3)  # D = N: one iteration
+ASYNCHRONOUS = AsynchronousTiming(measured=MEASURED, workers=3)  # D/N = 4
 
 
-def training(workers: int, **other: float) -> Asynchronous:
-    return Asynchronous(measured=replace(MEASURED, **other), workers=workers)  # type: ignore[arg-type]
+def training(workers: int, **other: float) -> AsynchronousTiming:
+    return AsynchronousTiming(measured=replace(MEASURED, **other), workers=workers)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("formula", "found", "expected"),
     [
-        ("4.2, so many iterations", Span(1, 1.5).times(12), Span(12, 18)),
+        ("4.2, so many iterations", TimeRange(1, 1.5).scaled(12), TimeRange(12, 18)),
         ("4.4, the last worker at best", ITERATION.best_worker_s, 2 * 2 + 2 + 5 + 2),
         ("4.5, the server at best", ITERATION.best_server_s, 4 * 2 + 5),
-        ("4.6 to 4.10, an iteration", ITERATION.central, Span(13, 2 * 3 * 2 + 5)),
+        ("4.6 to 4.10, an iteration", ITERATION.central, TimeRange(13, 2 * 3 * 2 + 5)),
         ("4.11, its mean", ITERATION.central.mean_s, 15),
         ("4.13, the last worker at best", ASYNCHRONOUS.best_worker_s, 2 * 2 + 4 * (2 * 2 + 5)),
         ("4.14, the server at best", ASYNCHRONOUS.best_server_s, 13 * 2 + 5),
-        ("4.15 to 4.19, all batches", ASYNCHRONOUS.central, Span(40, 4 * (2 * 3 * 2 + 5))),
+        ("4.15 to 4.19, all batches", ASYNCHRONOUS.central, TimeRange(40, 4 * (2 * 3 * 2 + 5))),
         # With slow links the server decides: tc = 20 gives 2*20 + 4*(40 + 5) = 220 and 13*20 + 5 = 265.
         ("4.15 with slow links", training(3, transfer_s=20).central.best_s, 265),
         ("4.20, its mean", ASYNCHRONOUS.central.mean_s, 54),
         # 100 s alone; best 10 s and worst 30 s. The mean of the times gives 5, that of the speed-ups 6.67.
-        ("4.22, of the mean of times", 100 / Span(10, 30).mean_s, 5),
+        ("4.22, of the mean of times", 100 / TimeRange(10, 30).mean_s, 5),
         ("4.23, one machine", MEASURED.serial_s, 60),
-        ("one worker waits for a central server", training(1, batches=1).central, Span(9, 9)),
+        ("one worker waits for a central server", training(1, batches=1).central, TimeRange(9, 9)),
         ("and has its own share at home", training(1, batches=1).distributed_s(), 5),
-        ("batches rounded up", training(5, is_whole=True).worst_s, 3 * (2 * 5 * 2 + 5)),
+        ("batches rounded up", training(5, rounds_up_batches=True).worst_s, 3 * (2 * 5 * 2 + 5)),
         # (8-1) + 2/8 * 3 = 7.75; 2/8 * (16 + 1) = 4.25
-        ("fewer batches than workers", training(8, gradient_s=1, transfer_s=1, batches=2).central, Span(7.75, 4.25)),
+        (
+            "fewer batches than workers",
+            training(8, gradient_s=1, transfer_s=1, batches=2).central,
+            TimeRange(7.75, 4.25),
+        ),
         ("a slow worker holds up the others", training(3, batches=3, slowest=2).central.best_s, 18),
         ("but not itself alone", training(1, batches=1, slowest=2).central.best_s, 9),
         # The server of 4.14 begins with the first gradient, which comes from a worker that is not slow.
@@ -89,16 +93,16 @@ def test_4_12_and_4_21_distributed_servers() -> None:
 
 
 def test_a_synchronous_training_is_so_many_iterations() -> None:
-    assert span_of(MEASURED, mode="sync-join", server="central", workers=3) == Span(4 * 13, 4 * 17)
-    split = training(3, batches=3, gradient_s=5 / 3).central.times(12)
-    assert span_of(MEASURED, mode="sync-split", server="central", workers=3) == split
-    printed = span_of(MEASURED, mode="sync-split", server="central", workers=3, is_printed=True)
-    assert printed == Span(12 * 13, 12 * 17)
+    assert training_time_range(MEASURED, mode="sync-join", server="central", workers=3) == TimeRange(4 * 13, 4 * 17)
+    split = training(3, batches=3, gradient_s=5 / 3).central.scaled(12)
+    assert training_time_range(MEASURED, mode="sync-split", server="central", workers=3) == split
+    printed = training_time_range(MEASURED, mode="sync-split", server="central", workers=3, is_printed=True)
+    assert printed == TimeRange(12 * 13, 12 * 17)
 
 
 def test_workers_need_not_divide_the_batches() -> None:
     assert training(3, batches=128).rounds == pytest.approx(42.666667)
-    assert training(3, batches=128, is_whole=True).rounds == 43
+    assert training(3, batches=128, rounds_up_batches=True).rounds == 43
 
 
 def test_unequal_shares_of_the_weights_correct_4_12_and_4_21() -> None:
@@ -137,7 +141,7 @@ TIMES = {
 }
 # Predicted speed-up on 1, 2, 4 and 8 workers for D = 128, evaluated independently from the same formulas; the networks
 # in the order of the table before.
-GOLDEN: list[tuple[Mode, Server, tuple[tuple[float, ...], ...]]] = [
+GOLDEN: list[tuple[Mode, ServerKind, tuple[tuple[float, ...], ...]]] = [
     ("sync-join", "central", (
         (0.065, 0.077, 0.084, 0.088), (0.645, 1.019, 1.434, 1.802),
         (0.920, 1.736, 3.118, 5.181), (0.336, 0.449, 0.539, 0.599),
@@ -163,12 +167,12 @@ GOLDEN: list[tuple[Mode, Server, tuple[tuple[float, ...], ...]]] = [
 
 @pytest.mark.parametrize(("mode", "server", "networks"), GOLDEN)
 def test_the_golden_table_to_three_decimals(
-    mode: Mode, server: Server, networks: tuple[tuple[float, ...], ...]
+    mode: Mode, server: ServerKind, networks: tuple[tuple[float, ...], ...]
 ) -> None:
     for (name, (gradient_s, transfer_s)), expected in zip(TIMES.items(), networks, strict=True):
-        measured = Measured(gradient_s=gradient_s, transfer_s=transfer_s, batches=128)
+        measured = Measurements(gradient_s=gradient_s, transfer_s=transfer_s, batches=128)
         found = tuple(
-            round(estimated(measured, mode=mode, server=server, workers=workers).speed_up, 3)
+            round(estimate_training(measured, mode=mode, server=server, workers=workers).speed_up, 3)
             for workers in (1, 2, 4, 8)
         )
         assert found == expected, name
@@ -176,9 +180,9 @@ def test_the_golden_table_to_three_decimals(
 
 def test_a_split_batch_as_printed_is_never_faster_than_one_machine() -> None:
     """With tg whole, as it is printed, every further worker makes an iteration longer."""
-    measured = Measured(gradient_s=0.758, transfer_s=0.033, batches=128)
+    measured = Measurements(gradient_s=0.758, transfer_s=0.033, batches=128)
     for workers in range(1, 9):
-        one = estimated(measured, mode="sync-split", server="central", workers=workers)
+        one = estimate_training(measured, mode="sync-split", server="central", workers=workers)
         # mean of (N+1)tc and 2N tc: (3N+1)tc/2
         expected = 0.758 / ((3 * workers + 1) * 0.033 / 2 + 0.758)
         assert one.printed_speed_up == pytest.approx(expected)
@@ -187,17 +191,17 @@ def test_a_split_batch_as_printed_is_never_faster_than_one_machine() -> None:
 
 def test_the_speed_up_is_that_of_the_mean_time_and_its_bounds_those_of_the_cases() -> None:
     for server in SERVERS:
-        one = estimated(MEASURED, mode="async", server=server, workers=3)
+        one = estimate_training(MEASURED, mode="async", server=server, workers=3)
         assert one.speed_up == 60 / one.span.mean_s
         assert (one.lowest_speed_up, one.highest_speed_up) == (60 / one.span.worst_s, 60 / one.span.best_s)
 
 
-SQUEEZENET = Measured(gradient_s=0.758, transfer_s=0.033, batches=128)
-VGG = Measured(gradient_s=0.719, transfer_s=5.153, batches=128)
+SQUEEZENET = Measurements(gradient_s=0.758, transfer_s=0.033, batches=128)
+VGG = Measurements(gradient_s=0.719, transfer_s=5.153, batches=128)
 
 
-def texts(measured: Measured, mode: Mode, workers: int = 8, **more: object) -> list[str]:
-    return [one.text for one in advice(measured, mode=mode, most_workers=workers, **more)]  # type: ignore[arg-type]
+def texts(measured: Measurements, mode: Mode, workers: int = 8, **more: object) -> list[str]:
+    return [one.text for one in advice(measured, mode=mode, max_workers=workers, **more)]  # type: ignore[arg-type]
 
 
 def test_squeezenet_split_over_a_central_server_is_best_on_4_workers() -> None:
@@ -223,7 +227,7 @@ def test_a_network_whose_transfer_takes_longer_than_its_gradient_stays_on_one_ma
 
 def test_enough_workers_outweigh_slow_links_where_batches_are_joined() -> None:
     """VGG: faster than one machine from N > 2 tc/tg = 14.3 on, as the closed form says."""
-    gains = [one.workers for one in estimates(VGG, mode="sync-join", server="distributed", most_workers=20)
+    gains = [one.workers for one in estimate_each(VGG, mode="sync-join", server="distributed", max_workers=20)
              if one.speed_up > 1.000001]  # fmt: skip
     assert gains == [15, 16, 17, 18, 19, 20]
     assert "fastest on 20 workers" in texts(VGG, "sync-join", 20)[0]
@@ -236,7 +240,7 @@ def test_one_worker_is_one_machine() -> None:
 def test_distributed_servers_are_never_slower_than_a_central_one() -> None:
     for mode in MODES:
         central, distributed = (
-            list(estimates(SQUEEZENET, mode=mode, server=server, most_workers=16)) for server in SERVERS
+            list(estimate_each(SQUEEZENET, mode=mode, server=server, max_workers=16)) for server in SERVERS
         )
         pairs = zip(central, distributed, strict=True)
         assert all(one.speed_up <= other.speed_up for one, other in pairs)
@@ -245,7 +249,7 @@ def test_distributed_servers_are_never_slower_than_a_central_one() -> None:
 def test_the_advice_is_told_in_ukrainian() -> None:
     translator = Translator("uk")
     for measured in (SQUEEZENET, VGG):
-        for one in advice(measured, mode="sync-split", most_workers=8):
+        for one in advice(measured, mode="sync-split", max_workers=8):
             sentence = translator.reason(one)
             assert sentence != one.text
             assert "server" not in sentence
@@ -262,7 +266,7 @@ def estimate(*arguments: str) -> tuple[int, str, str]:
 
 @pytest.mark.parametrize(("mode", "server", "networks"), GOLDEN)
 def test_every_mode_and_server_in_words_and_as_a_table(
-    mode: Mode, server: Server, networks: tuple[tuple[float, ...], ...]
+    mode: Mode, server: ServerKind, networks: tuple[tuple[float, ...], ...]
 ) -> None:
     expected = f"{networks[2][3]:.3f}"  # of SqueezeNet at N = 8
     code, out, _ = estimate(*ASKED, "--mode", mode, "--server", server)
@@ -339,30 +343,30 @@ def test_what_cannot_be_is_wrong_usage(
 
 def test_whole_tensors_go_to_the_server_that_holds_least_in_the_order_of_the_list() -> None:
     # 5 -> first; 3 -> second; 4 -> second (3 < 5), now 7; 1 -> first, now 6; 2 -> first (6 < 7), now 8.
-    placement = placed_whole([5, 3, 4, 1, 2], servers=2)
+    placement = place_whole_tensors([5, 3, 4, 1, 2], servers=2)
     assert placement == (((0, 5), (12, 13), (13, 15)), ((5, 8), (8, 12)))
-    assert shares_of([5, 3, 4, 1, 2], servers=2) == pytest.approx((8 / 15, 7 / 15))
+    assert server_shares([5, 3, 4, 1, 2], servers=2) == pytest.approx((8 / 15, 7 / 15))
 
 
 @pytest.mark.parametrize(
     ("place", "sizes", "servers", "loads"),
     [
-        (placed_whole, [1, 1, 1], 3, [1, 1, 1]),  # the first of equals
-        (placed_whole, [2, 2, 2], 2, [4, 2]),
-        (placed_whole, [1, 90, 9], 4, [1, 90, 9, 0]),  # one large tensor stays whole as printed
-        (placed_evenly_corrected, [1, 90, 9], 4, [25, 25, 25, 25]),  # and is cut where corrected
-        (placed_whole, [1, 1], 5, [1, 1, 0, 0, 0]),  # more servers than elements
-        (placed_evenly_corrected, [1, 1], 5, [0, 0, 1, 0, 1]),
+        (place_whole_tensors, [1, 1, 1], 3, [1, 1, 1]),  # the first of equals
+        (place_whole_tensors, [2, 2, 2], 2, [4, 2]),
+        (place_whole_tensors, [1, 90, 9], 4, [1, 90, 9, 0]),  # one large tensor stays whole as printed
+        (place_evenly_corrected, [1, 90, 9], 4, [25, 25, 25, 25]),  # and is cut where corrected
+        (place_whole_tensors, [1, 1], 5, [1, 1, 0, 0, 0]),  # more servers than elements
+        (place_evenly_corrected, [1, 1], 5, [0, 0, 1, 0, 1]),
     ],
 )
 def test_what_each_server_holds(
-    place: Callable[..., tuple[Runs, ...]], sizes: list[int], servers: int, loads: list[int]
+    place: Callable[..., tuple[ElementRanges, ...]], sizes: list[int], servers: int, loads: list[int]
 ) -> None:
-    assert loads_of(place(sizes, servers=servers)) == loads
+    assert server_loads(place(sizes, servers=servers)) == loads
 
 
-@pytest.mark.parametrize("place", [placed_whole, placed_evenly_corrected])
-def test_every_element_is_placed_once(place: Callable[..., tuple[Runs, ...]]) -> None:
+@pytest.mark.parametrize("place", [place_whole_tensors, place_evenly_corrected])
+def test_every_element_is_placed_once(place: Callable[..., tuple[ElementRanges, ...]]) -> None:
     drawn = random.Random(19)
     for _ in range(500):
         sizes = [drawn.randint(1, 400) for _ in range(drawn.randint(1, 30))]
@@ -370,13 +374,13 @@ def test_every_element_is_placed_once(place: Callable[..., tuple[Runs, ...]]) ->
         found = sorted(at for runs in placement for start, stop in runs for at in range(start, stop))
         assert found == list(range(sum(sizes)))
         assert all(start < stop for runs in placement for start, stop in runs)
-        if place is placed_evenly_corrected:
-            assert max(loads_of(placement)) - min(loads_of(placement)) <= 1
+        if place is place_evenly_corrected:
+            assert max(server_loads(placement)) - min(server_loads(placement)) <= 1
 
 
 @pytest.mark.parametrize(("sizes", "servers"), [([], 1), ([0], 1), ([3, -1], 2), ([3], 0)])
 def test_no_tensors_or_no_servers_is_an_error(sizes: list[int], servers: int) -> None:
-    for place in (placed_whole, placed_evenly_corrected):
+    for place in (place_whole_tensors, place_evenly_corrected):
         with pytest.raises(ValueError, match="need tensors"):
             place(sizes, servers=servers)
 
@@ -423,8 +427,8 @@ def test_whole_tensors_on_8_servers_slow_training_as_worked_out_before(
     network: str, times: tuple[float, float], mode: Mode, expected: float
 ) -> None:
     """Nearer to what was measured (6.5, 4 and 2.1) than equal shards, which give 7.43, 5.40 and 2.93."""
-    sizes = trained_network(network, classes=257)
-    measured = Measured(gradient_s=times[0], transfer_s=times[1], batches=128, tensors=sizes)
-    one = estimated(measured, mode=mode, server="distributed", workers=8)
+    sizes = trained_network_sizes(network, classes=257)
+    measured = Measurements(gradient_s=times[0], transfer_s=times[1], batches=128, tensors=sizes)
+    one = estimate_training(measured, mode=mode, server="distributed", workers=8)
     assert round(one.speed_up, 2) == expected
     assert one.printed_speed_up > one.speed_up or mode == "sync-split"

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from fieldray_cluster.certificates import make_certificates
-from fieldray_cluster.node import security
-from fieldray_cluster.training.channel import Channel, Listener, connect, echo, round_trips
+from fieldray_cluster.node import tls_settings
+from fieldray_cluster.training.channel import Channel, Listener, connect, serve_echo, time_round_trips
 from program import python
 
 TOKEN = "a" * 32
@@ -34,7 +34,7 @@ def listener() -> Iterator[Listener]:
 
 
 def test_facts_and_numbers_arrive(listener: Listener) -> None:
-    channel = connect(listener.address, token=TOKEN, role="7", largest=1000)
+    channel = connect(listener.address, token=TOKEN, role="7", max_values=1000)
     sent = np.arange(1000, dtype=np.float32)
     channel.send({"fact": [1, "two"]}, sent)
     message = channel.receive()
@@ -46,7 +46,7 @@ def test_facts_and_numbers_arrive(listener: Listener) -> None:
 
 
 def test_whoever_does_not_know_the_token_gets_nothing(listener: Listener) -> None:
-    channel = connect(listener.address, token="b" * 32, role="7", largest=1000)
+    channel = connect(listener.address, token="b" * 32, role="7", max_values=1000)
     with pytest.raises(OSError):
         channel.send({})
         channel.receive()
@@ -54,9 +54,9 @@ def test_whoever_does_not_know_the_token_gets_nothing(listener: Listener) -> Non
 
 
 def test_a_transfer_is_timed_both_ways() -> None:
-    listener = Listener("127.0.0.1", token=TOKEN, largest=1000, serve=echo)
-    channel = connect(listener.address, token=TOKEN, role="", largest=1000)
-    times = round_trips(channel, values=1000, repeats=3)
+    listener = Listener("127.0.0.1", token=TOKEN, largest=1000, serve=serve_echo)
+    channel = connect(listener.address, token=TOKEN, role="", max_values=1000)
+    times = time_round_trips(channel, values=1000, repeats=3)
     assert len(times) == 3 and all(to > 0 and back > 0 for to, back in times)
     channel.close()
     listener.close()
@@ -65,12 +65,12 @@ def test_a_transfer_is_timed_both_ways() -> None:
 def test_connections_are_encrypted_by_the_cluster_s_certificates(tmp_path: Path) -> None:
     (listening, mutual), (_, foreign) = _contexts(tmp_path / "one"), _contexts(tmp_path / "other")
     listener = Listener("127.0.0.1", token=TOKEN, largest=10, serve=_answer, encryption=listening)
-    channel = connect(listener.address, token=TOKEN, role="1", largest=10, encryption=mutual)
+    channel = connect(listener.address, token=TOKEN, role="1", max_values=10, encryption=mutual)
     channel.send({}, np.ones(3, np.float32))
     assert channel.receive().values.tolist() == [2, 2, 2]
     channel.close()
     with pytest.raises(ssl.SSLError):
-        connect(listener.address, token=TOKEN, role="1", largest=10, encryption=foreign)
+        connect(listener.address, token=TOKEN, role="1", max_values=10, encryption=foreign)
     listener.close()
 
 
@@ -89,7 +89,7 @@ def test_a_wait_looks_around_until_a_message_comes_encrypted_or_not(tmp_path: Pa
         channel.receive()  # until the other side ends
 
     listener = Listener("127.0.0.1", token=TOKEN, largest=1000, serve=late, encryption=listening)
-    channel = connect(listener.address, token=TOKEN, role="1", largest=1000, encryption=connecting)
+    channel = connect(listener.address, token=TOKEN, role="1", max_values=1000, encryption=connecting)
     channel.send({})
     assert asked.wait(10)
     with pytest.raises(EnvironmentError, match="looked"):
@@ -103,7 +103,7 @@ def test_a_wait_looks_around_until_a_message_comes_encrypted_or_not(tmp_path: Pa
 def _contexts(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     """With what a node of a cluster that has certificates of its own takes connections, and makes them."""
     make_certificates(folder)
-    own = security(folder)
+    own = tls_settings(folder)
     assert own is not None
     return own.get_listen_args("worker")["ssl_context"], own.get_connection_args("client")["ssl_context"]
 
@@ -128,22 +128,22 @@ GUARDED = """
 import sys
 from fieldray.offline import InternetRefused, stay_offline
 stay_offline(joins_cluster=True)
-from fieldray_cluster.training.channel import Listener, connect, echo, open_channels, round_trips
+from fieldray_cluster.training.channel import Listener, connect, open_channels, serve_echo, time_round_trips
 from fieldray.offline import reach, reaching
 hosts = ("127.0.0.2", "127.0.0.3")
 with reaching(hosts):  # those of the servers' own processes
-    listeners = [Listener(host, token="t", largest=9, serve=echo) for host in hosts]
+    listeners = [Listener(host, token="t", largest=9, serve=serve_echo) for host in hosts]
 reach(["127.0.0.1"])  # the scheduler's
 addresses = [one.address for one in listeners]
 def refused(address):
     try:
-        connect(address, token="t", role="", largest=9).close()
+        connect(address, token="t", role="", max_values=9).close()
     except InternetRefused:
         return True
     return False
 said = [refused(one) for one in addresses]
-with open_channels(addresses, token="t", role="", largest=[9, 9]) as channels:
-    said += [len(round_trips(one, values=9, repeats=1)) for one in channels]
+with open_channels(addresses, token="t", role="", max_values=[9, 9]) as channels:
+    said += [len(time_round_trips(one, values=9, repeats=1)) for one in channels]
 said += [refused(one) for one in addresses]
 for one in listeners:
     one.close()

@@ -21,10 +21,10 @@ from distributed import Client
 from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray_adapt.networks.specification import Weights
 from fieldray_adapt.training.classifier import TrainingOptions
-from fieldray_adapt.training.engine import EpochFigures
+from fieldray_adapt.training.loop import EpochFigures
 from fieldray_cluster.certificates import make_certificates
 from fieldray_cluster.training import session, trainer
-from fieldray_cluster.training.session import Epoch, epochs, opened
+from fieldray_cluster.training.session import TrainedEpoch, open_plan_client, train_epochs_on_cluster
 from fieldray_cluster.training.shard import Layout, Shard, ShardState
 from fieldray_cluster.training.tasks import DividedClassifier, Plan
 from fieldray_cluster.training.trainer import DividedTrainer
@@ -39,14 +39,14 @@ EPOCHS = 2
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FIELDRAY_HOME", str(tmp_path_factory.mktemp("home")))
-        with opened(Plan(workers=2, mode="async", server="distributed")) as made:
+        with open_plan_client(Plan(workers=2, mode="async", server="distributed")) as made:
             yield made
 
 
 @pytest.fixture
 def own_client() -> Iterator[Client]:
     """A cluster of this test's own: processes of it are killed."""
-    with opened(Plan(workers=2, mode="async")) as made:
+    with open_plan_client(Plan(workers=2, mode="async")) as made:
         yield made
 
 
@@ -60,7 +60,7 @@ def _train(
     say: Callable[[str], None] = lambda _line: None,
 ) -> tuple[Weights, list[EpochFigures]]:
     trainer = DividedTrainer(plan, open_cluster=lambda: contextlib.nullcontext(client), say=say)
-    return trainer.classifier(
+    return trainer.train_classifier(
         network(),
         weights(),
         training=samples(),
@@ -73,9 +73,11 @@ def _train(
     )
 
 
-def _epochs(client: Client, plan: Plan, task: DividedClassifier) -> Iterator[Epoch]:
+def _epochs(client: Client, plan: Plan, task: DividedClassifier) -> Iterator[TrainedEpoch]:
     layout = Layout.of(weights())
-    return epochs(client, plan=plan, task=task, layout=layout, state=ShardState.new(layout.vector(weights())))
+    return train_epochs_on_cluster(
+        client, plan=plan, task=task, layout=layout, state=ShardState.new(layout.vector(weights()))
+    )
 
 
 def _alone(folder: Path, *, joined: int = 1) -> ShardState:
@@ -90,7 +92,7 @@ def _alone(folder: Path, *, joined: int = 1) -> ShardState:
             taken = [replica.gradient(epoch, update * joined + place, Plan(), 0) for place in range(joined)]
             whole = sum(one.weight for one in taken)
             mean = sum(layout.vector(one.gradient) * np.float32(one.weight / whole) for one in taken)
-            share.update(mean, rate=task.rate(epoch, update / updates))
+            share.update(mean, learning_rate=task.rate(epoch, update / updates))
     return share.state
 
 
@@ -121,7 +123,7 @@ def test_nobody_waits_and_staleness_stays_within_its_bound(client: Client, tmp_p
     shards = 1 if server == "central" else 2
     assert [epoch.staleness.total() for epoch in seen] == [6 * shards] * 2  # each gradient, at each server
     assert max(late for epoch in seen for late in epoch.staleness) <= 1
-    assert all(np.isfinite(epoch.loss) and epoch.began <= epoch.ended for epoch in seen)
+    assert all(np.isfinite(epoch.loss) and epoch.began_s <= epoch.ended_s for epoch in seen)
 
 
 def test_a_training_resumes_after_its_last_epoch(client: Client, tmp_path: Path) -> None:
@@ -166,8 +168,8 @@ def test_a_worker_killed_in_the_first_epoch_is_replaced_where_connections_are_en
     make_certificates(tmp_path / "own")
     plan = Plan(workers=2, mode="sync-split", certificates=tmp_path / "own")
     said, killed = list[str](), threading.Event()
-    with opened(plan) as client:
-        wait_for(lambda: len(_processes(client)) == plan.workers + plan.servers)
+    with open_plan_client(plan) as client:
+        wait_for(lambda: len(_processes(client)) == plan.workers + plan.server_count)
         victim = psutil.Process(_processes(client)[1])
 
         def kill() -> None:
@@ -240,13 +242,13 @@ def test_servers_that_nobody_can_connect_to_are_named(
 def test_a_process_that_is_lost_while_transfers_are_measured_is_named(
     own_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    measured = trainer.round_trips
+    measured = trainer.time_round_trips
 
     def kill_first(*arguments: Any, **more: Any) -> list[tuple[float, float]]:
         psutil.Process(_processes(own_client)[0]).send_signal(signal.SIGKILL)
         return measured(*arguments, **more)
 
-    monkeypatch.setattr(trainer, "opened", lambda _plan: contextlib.nullcontext(own_client))
-    monkeypatch.setattr(trainer, "round_trips", kill_first)
+    monkeypatch.setattr(trainer, "open_plan_client", lambda _plan: contextlib.nullcontext(own_client))
+    monkeypatch.setattr(trainer, "time_round_trips", kill_first)
     with pytest.raises(EnvironmentProblem, match=r"process at 127\.0\.0\.1 for measuring transfers"):
         trainer._transfers_s(1000, Plan(), 3)

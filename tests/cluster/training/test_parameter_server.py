@@ -14,33 +14,35 @@ from hypothesis import strategies as st
 
 from fieldray_cluster.training.server import (
     ConnectionReplaced,
+    GradientUpdate,
     ParameterServer,
-    Push,
     ServerEnded,
-    Service,
+    ServerSettings,
     WorkerConnection,
 )
-from fieldray_cluster.training.shard import Layout, Rule, Shard, ShardState, clipped
+from fieldray_cluster.training.shard import Layout, Shard, ShardState, UpdateRule, clip_gradient
 from fieldray_cluster.training.tasks import Mode, Plan
 from waiting import wait_for
 
 LAYOUT = Layout(("one/kernel", "two/bias", "two/mean"), ((2, 3), (4,), (2,)))
-RULE = Rule(weight_decay=0.1, average_least=0.25)
+RULE = UpdateRule(weight_decay=0.1, average_minimum_weight=0.25)
 
 
 def _server(*, mode: Mode = "sync-join", updates: int = 4, **plan: Any) -> ParameterServer:
     plan = {"workers": 2, "mode": mode, **plan}
-    service = Service(layout=LAYOUT, runs=((0, LAYOUT.size),), rule=RULE, plan=Plan(**plan), updates_per_epoch=updates)
+    service = ServerSettings(
+        layout=LAYOUT, ranges=((0, LAYOUT.size),), rule=RULE, plan=Plan(**plan), updates_per_epoch=updates
+    )
     return ParameterServer(service, ShardState.new(np.ones(LAYOUT.size, np.float32)))
 
 
-def _push(worker: int, version: int, *, number: int = -1, weight: float = 1.0) -> Push:
-    return Push(
+def _push(worker: int, version: int, *, number: int = -1, weight: float = 1.0) -> GradientUpdate:
+    return GradientUpdate(
         worker=worker,
         version=version,
         number=version if number < 0 else number,
         weight=weight,
-        rate=0.01,
+        learning_rate=0.01,
         loss=1.0,
     )
 
@@ -78,7 +80,7 @@ def test_an_update_waits_for_all_and_is_made_by_their_weighted_mean() -> None:
     expected = Shard(
         ShardState.new(np.ones(LAYOUT.size, np.float32)), layout=LAYOUT, runs=((0, LAYOUT.size),), rule=RULE
     )
-    expected.update(np.full(LAYOUT.size, 2.0, np.float32), rate=0.01)  # (3 * 1 + 1 * 5) / 4
+    expected.update(np.full(LAYOUT.size, 2.0, np.float32), learning_rate=0.01)  # (3 * 1 + 1 * 5) / 4
     for version, values in (first.result(5), second.result(5)):
         assert version == 1
         np.testing.assert_allclose(values, expected.state.values, rtol=1e-6)
@@ -221,6 +223,6 @@ def test_a_layout_is_cut_and_joined_without_loss() -> None:
 
 def test_a_clip_shortens_gradients_and_leaves_statistics() -> None:
     gradient = np.full(LAYOUT.size, 3.0, np.float32)  # of 10 trained elements: a norm of sqrt(90)
-    short = clipped(gradient, LAYOUT, 1.5)
+    short = clip_gradient(gradient, LAYOUT, 1.5)
     assert np.linalg.norm(short[:10]) == pytest.approx(1.5) and short[10:].tolist() == [3, 3]
-    assert clipped(gradient, LAYOUT, 10.0) is gradient
+    assert clip_gradient(gradient, LAYOUT, 10.0) is gradient

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from fieldray_cluster.training.channel import Channel, connect
-from fieldray_cluster.training.server import DRIVER, ConnectionReplaced, ServedShard, Service, Turns
-from fieldray_cluster.training.shard import Layout, Rule, ShardState
+from fieldray_cluster.training.server import DRIVER_ROLE, ConnectionReplaced, FifoLock, ServerSettings, ShardServer
+from fieldray_cluster.training.shard import Layout, ShardState, UpdateRule
 from fieldray_cluster.training.tasks import Plan
-from fieldray_cluster.training.worker import WorkerResult, WorkerSpec, perform
+from fieldray_cluster.training.worker import WorkerResult, WorkerSpec, compute_gradients
 from waiting import wait_for
 
 TOKEN = "a" * 32
@@ -28,18 +28,20 @@ TWO = Plan(workers=2, mode="sync-join")
 
 
 @contextlib.contextmanager
-def _served(plan: Plan = TWO, **more: Any) -> Iterator[ServedShard]:
-    service = Service(layout=LAYOUT, runs=((0, 4),), rule=Rule(weight_decay=0.0), plan=plan, updates_per_epoch=100)
+def _served(plan: Plan = TWO, **more: Any) -> Iterator[ShardServer]:
+    service = ServerSettings(
+        layout=LAYOUT, ranges=((0, 4),), rule=UpdateRule(weight_decay=0.0), plan=plan, updates_per_epoch=100
+    )
     state = ShardState.new(np.zeros(4, np.float32))
-    served = ServedShard(service, state, host="127.0.0.1", token=TOKEN, **more)
+    served = ShardServer(service, state, host="127.0.0.1", token=TOKEN, **more)
     try:
         yield served
     finally:
         served.close()
 
 
-def _worker(served: ServedShard, number: int) -> Channel:
-    return connect(served.address, token=TOKEN, role=str(number), largest=16)
+def _worker(served: ShardServer, number: int) -> Channel:
+    return connect(served.address, token=TOKEN, role=str(number), max_values=16)
 
 
 def _answer(channel: Channel) -> Mapping[str, Any]:
@@ -59,7 +61,7 @@ def _pull(channel: Channel) -> tuple[int, int]:
 
 
 def _push(channel: Channel, *, worker: int, number: int, version: int, count: int = 4) -> None:
-    header = {"worker": worker, "number": number, "version": version, "weight": 1.0, "rate": 0.1}
+    header = {"worker": worker, "number": number, "version": version, "weight": 1.0, "learning_rate": 0.1}
     channel.send({"gradient": header}, np.ones(count, np.float32))
 
 
@@ -101,7 +103,7 @@ def test_the_newest_connection_of_a_worker_ends_the_older_one() -> None:
 
 def test_with_its_driver_s_connection_a_session_ends_also_in_the_middle_of_an_epoch() -> None:
     with _served() as served:
-        driver = connect(served.address, token=TOKEN, role=DRIVER, largest=16)
+        driver = connect(served.address, token=TOKEN, role=DRIVER_ROLE, max_values=16)
         driver.send({"epoch": 1})
         worker = _worker(served, 0)
         _pull(worker)
@@ -143,7 +145,7 @@ def test_what_is_no_gradient_of_this_worker_ends_its_connection_and_changes_noth
 @pytest.mark.parametrize("role", ["2", "-1", "nobody"])
 def test_there_is_no_other_role(role: str) -> None:
     with _served() as served:
-        channel = connect(served.address, token=TOKEN, role=role, largest=16)
+        channel = connect(served.address, token=TOKEN, role=role, max_values=16)
         assert _is_ended(channel)
         channel.close()
 
@@ -178,7 +180,7 @@ def test_so_many_may_be_ungreeted_at_once_and_no_more() -> None:
         wait_for(lambda: _takes(served))
 
 
-def _takes(served: ServedShard) -> bool:
+def _takes(served: ShardServer) -> bool:
     """Whether a worker is served; the places of the ungreeted are free some time after they are gone."""
     channel = _worker(served, 0)
     try:
@@ -190,7 +192,7 @@ def _takes(served: ServedShard) -> bool:
 
 
 def test_turns_come_one_at_a_time_in_the_order_of_asking_and_pass_over_who_is_gone() -> None:
-    turns, began, threads = Turns(), list[int](), list[threading.Thread]()
+    turns, began, threads = FifoLock(), list[int](), list[threading.Thread]()
     asked, gone = [threading.Event() for _ in range(4)], threading.Event()
 
     def has_ended(number: int) -> bool:  # is asked while one waits
@@ -198,10 +200,10 @@ def test_turns_come_one_at_a_time_in_the_order_of_asking_and_pass_over_who_is_go
         return number == 1 and gone.is_set()
 
     def take(number: int) -> None:
-        with contextlib.suppress(ConnectionReplaced), turns.turn(lambda: has_ended(number)):
+        with contextlib.suppress(ConnectionReplaced), turns.acquire(lambda: has_ended(number)):
             began.append(number)
 
-    with turns.turn(lambda: False):
+    with turns.acquire(lambda: False):
         for number in range(4):
             threads.append(threading.Thread(target=take, args=(number,)))
             threads[-1].start()
@@ -251,7 +253,7 @@ def test_a_worker_that_waits_for_its_turn_at_one_server_gives_it_up_at_the_other
         assert _pull(other[0]) == (0, 0)  # its turn, until it says that it has the weights
         servers = ((first.address, runs), (second.address, runs))
         spec = WorkerSpec(task=_Nothing(), plan=plan, layout=LAYOUT, worker=0, token=TOKEN, servers=servers)  # type: ignore[arg-type]
-        waiting = threads.submit(perform, spec)
+        waiting = threads.submit(compute_gradients, spec)
         wait_for(lambda: 0 in second._server._fetched)
         assert _pull(other[1]) == (0, 0)
         for channel in other:

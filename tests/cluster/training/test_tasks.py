@@ -20,9 +20,16 @@ from fieldray.errors import StorageProblem, UsageProblem
 from fieldray_adapt.networks.architectures import resnet50
 from fieldray_adapt.networks.specification import initial_weights
 from fieldray_adapt.training.engine_choice import open_engine
-from fieldray_cluster.training.shard import Layout, Rule, Shard, ShardState
-from fieldray_cluster.training.tasks import DividedClassifier, OtherArrays, Plan, Replica, arrays_kept, write_arrays
-from fieldray_cluster.training.worker import WorkerResult, WorkerSpec, perform
+from fieldray_cluster.training.shard import Layout, Shard, ShardState, UpdateRule
+from fieldray_cluster.training.tasks import (
+    ArraysDiffer,
+    DividedClassifier,
+    Plan,
+    Replica,
+    temporary_arrays,
+    write_arrays,
+)
+from fieldray_cluster.training.worker import WorkerResult, WorkerSpec, compute_gradients
 from tiny_training import SETTINGS, network, samples, task_in, weights
 
 pytestmark = pytest.mark.adapt
@@ -68,7 +75,7 @@ def test_a_share_of_all_weights_updates_as_the_engine_does() -> None:
         ShardState.new(layout.vector(stepping.weights())),
         layout=layout,
         runs=((0, layout.size),),
-        rule=Rule(weight_decay=SETTINGS.weight_decay),
+        rule=UpdateRule(weight_decay=SETTINGS.weight_decay),
     )
     generator = np.random.default_rng(2)
     for _ in range(3):
@@ -76,7 +83,7 @@ def test_a_share_of_all_weights_updates_as_the_engine_does() -> None:
         targets = np.tile(np.array([[0, 1], [1, 0]], np.float32), (4, 1))
         taking.set_weights(layout.weights(share.state.values))
         gradient, loss = taking.gradient(images, targets)
-        share.update(layout.vector(gradient), rate=1e-3)
+        share.update(layout.vector(gradient), learning_rate=1e-3)
         assert stepping.step(images, targets, learning_rate=1e-3) == pytest.approx(loss, rel=1e-5)
         np.testing.assert_allclose(share.state.values, layout.vector(stepping.weights()), atol=1e-5)
 
@@ -87,13 +94,13 @@ def test_a_lesson_is_known_by_its_content_and_not_by_where_it_is(tmp_path: Path)
     corrected = dataclasses.replace(samples(), targets=1 - samples().targets)
     sha256 = write_arrays(task.arrays, corrected)
     assert repr(dataclasses.replace(task, arrays_sha256=sha256)) != repr(task)  # what workers keep replicas by
-    with pytest.raises(OtherArrays):
+    with pytest.raises(ArraysDiffer):
         task.open()
     assert [path.name for path in tmp_path.iterdir()] == [task.arrays.name]
 
 
 def test_images_of_patients_are_left_nowhere(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), arrays_kept(tmp_path / "arrays.npz", samples()):
+    with pytest.raises(KeyboardInterrupt), temporary_arrays(tmp_path / "arrays.npz", samples()):
         assert (tmp_path / "arrays.npz").exists()
         raise KeyboardInterrupt
     assert not list(tmp_path.iterdir())
@@ -121,22 +128,22 @@ def test_a_worker_says_what_it_cannot_read_and_is_not_lost(tmp_path: Path) -> No
     """Another process in its place would not see it either."""
     task = task_in(tmp_path)
     write_arrays(task.arrays, samples(8))
-    assert perform(_spec(task, 1)) == WorkerResult(unread="training_node_other")
+    assert compute_gradients(_spec(task, 1)) == WorkerResult(arrays_problem_code="training_node_other")
     task.arrays.unlink()
-    assert perform(_spec(task, 1)) == WorkerResult(unread="training_node_folder")
+    assert compute_gradients(_spec(task, 1)) == WorkerResult(arrays_problem_code="training_node_folder")
 
 
 def test_a_worker_without_its_server_is_lost(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    assert perform(_spec(task_in(tmp_path), port)) == WorkerResult(was_lost=True)
+    assert compute_gradients(_spec(task_in(tmp_path), port)) == WorkerResult(was_lost=True)
 
 
 def test_frozen_layers_stay() -> None:
     layout = Layout.of(weights())
-    rule = Rule(weight_decay=0.1, frozen=frozenset({"first"}))
+    rule = UpdateRule(weight_decay=0.1, frozen=frozenset({"first"}))
     share = Shard(ShardState.new(layout.vector(weights())), layout=layout, runs=((0, layout.size),), rule=rule)
-    share.update(np.ones(layout.size, np.float32), rate=0.1)
+    share.update(np.ones(layout.size, np.float32), learning_rate=0.1)
     moved = {name for name, array in layout.weights(share.state.values).items() if (array != weights()[name]).any()}
     assert moved == {name for name in weights() if not name.startswith("first/")}
 
@@ -160,18 +167,18 @@ def test_every_sample_of_every_batch_is_taken_once(mode: Any, workers: int, batc
     plan = Plan(workers=workers, mode=mode)
     taken = Counter[tuple[int, int]]()
     for worker in range(workers):
-        for number in range(plan.numbers(batches, worker)):
-            batch = plan.batch(batches, worker, number)
+        for number in range(plan.gradients_per_epoch(batches, worker)):
+            batch = plan.batch_index(batches, worker, number)
             if batch is not None:
-                own = plan.part(size, worker)
+                own = plan.sample_slice(size, worker)
                 taken.update((batch, place) for place in range(own.start, own.stop))
     assert taken == Counter({(batch, place): 1 for batch in range(batches) for place in range(size)})
 
 
 def test_workers_that_wait_all_have_the_same_number_of_turns() -> None:
     plan = Plan(workers=3, mode="sync-join")
-    assert [plan.numbers(7, worker) for worker in range(3)] == [3, 3, 3] and plan.updates(7) == 3
-    assert [plan.batch(7, worker, 2) for worker in range(3)] == [6, None, None]
+    assert [plan.gradients_per_epoch(7, worker) for worker in range(3)] == [3, 3, 3] and plan.updates_per_epoch(7) == 3
+    assert [plan.batch_index(7, worker, 2) for worker in range(3)] == [6, None, None]
 
 
 @pytest.mark.parametrize(
@@ -197,5 +204,5 @@ def test_what_cannot_be_is_a_sentence(wrong: dict[str, Any], said: str) -> None:
 )
 def test_more_workers_than_work_is_a_sentence(mode: Any, batches: int, sizes: tuple[int, ...], said: str) -> None:
     with pytest.raises(UsageProblem, match=said):
-        Plan(workers=4, mode=mode).require_room(batches=batches, sizes=sizes)
-    Plan(workers=3, mode=mode).require_room(batches=3, sizes=(8, 3))
+        Plan(workers=4, mode=mode).require_work_for_all(batches=batches, sizes=sizes)
+    Plan(workers=3, mode=mode).require_work_for_all(batches=3, sizes=(8, 3))

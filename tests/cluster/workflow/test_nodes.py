@@ -22,18 +22,18 @@ from archives import cluster_of_nodes, worker
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray_cluster.connection import ConnectionSettings, open_client
-from fieldray_cluster.pool import NodesUnfit
+from fieldray_cluster.worker_registry import IncompatibleNodes
 from fieldray_cluster.workflow.recipe import Experiment
 from fieldray_cluster.workflow.runner import TaskRunner
 from fieldray_cluster.workflow.tasks import (
-    JOURNAL,
+    JOURNAL_NAME,
     Event,
     Journal,
     Outcome,
     TaskResult,
     TaskSpec,
-    driver_of,
-    perform,
+    driver_file,
+    perform_task,
     read_events,
 )
 from program import python
@@ -61,7 +61,7 @@ def begun(folder: Path) -> Iterator[Journal]:
     """A run in this folder as its driver keeps it; `spec_in` makes its tasks."""
     folder.mkdir(exist_ok=True)
     with Journal(folder) as journal:
-        driver_of(folder / "stop").touch()
+        driver_file(folder / "stop").touch()
         yield journal
 
 
@@ -73,7 +73,7 @@ def test_a_node_that_does_not_see_the_run_is_named_before_any_work(client: Clien
 
 
 def unfit() -> contextlib.AbstractContextManager[object]:
-    return pytest.raises(NodesUnfit, match=r"local gets no work: .* cannot read")
+    return pytest.raises(IncompatibleNodes, match=r"local gets no work: .* cannot read")
 
 
 def spec_in(folder: Path, number: int = 1, *, ends: str = "0") -> TaskSpec:
@@ -83,7 +83,7 @@ def spec_in(folder: Path, number: int = 1, *, ends: str = "0") -> TaskSpec:
         number=number,
         command=(sys.executable, "-c", f"print('begun'); raise SystemExit({ends})"),
         folder=folder / "a-0001",
-        here=folder,
+        working_folder=folder,
         run=folder,
         stop=folder / "stop",
     )
@@ -97,9 +97,9 @@ def test_a_full_disk_on_a_node_is_the_task_s_end_and_names_the_node(tmp_path: Pa
         pytest.skip("no file system can be mounted here")
     try:
         with begun(small):
-            answer = perform(spec_in(small))
+            answer = perform_task(spec_in(small))
         outcome = answer.outcome
-        assert answer.of_node and not outcome.is_done and outcome.node and outcome.exit_code is None
+        assert answer.node_problem and not outcome.is_done and outcome.node and outcome.exit_code is None
         assert outcome.problem.startswith(f"{outcome.node} could not run the task: ")
     finally:
         subprocess.run(["umount", str(small)], check=True)
@@ -107,20 +107,20 @@ def test_a_full_disk_on_a_node_is_the_task_s_end_and_names_the_node(tmp_path: Pa
 
 def test_how_a_performance_ended_is_known_when_its_answer_was_lost(run: Path) -> None:
     for _ in range(2):  # the second time it is only told again
-        assert perform(spec_in(run, ends="3")).outcome.exit_code == 3
+        assert perform_task(spec_in(run, ends="3")).outcome.exit_code == 3
     assert (run / "a-0001" / "output-1.txt").read_text().count("begun") == 1
-    assert perform(spec_in(run, 2, ends="3")).outcome.exit_code == 3  # another performance is none that was done
+    assert perform_task(spec_in(run, 2, ends="3")).outcome.exit_code == 3  # another performance is none that was done
     assert (run / "a-0001" / "output-2.txt").exists()
 
 
 @pytest.mark.parametrize("lost", ["journal.jsonl", "stop.driver"])
 def test_a_worker_that_does_not_see_the_run_says_so_and_makes_no_folder(run: Path, lost: str) -> None:
     (run / lost).unlink()
-    answer = perform(spec_in(run))
-    assert answer.of_node and "cannot read" in answer.outcome.problem
+    answer = perform_task(spec_in(run))
+    assert answer.node_problem and "cannot read" in answer.outcome.problem
     away = run / "not-mounted" / "run"
-    answer = perform(spec_in(away))
-    assert answer.of_node and "cannot read" in answer.outcome.problem
+    answer = perform_task(spec_in(away))
+    assert answer.node_problem and "cannot read" in answer.outcome.problem
     assert not away.parent.exists() and not (run / "a-0001").exists()
 
 
@@ -128,17 +128,17 @@ def test_a_run_s_folder_that_goes_during_a_task_is_not_made_again(tmp_path: Path
     folder = tmp_path / "run"
     with begun(folder):
         spec = spec_in(folder, ends=f"__import__('shutil').rmtree({str(folder)!r})")
-        answer = perform(spec)
-    assert answer.of_node and not folder.exists()
+        answer = perform_task(spec)
+    assert answer.node_problem and not folder.exists()
 
 
 KILLED = """
 import json, sys
 from pathlib import Path
-from fieldray_cluster.workflow.tasks import TaskSpec, perform
+from fieldray_cluster.workflow.tasks import TaskSpec, perform_task
 told = json.loads(sys.argv[1])
-places = {name: Path(told.pop(name)) for name in ("folder", "here", "run", "stop")}
-perform(TaskSpec(**told, **places, command=(sys.executable, "-c", told_command)))
+places = {name: Path(told.pop(name)) for name in ("folder", "working_folder", "run", "stop")}
+perform_task(TaskSpec(**told, **places, command=(sys.executable, "-c", told_command)))
 """.replace(
     "told_command",
     '\'import os, signal; open("begun", "w").close(); \''
@@ -148,17 +148,17 @@ perform(TaskSpec(**told, **places, command=(sys.executable, "-c", told_command))
 
 @pytest.mark.skipif(os.name != "posix", reason="a command ends its worker by a signal")
 def test_an_outcome_counts_no_more_once_other_settings_were_begun(run: Path) -> None:
-    assert perform(spec_in(run)).outcome.is_done
-    spec = {"task": "a-0001", "key": "other", "number": 2, "folder": str(run / "a-0001"), "here": str(run)}
+    assert perform_task(spec_in(run)).outcome.is_done
+    spec = {"task": "a-0001", "key": "other", "number": 2, "folder": str(run / "a-0001"), "working_folder": str(run)}
     spec |= {"run": str(run), "stop": str(run / "stop")}
     done = python(KILLED, json.dumps(spec))
     assert done.returncode == -signal.SIGKILL and (run / "begun").exists()
-    assert perform(spec_in(run, 3)).outcome.is_done
+    assert perform_task(spec_in(run, 3)).outcome.is_done
     assert (run / "a-0001" / "output-3.txt").read_text().count("begun") == 1  # its files were another's
 
 
 def performers() -> dict[str, Callable[[TaskSpec], TaskResult]]:
-    """What workers run in place of `perform`."""
+    """What workers run in place of `perform_task`."""
 
     def name_the_folder(spec: TaskSpec) -> TaskResult:
         time.sleep(0.3)  # both tasks are with the scheduler before the first one is done
@@ -173,7 +173,7 @@ def performers() -> dict[str, Callable[[TaskSpec], TaskResult]]:
         if not is_bad:
             spec.folder.mkdir(exist_ok=True)
         why = reason("disk_full", path="scratch")
-        return TaskResult(spec=spec, outcome=Outcome(exit_code=0, node=name), of_node=why if is_bad else None)
+        return TaskResult(spec=spec, outcome=Outcome(exit_code=0, node=name), node_problem=why if is_bad else None)
 
     def end(spec: TaskSpec) -> TaskResult:
         """As a worker that is ending does, the first time."""
@@ -190,15 +190,15 @@ ONCE = Experiment(command="none", retries=0)
 def ended(runner: TaskRunner, count: int = 1) -> list[Event]:
     """The events of so many tasks."""
     found = list[Event]()
-    wait_for(lambda: found.extend(event for _, event in runner.ended(0.2)) or len(found) >= count)
+    wait_for(lambda: found.extend(event for _, event in runner.finished_tasks(0.2)) or len(found) >= count)
     return found
 
 
 def performed(client: Client, run: Path, *, work: str, preemptible: bool = False) -> Event:
     """What came of one task that workers do otherwise."""
     with Journal(run) as journal:
-        runner = TaskRunner(client, journal, run=run, preemptible=preemptible, say=print, work=PERFORMERS[work])
-        runner.start(spec_in(run), ONCE)
+        runner = TaskRunner(client, journal, run=run, preemptible=preemptible, say=print, perform=PERFORMERS[work])
+        runner.submit(spec_in(run), ONCE)
         (event,) = ended(runner)
     return event
 
@@ -207,11 +207,11 @@ def test_two_drivers_on_one_cluster_get_their_own_answers(client: Client, tmp_pa
     mine, other = tmp_path / "mine", tmp_path / "other"
     with begun(mine) as one, begun(other) as two:
         runners = [
-            TaskRunner(client, journal, run=folder, preemptible=False, say=print, work=PERFORMERS["name_the_folder"])
+            TaskRunner(client, journal, run=folder, preemptible=False, say=print, perform=PERFORMERS["name_the_folder"])
             for journal, folder in ((one, mine), (two, other))
         ]
         for runner, folder in zip(runners, (mine, other), strict=True):
-            runner.start(spec_in(folder), ONCE)
+            runner.submit(spec_in(folder), ONCE)
         problems = [ended(runner)[0].outcome.problem for runner in runners]
     assert problems == [str(mine / "a-0001"), str(other / "a-0001")]
 
@@ -236,12 +236,12 @@ def test_a_bad_node_costs_no_task_an_attempt_and_is_set_aside_by_name(tmp_path: 
         open_client(connection) as client,
     ):
         work = PERFORMERS["fail_on_bad_node"]
-        runner = TaskRunner(client, journal, run=tmp_path, preemptible=False, say=said.append, work=work)
+        runner = TaskRunner(client, journal, run=tmp_path, preemptible=False, say=said.append, perform=work)
         nodes.add(worker("good/1", scheduler.address(), tmp_path / "scratch")).address()
         first = dataclasses.replace(spec_in(tmp_path), task="a-0000", folder=tmp_path / "a-0000")
-        runner.start(first, ONCE)
+        runner.submit(first, ONCE)
         for number in range(1, 3):
-            runner.start(dataclasses.replace(spec_in(tmp_path), task=f"a-{number:04d}"), ONCE)
+            runner.submit(dataclasses.replace(spec_in(tmp_path), task=f"a-{number:04d}"), ONCE)
         events = ended(runner, 3)
     assert [event.status for event in events] == ["done"] * 3
     assert {event.outcome.node for event in events} == {"good/1"}
@@ -255,7 +255,7 @@ def test_a_task_whose_only_worker_is_gone_before_it_began_goes_to_the_next_one(t
         with open_client(connection) as client:
             runner = TaskRunner(client, journal, run=tmp_path, preemptible=False, say=print)
             first.close()
-            runner.start(spec_in(tmp_path), ONCE)
+            runner.submit(spec_in(tmp_path), ONCE)
             nodes.add(msgspec.structs.replace(able, name="able/2")).address()
             (event,) = ended(runner)
     assert event.status == "done" and event.outcome.node == "able/2"
@@ -265,7 +265,7 @@ def test_the_run_ends_with_the_node_s_problem_where_no_other_is_left(client: Cli
     with Journal(run) as journal:
         runner = TaskRunner(client, journal, run=run, preemptible=False, say=print)
         (run / "stop.driver").unlink()
-        runner.start(spec_in(run), ONCE)
+        runner.submit(spec_in(run), ONCE)
         with unfit():
             ended(runner)
         runner.stop(run / "stop")
@@ -276,10 +276,10 @@ def test_what_was_written_down_is_read_again(tmp_path: Path) -> None:
     done = Event(task="a-0001", key="k", status="done", number=2, outcome=Outcome(exit_code=0, node="n", seconds=1.5))
     with Journal(tmp_path) as journal:
         journal.add(Event(task="a-0001", key="k", status="running", number=1))
-        assert not journal.is_done("a-0001", "k") and journal.next_number("a-0001") == 2
+        assert not journal.is_done("a-0001", "k") and journal.next_attempt("a-0001") == 2
         journal.add(done)
     with Journal(tmp_path) as journal:
-        assert journal.latest == {"a-0001": done} and journal.next_number("a-0001") == 3
+        assert journal.latest == {"a-0001": done} and journal.next_attempt("a-0001") == 3
         assert journal.is_done("a-0001", "k") and not journal.is_done("a-0001", "other")
     assert [event.status for event in read_events(tmp_path)] == ["running", "done"]
 
@@ -287,7 +287,7 @@ def test_what_was_written_down_is_read_again(tmp_path: Path) -> None:
 def test_a_line_that_was_cut_short_is_no_event(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal:
         journal.add(Event(task="a", key="k", status="done", number=1))
-    path = tmp_path / JOURNAL
+    path = tmp_path / JOURNAL_NAME
     path.write_bytes(path.read_bytes() + b'{"task": "b", "key"')
     with Journal(tmp_path) as journal:
         journal.add(Event(task="c", key="k", status="done", number=1))
@@ -295,6 +295,6 @@ def test_a_line_that_was_cut_short_is_no_event(tmp_path: Path) -> None:
 
 
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:
-    (tmp_path / JOURNAL).write_text('{"task": 1}\n')
+    (tmp_path / JOURNAL_NAME).write_text('{"task": 1}\n')
     with pytest.raises(UsageProblem, match="damaged in line 1"):
         list(read_events(tmp_path))

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from fieldray.errors import UsageProblem
 from fieldray_adapt.recipes.tables import RecipeProblems
-from fieldray_cluster.workflow.recipe import Parameter, combinations, new_workflow, read_workflow, samples
-from fieldray_cluster.workflow.run import compiled, filled
+from fieldray_cluster.workflow.recipe import Parameter, count_combinations, draw_samples, new_workflow, read_workflow
+from fieldray_cluster.workflow.run import build_graph, fill_command
 
 TEXT = """
 [cluster]
@@ -53,14 +53,14 @@ def problems(folder: Path, text: str) -> tuple[str, ...]:
 
 def test_a_recipe_is_compiled_in_the_order_of_its_dependencies(tmp_path: Path) -> None:
     workflow = read_workflow(write(tmp_path, TEXT))
-    graph = compiled(workflow, here=tmp_path)
+    graph = build_graph(workflow, recipe_folder=tmp_path)
     assert [(name, len(tasks)) for name, tasks in graph.items()] == [("data", 2), ("train", 4)]
     assert workflow.cluster.workers == 3
     assert {task.command[2] for task in graph["data"]} == {"a", "b"}
     assert {task.command[4] for task in graph["data"]} == {"7"}
     folders = [task.command[-1] for task in graph["train"]]
     assert folders == [str(tmp_path / "run" / "tasks" / f"train-000{number}") for number in (1, 2, 3, 4)]
-    assert compiled(workflow, here=tmp_path) == graph
+    assert build_graph(workflow, recipe_folder=tmp_path) == graph
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_more_combinations_than_can_be_run_want_samples(tmp_path: Path) -> None:
 
 def test_no_value_leaves_its_word() -> None:
     hostile = "a b'; rm -rf / #\"$(id)`id`{{run}}\n"
-    assert filled("do --name={{x}} '{{y}} z'", {"x": hostile, "y": True}) == ("do", f"--name={hostile}", "true z")
+    assert fill_command("do --name={{x}} '{{y}} z'", {"x": hostile, "y": True}) == ("do", f"--name={hostile}", "true z")
 
 
 def test_a_new_recipe_has_every_key_and_can_be_run_as_it_is(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_new_recipe_has_every_key_and_can_be_run_as_it_is(tmp_path: Path) -> N
     new_workflow(path)
     text = path.read_text(encoding="utf-8")
     assert all(f"\n#{key} =" in text for key in ("depends_on", "retries", "preemptible", "metric", "address"))
-    graph = compiled(read_workflow(path), here=tmp_path)
+    graph = build_graph(read_workflow(path), recipe_folder=tmp_path)
     assert [task.command for task in graph["first"]] == [("fieldray", "--version"), ("fieldray", "--help")]
     with pytest.raises(UsageProblem, match="exists"):
         new_workflow(path)
@@ -142,20 +142,20 @@ RANGES = st.dictionaries(
 def test_samples_follow_the_rule(
     lists: dict[str, Parameter], ranges: dict[str, Parameter], count: int, seed: int
 ) -> None:
-    found = samples({**lists, **ranges}, count=count, seed=seed)
+    found = draw_samples({**lists, **ranges}, count=count, seed=seed)
     assert len(found) == count and all(list(row) == [*lists, *ranges] for row in found)
     product = set(itertools.product(*(known.values for known in lists.values())))
     seen = Counter(tuple(row[name] for name in lists) for row in found)
-    assert set(seen) <= product and len(product) == combinations({**lists, **ranges})
+    assert set(seen) <= product and len(product) == count_combinations({**lists, **ranges})
     times = [seen[combination] for combination in product]
     assert max(times) - min(times) <= 1  # the fewest repetitions
     assert all(known.low <= row[name] <= known.high for name, known in ranges.items() for row in found)
-    assert samples({**lists, **ranges}, count=count, seed=seed) == found
+    assert draw_samples({**lists, **ranges}, count=count, seed=seed) == found
 
 
 def test_as_many_samples_as_combinations_are_the_product() -> None:
     parameters = {"a": Parameter(values=(1, 2, 3)), "b": Parameter(values=("x", "y")), "c": Parameter(values=(True,))}
-    found = samples(parameters, count=6, seed=1)
+    found = draw_samples(parameters, count=6, seed=1)
     assert sorted(map(repr, map(tuple, (row.values() for row in found)))) == sorted(
         map(repr, itertools.product((1, 2, 3), ("x", "y"), (True,)))
     )
@@ -163,20 +163,20 @@ def test_as_many_samples_as_combinations_are_the_product() -> None:
 
 def test_another_seed_draws_other_numbers() -> None:
     parameters = {"x": Parameter(low=0, high=1)}
-    assert samples(parameters, count=3, seed=1) != samples(parameters, count=3, seed=2)
-    assert len({row["x"] for row in samples(parameters, count=50, seed=1)}) == 50
+    assert draw_samples(parameters, count=3, seed=1) != draw_samples(parameters, count=3, seed=2)
+    assert len({row["x"] for row in draw_samples(parameters, count=50, seed=1)}) == 50
 
 
 def test_a_logarithmic_range_has_as_many_samples_in_each_power_of_ten() -> None:
-    found = samples({"x": Parameter(low=1e-4, high=1e-1, scale="log")}, count=3000, seed=0)
+    found = draw_samples({"x": Parameter(low=1e-4, high=1e-1, scale="log")}, count=3000, seed=0)
     powers = Counter(math.floor(math.log10(float(row["x"]))) for row in found)
     assert set(powers) == {-4, -3, -2} and all(900 < times < 1100 for times in powers.values())
 
 
 def test_a_product_too_large_to_be_written_down_is_sampled() -> None:
     parameters = {f"p{number}": Parameter(values=tuple(range(10))) for number in range(15)}
-    assert combinations(parameters) == 10**15
-    assert len({tuple(row.values()) for row in samples(parameters, count=100, seed=0)}) == 100
+    assert count_combinations(parameters) == 10**15
+    assert len({tuple(row.values()) for row in draw_samples(parameters, count=100, seed=0)}) == 100
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from fieldray.errors import UsageProblem
-from fieldray_cluster.workflow.report import output_end, write_report
-from fieldray_cluster.workflow.run import TaskState, cancel, is_running, read_states, run_workflow
+from fieldray_cluster.workflow.report import last_output_lines, write_report
+from fieldray_cluster.workflow.run import TaskState, cancel_run, is_running, read_states, run_workflow
 from program import Fieldray, start
 from waiting import wait_for
 
@@ -96,7 +96,7 @@ command = "fieldray --version"
     assert sorted(log[:3]) == ["'first' '1'", "'first' '2'", "'first' '3'"]
     assert sorted(log[3:]) == [f"'last' '{x}' 'a b; touch /tmp/never $(exit)'" for x in (1, 2)]
     state = by_name(path)["program-0001"]
-    assert output_end(state).startswith("fieldray ") and state.outcome.node.startswith("local/")
+    assert last_output_lines(state).startswith("fieldray ") and state.outcome.node.startswith("local/")
     assert state.outcome.seconds > 0 and (state.outcome.cpu_seconds or 0) > 0 and (state.outcome.memory_mb or 0) > 1
 
     again = list[str]()
@@ -138,10 +138,10 @@ depends_on = ["child", "good"]
     assert run_workflow(path, say=lambda _: None) == {"done": 4, "failed": 3, "blocked": 2}
     states = by_name(path)
     assert (tmp_path / "run" / "tries.txt").read_text().count("tried") == 3  # once, and two retries
-    assert output_end(states["wrong-0001"]) == "it went wrong" and states["wrong-0001"].outcome.exit_code == 3
+    assert last_output_lines(states["wrong-0001"]) == "it went wrong" and states["wrong-0001"].outcome.exit_code == 3
     assert (tmp_path / "run" / "kills.txt").read_text().count("killed") == 2
     killer = states["killer-0001"]
-    assert killer.event is not None and killer.event.lost == 2 and output_end(killer) == "about to kill"
+    assert killer.event is not None and killer.event.lost == 2 and last_output_lines(killer) == "about to kill"
     absent = states["absent-0001"].outcome
     assert f"could not be started on {absent.node}: no-such-program-here: No such file" in absent.problem
     assert states["child-0001"].outcome.problem.startswith("Not started, because wrong-0001 ")
@@ -209,12 +209,12 @@ depends_on = ["slow"]
 """,
     )
     with pytest.raises(UsageProblem, match="Nothing is running"):
-        cancel(path)
+        cancel_run(path)
     counts = list[dict[str, int]]()
     thread = threading.Thread(target=lambda: counts.append(dict(run_workflow(path, say=lambda _: None))))
     thread.start()
     pids = waited_for(tmp_path)
-    cancel(path)
+    cancel_run(path)
     thread.join()
     assert counts == [{"stopped": 1, "waiting": 1}]
     assert not psutil.pid_exists(int(pids.read_text()))

@@ -10,11 +10,11 @@ import psutil
 import pytest
 
 from fieldray.errors import UsageProblem
-from fieldray_adapt.recipes.tables import Document, RecipeProblems
+from fieldray_adapt.recipes.tables import RecipeDocument, RecipeProblems
 from fieldray_cluster.workflow.report import write_report
 from fieldray_cluster.workflow.run import read_states
 from fieldray_cluster.workflow.sweep import run_sweep
-from fieldray_cluster.workflow.trial import changed
+from fieldray_cluster.workflow.trial_command import with_changed_keys
 from program import start
 from tiny_recipe import RECIPE, draw
 
@@ -76,14 +76,14 @@ def write(folder: Path, text: str = SWEEP) -> Path:
 def test_a_sweep_with_a_lost_worker_ends_complete_and_a_second_one_does_nothing(tmp_path: Path) -> None:
     path = write(tmp_path)
     trial = (sys.executable, str(tmp_path / "trial.py"))
-    assert run_sweep(path, say=lambda _: None, trial=trial) == "done"
+    assert run_sweep(path, say=lambda _: None, trial_command=trial) == "done"
     log = (tmp_path / "run" / "log.txt").read_text().splitlines()
     assert log == ["trial-0001 train", "trial-0001 train", "trial-0002 train", "trial-0003 train", "trial-0001 run"]
     states = {state.task.name: state.status for state in read_states(path)}
     assert states == {"trial-0001": "done", "trial-0002": "pruned", "trial-0003": "pruned", "winner": "done"}
 
     said = list[str]()
-    assert run_sweep(path, say=said.append, trial=trial) == "done" and said == ["Everything was done before."]
+    assert run_sweep(path, say=said.append, trial_command=trial) == "done" and said == ["Everything was done before."]
     (lock := tmp_path / "run" / "study.jsonl.lock").touch()  # of the driver that works there now
     study = (tmp_path / "run" / "study.jsonl").read_bytes()
     page = write_report(path).read_text(encoding="utf-8")
@@ -97,15 +97,15 @@ def test_a_sweep_with_a_lost_worker_ends_complete_and_a_second_one_does_nothing(
     assert values["training.epochs"] == 1 and repr(values["training.learning_rate"]) in page  # exact
 
     more = write(tmp_path, SWEEP.replace("trials = 3", "trials = 4"))
-    assert run_sweep(more, say=said.append, trial=trial) == "done"
+    assert run_sweep(more, say=said.append, trial_command=trial) == "done"
     assert (tmp_path / "run" / "log.txt").read_text().splitlines()[5:] == ["trial-0004 train"]
     (tmp_path / "clean.csv").touch()
     with pytest.raises(UsageProblem, match="other data"):
-        run_sweep(more, say=said.append, trial=trial)
+        run_sweep(more, say=said.append, trial_command=trial)
     (tmp_path / "clean.csv").unlink()
     other = write(tmp_path, SWEEP.replace("[8, 16]", "[8]"))
     with pytest.raises(UsageProblem, match="begun with other settings"):
-        run_sweep(other, say=said.append, trial=trial)
+        run_sweep(other, say=said.append, trial_command=trial)
 
 
 def test_values_that_do_not_fit_the_recipe_are_said_before_anything_starts(tmp_path: Path) -> None:
@@ -125,8 +125,8 @@ def test_values_that_do_not_fit_the_recipe_are_said_before_anything_starts(tmp_p
 
 def test_a_recipe_is_changed_in_memory_alone(tmp_path: Path) -> None:
     write(tmp_path)
-    document = Document.read(tmp_path / "quick.toml")
-    found = changed(document, {"training.learning_rate": 0.125, "lungs": "x", "prune.stop.iterations": 2})
+    document = RecipeDocument.read(tmp_path / "quick.toml")
+    found = with_changed_keys(document, {"training.learning_rate": 0.125, "lungs": "x", "prune.stop.iterations": 2})
     assert found.tables["training"]["learning_rate"] == 0.125 and found.tables["prune"]["stop"]["iterations"] == 2
     assert document.tables["training"]["learning_rate"] == 3e-3 and "lungs" not in document.tables
     assert found.text.startswith(document.text.rstrip()) and "# training.learning_rate = 0.125\n" in found.text

@@ -75,8 +75,8 @@ def _requests(folder: Path) -> object:
 
     with ArchiveFolder(folder) as archive:
         (folder / "chunks" / "some.parquet").touch()  # results: the request counts
-        archive.continue_with(_request())
-        return archive.merged_run()
+        archive.store_request(_request())
+        return archive.merged_run_id()
 
 
 def _journal(folder: Path) -> list[object]:
@@ -110,7 +110,7 @@ def _merged(folder: Path) -> object:
     from fieldray_cluster.archive_folder import ArchiveFolder
 
     with ArchiveFolder(folder) as archive:
-        return archive.merged_run()
+        return archive.merged_run_id()
 
 
 def _request() -> Any:
@@ -309,9 +309,9 @@ def _break_row(row: dict[str, Any], chance: random.Random, schema: Any) -> None:
 
 def read_chunk(data: bytes, _folder: Path) -> None:
     """What the driver of an archive does with what a worker sends."""
-    from fieldray_cluster.archive_worker import unpacked
+    from fieldray_cluster.archive_worker import unpack_outcomes
 
-    for one in unpacked(data, _request()):
+    for one in unpack_outcomes(data, _request()):
         outcome_columns(one)
 
 

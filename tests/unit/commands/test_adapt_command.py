@@ -7,13 +7,13 @@ from pathlib import Path
 
 from fakes import Terminal
 from fieldray.commands.console import Console
-from fieldray_adapt.adapt_command import Bar
+from fieldray_adapt.adapt_command import ProgressBar
 from program import python
 
 
 def test_each_kind_of_work_has_its_own_rate_and_end() -> None:
     terminal, now = Terminal(), [0.0]
-    bar = Bar(Console(io.StringIO(), terminal), clock=lambda: now[0])
+    bar = ProgressBar(Console(io.StringIO(), terminal), clock=lambda: now[0])
 
     def shown(what: str, done: int, total: int, *, at: float) -> str:
         now[0] = at

@@ -15,7 +15,7 @@ from fieldray.domain.finding import calibrate
 from fieldray.domain.metrics import Share, area, area_difference, auc, drawn_interval, share, share_difference
 from fieldray.domain.model import Calibration
 from fieldray_adapt.evaluation.evaluate import fit_calibration, fit_logistic, shortcut_scores
-from fieldray_adapt.evaluation.figures import as_text
+from fieldray_adapt.evaluation.figures import figure_text
 
 SCORES = np.array([0.1, 0.2, 0.2, 0.6, 0.7, 0.9])
 TRUTH = np.array([False, False, True, False, True, True])
@@ -119,7 +119,7 @@ def test_a_share_has_wilsons_interval(hits: int, of: int) -> None:
 
 def test_all_of_63_are_not_all_there_could_be() -> None:
     # 63 / (63 + 1.96^2) = 0.943: the lowest share of which 63 of 63 is no surprise
-    assert as_text(Share(63, 63, 1.0, 63 / (63 + 1.96**2), 1.0)) == ("63 of 63: 1.000 (0.943 to 1.000)")
+    assert figure_text(Share(63, 63, 1.0, 63 / (63 + 1.96**2), 1.0)) == ("63 of 63: 1.000 (0.943 to 1.000)")
     assert share(np.ones(63, bool), patients=_people(63)).low == pytest.approx(0.943, abs=5e-4)
 
 

@@ -1,17 +1,12 @@
-"""The loop of every training, and the state of a long one in one file.
+"""The training loop of all networks, its checkpoints, and training on images in memory.
 
-A target of nan is unknown and counts for nothing, so several data sets that label different things train one network.
-With a checkpoint a kill costs minutes and not the training.
+An epoch is a number of steps. Weights are averaged over the steps, and a checkpoint is written after each epoch. All
+randomness depends on seed and epoch, so an interrupted training resumes exactly. A training resumes only if all of its
+inputs are unchanged. A target of nan is unknown and has no loss, so data sets with different labels can be combined.
 
-The one loop of every training: epochs of steps, a running mean of the weights, a checkpoint after each epoch.
-
-All randomness depends on (seed, epoch), so a training that was killed resumes exactly. Only the same training resumes:
-if anything that it depends on has changed, it starts again.
-
-Training on arrays that fit into memory: an original network, and the retraining of a pruned one.
-
-With a teacher, the targets are a mixture of labels and the teacher's softmax [1]_. The cross-entropy with a mixture of
-two targets is the mixture of the two cross-entropies, so training needs nothing but other targets.
+`train_on_arrays` trains the original network of a pruning study, and its pruned networks. With a teacher, the targets
+are a mixture of labels and the teacher's softmax [1]_. The cross-entropy with a mixture of targets is the mixture of
+the cross-entropies, so only the targets differ.
 
 References
 ----------
@@ -37,27 +32,35 @@ from scipy.special import softmax
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray.typed_json import decoded
-from fieldray_adapt.files import arrays_in, digest, plain, save_arrays
+from fieldray_adapt.files import digest, open_arrays, save_arrays, to_builtins
 from fieldray_adapt.networks.specification import Specification, Weights
 from fieldray_adapt.recipes.tables import key, table
-from fieldray_adapt.training.engine_choice import _is_torch, open_engine
+from fieldray_adapt.training.engine_choice import open_engine, uses_torch
 from fieldray_adapt.training.engine_interface import Batch, Engine, EngineName, EngineSettings, Trainable
 
-"""How names of what batch normalisation notes, and no gradient moves, end."""
-
-CHECKPOINT: Final = "checkpoint.npz"
-"""The name of every checkpoint: a run removes those of a step that is done."""
+CHECKPOINT_NAME: Final = "checkpoint.npz"
+"""The file name of all checkpoints. The checkpoints of a step are removed once it is done."""
 
 _ENGINE_PARTS: Final = ("weights", "optimiser")
 
 
 class EpochFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Figures of one epoch of a training, a row of `history.json`; what a training does not measure is absent.
+    """The figures of an epoch, a row of `history.json`. Figures that a training does not measure are absent.
 
-    A classifier has the AUC of each label on the validation images, None where a class is missing. Lung fields have the
-    side of the images in pixels, Dice of the visible lung and of the region, and shares of wrong cells and of images
-    taken for frontal. A divided training has `time_s`, without validation, and how many updates of others a worker's
-    own came late.
+    Attributes
+    ----------
+    auc
+        Classifier: AUC of each label on the validation images; None if a class is missing.
+    side
+        Lung fields: side of the images in pixels.
+    dice, least_dice, region_dice, region_least_dice
+        Lung fields: mean and lowest Dice, of the visible lung and of the lung region.
+    cells_wrong, frontal
+        Lung fields: share of wrong mask pixels, and of validation images that the check takes for frontal chests.
+    staleness_mean, staleness_most
+        Divided training: by how many updates gradients were late.
+    time_s
+        Divided training: duration without validation.
     """
 
     epoch: int
@@ -78,7 +81,7 @@ class EpochFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TrainingCourse(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The progress of a training: its epochs, and the steps since the beginning."""
+    """The progress of a training: figures of its epochs, and the number of steps."""
 
     history: tuple[EpochFigures, ...]
     steps: int = 0
@@ -89,8 +92,8 @@ class _Stored(TrainingCourse, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Kept:
-    """The content of a checkpoint besides the engine's own state."""
+class CheckpointContent:
+    """The content of a checkpoint besides the engine's state: progress, and averaged weights."""
 
     course: TrainingCourse
     arrays: Mapping[str, NDArray[Any]]
@@ -98,26 +101,26 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Where a training keeps its state.
+    """The file that stores the state of a training.
 
-    Only a state written with the same key, by an engine of the same kind, is resumed. The key is the digest of
-    everything that goes into the training (see `files.digest`): network, weights, data, schedule, settings.
+    A state is resumed only with an equal key, by an engine of the class that wrote it. The key is the digest of all
+    inputs of the training (see `files.digest`): network, weights, data, schedule, settings.
     """
 
     path: Path
 
     def holds(self, kind: type, *, key: str) -> bool:
-        """Whether there is a state with this key, of an engine of this kind."""
+        """Return whether the file has a state with this key, of an engine of this class."""
         if not self.path.is_file():
             return False
-        with arrays_in(self.path) as arrays:
+        with open_arrays(self.path) as arrays:
             return _stored(arrays).key == _whole_key(kind, key)
 
-    def restore(self, engine: Trainable, *, key: str) -> Kept | None:
-        """Restore the engine to the stored state; without such a state None, and the engine unchanged."""
+    def restore(self, engine: Trainable, *, key: str) -> CheckpointContent | None:
+        """Restore the engine's state, and return the rest. Returns None, without changes, if no state has this key."""
         if not self.path.is_file():
             return None
-        with arrays_in(self.path) as arrays:
+        with open_arrays(self.path) as arrays:
             course = _stored(arrays)
             if course.key != _whole_key(type(engine), key):
                 return None
@@ -127,14 +130,14 @@ class Checkpoint:
                 parts[part][rest] = arrays[name]
         engine.set_weights(parts["weights"])
         engine.set_optimiser_state(parts["optimiser"])
-        return Kept(course=course, arrays=parts["more"])
+        return CheckpointContent(course=course, arrays=parts["more"])
 
-    def save(self, engine: Trainable, kept: Kept, *, key: str) -> None:
-        """Write the state. Raises StorageProblem."""
+    def save(self, engine: Trainable, content: CheckpointContent, *, key: str) -> None:
+        """Write the state of a training. Raises StorageProblem."""
         found = dict(zip(_ENGINE_PARTS, (engine.weights(), engine.optimiser_state()), strict=True))
-        found["more"] = dict(kept.arrays)
+        found["more"] = dict(content.arrays)
         arrays = {f"{part}/{name}": array for part, own in found.items() for name, array in own.items()}
-        facts = json.dumps({**plain(kept.course), "key": _whole_key(type(engine), key)})
+        facts = json.dumps({**to_builtins(content.course), "key": _whole_key(type(engine), key)})
         save_arrays(self.path, arrays | {"facts": np.frombuffer(facts.encode(), np.uint8)})
 
 
@@ -143,8 +146,8 @@ def _stored(arrays: Mapping[str, NDArray[Any]]) -> _Stored:
 
 
 def remove_checkpoints(folder: Path) -> None:
-    """Remove every checkpoint in a folder and below, once their results are stored."""
-    for path in folder.rglob(CHECKPOINT):
+    """Remove all checkpoints in a folder and its subfolders."""
+    for path in folder.rglob(CHECKPOINT_NAME):
         path.unlink()
 
 
@@ -153,37 +156,38 @@ def _whole_key(kind: type, key: str) -> str:
 
 
 Progress = Callable[[EpochFigures], None]
+"""Receives the figures of each epoch."""
 _AVERAGED_EVERY: Final = 4
-"""Steps: taking the weights out of the framework costs a tenth of a step."""
+"""Steps between two samples of the running mean. Copying the weights takes a tenth of a step."""
 _LONGEST_MEAN: Final = 0.98
 
 
 class TrainingTask(Protocol):
-    """A training task: the steps of an epoch, and the validation after each."""
+    """A training task: the steps of an epoch, and the validation after each epoch."""
 
     def steps(self, epoch: int) -> Iterator[float]:
-        """Perform the steps of an epoch, counted from 0, one by one; the loss of each, before it."""
+        """Perform the steps of an epoch (from 0) one by one, and yield the loss before each step."""
 
     def share(self, steps: int) -> float:
-        """Return the weight of the current weights in their running mean after `steps` steps; 0 to skip them."""
+        """Return the weight of the current weights in the running mean after `steps` steps; 0 to leave them out."""
 
-    def validate(self, average: Weights, ended: EpochFigures) -> EpochFigures:
-        """Validate the averaged weights after an epoch.
+    def validate(self, average: Weights, figures: EpochFigures) -> EpochFigures:
+        """Validate the averaged weights after an epoch. The engine keeps its own weights.
 
-        Returns the epoch's figures; the engine keeps its own weights.
+        Returns the figures of the epoch, with those of the validation added.
         """
 
 
 @dataclass(slots=True)
 class TrainingState:
-    """The state of a training: averaged weights, figures by epoch, steps since the beginning."""
+    """The state of a training: averaged weights, figures of each epoch, and number of steps."""
 
     average: Weights
     history: list[EpochFigures] = field(default_factory=list)
     steps: int = 0
 
     def resume(self, checkpoint: Checkpoint, engine: Trainable, *, key: str) -> bool:
-        """Load a checkpoint of this training, engine included. Returns whether there was one."""
+        """Load the checkpoint of this training into state and engine. Returns whether there was one."""
         if kept := checkpoint.restore(engine, key=key):
             self.average, self.history, self.steps = dict(kept.arrays), [*kept.course.history], kept.course.steps
         return kept is not None
@@ -200,10 +204,10 @@ def train_epochs(
     key: str,
     progress: Progress,
 ) -> None:
-    """Train from the epoch that `state` has come to up to, not including, `until`; of all there are `epochs`.
+    """Train from the first epoch that is not in `state` up to `until` (exclusive), of `epochs` in all.
 
-    Raises UsageProblem `training_diverged` when a loss is not a number (the checkpoint of the epoch before stays),
-    StorageProblem when a checkpoint cannot be written.
+    Raises UsageProblem `training_diverged` if a loss is not a number (the checkpoint of the epoch before stays),
+    StorageProblem if a checkpoint cannot be written.
     """
     for epoch in range(len(state.history), until):
         started, losses = time.monotonic(), list[float]()
@@ -218,11 +222,11 @@ def train_epochs(
         ended = task.validate(state.average, ended)
         state.history.append(structs.replace(ended, seconds=round(time.monotonic() - started, 3)))
         course = TrainingCourse(history=tuple(state.history), steps=state.steps)
-        checkpoint.save(engine, Kept(course=course, arrays=state.average), key=key)
+        checkpoint.save(engine, CheckpointContent(course=course, arrays=state.average), key=key)
         progress(state.history[-1])
 
 
-def train_whole(
+def train_or_resume(
     task: TrainingTask,
     engine: Trainable,
     *,
@@ -232,12 +236,12 @@ def train_whole(
     key: str,
     progress: Progress,
 ) -> tuple[Weights, list[EpochFigures]]:
-    """Train all epochs with one engine, or resume this very training from the folder's checkpoint.
+    """Train all epochs with one engine, or resume the training from the checkpoint in `folder`.
 
-    Averaged weights, whose mean begins with `average`, and figures by epoch. The checkpoint stays until the caller has
-    kept what came of it. Raises as `train_epochs`.
+    Returns the averaged weights, whose mean starts from `average`, and the figures of each epoch. The checkpoint stays
+    until the caller has stored the result. Raises as `train_epochs`.
     """
-    state, checkpoint = TrainingState(average), Checkpoint(folder / CHECKPOINT)
+    state, checkpoint = TrainingState(average), Checkpoint(folder / CHECKPOINT_NAME)
     state.resume(checkpoint, engine, key=key)
     train_epochs(task, engine, state, until=epochs, epochs=epochs, checkpoint=checkpoint, key=key, progress=progress)
     return state.average, state.history
@@ -248,19 +252,32 @@ def _average(average: Weights, current: Weights, *, share: np.float32) -> None:
         np.add(mean, share * (current[name] - mean), out=mean)
 
 
-def share_of_some(steps: int) -> float:
-    """Return `TrainingTask.share` of a mean over some of the steps; a short mean forgets faster."""
+def sparse_averaging_share(steps: int) -> float:
+    """Return the weight of `TrainingTask.share` for a running mean over every fourth step.
+
+    At the beginning the mean is short, and new weights count more.
+    """
     if steps % _AVERAGED_EVERY:
         return 0.0
     count = steps // _AVERAGED_EVERY
     return 1 - min(_LONGEST_MEAN, count / (count + 9))
 
 
-def cosine_rate(highest: float, at: float, *, warm_up: float, end: float = 1.0, least: float = 0.002) -> float:
-    """Learning rate at a time: from `least` on a linear rise up to `warm_up`, then a half cosine to 0 at the `end`."""
-    if at < warm_up:
-        return highest * max(at, least) / warm_up
-    done = (at - warm_up) / max(end - warm_up, 1e-9)
+def cosine_rate(highest: float, now: float, *, warm_up: float, end: float = 1.0, start: float = 0.002) -> float:
+    """Return the learning rate at a time: a linear warm-up, then a half cosine to 0.
+
+    Parameters
+    ----------
+    highest
+        The rate at the end of the warm-up.
+    now, warm_up, end
+        The current time, the end of the warm-up and the end of training, in one unit.
+    start
+        Start of the warm-up: times below it count as `start`.
+    """
+    if now < warm_up:
+        return highest * max(now, start) / warm_up
+    done = (now - warm_up) / max(end - warm_up, 1e-9)
     return highest * (1 + math.cos(math.pi * min(done, 1.0))) / 2
 
 
@@ -271,7 +288,7 @@ _MOST_PARTS: Final = 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Labelled:
-    """Images (n, height, width, channels) float32 in 0..1 and targets (n, labels) float32 that sum to 1."""
+    """Images (n, height, width, channels) float32 in 0..1, and targets (n, labels) float32 that sum to 1."""
 
     images: NDArray[np.float32]
     targets: NDArray[np.float32]
@@ -284,20 +301,20 @@ class Labelled:
         return len(self.images)
 
     def part(self, start: int, stop: int | None = None) -> Labelled:
-        """The images from `start` up to, not including, `stop`."""
+        """Return the images from index `start` up to `stop` (exclusive)."""
         return Labelled(self.images[start:stop], self.targets[start:stop])
 
 
 @table
 class Effort:
-    """How long and how fast a network is trained."""
+    """Duration and learning rate of a training."""
 
     batch_size: int = key("Images in a step.", unit="images", low=1, example=32)
     epochs: float = key("Passes over the images; parts of one are allowed.", above=0, example=10.0)
     learning_rate: float = key("The highest rate.", above=0, example=1e-3)
 
 
-def fit(
+def train_on_arrays(
     specification: Specification,
     weights: Mapping[str, NDArray[np.float32]],
     *,
@@ -308,22 +325,23 @@ def fit(
     folder: Path,
     progress: Progress = lambda _: None,
 ) -> Weights:
-    """Train with a short warm-up and cosine decay, or resume this very training from the folder's checkpoint.
+    """Train a network on images in memory, or resume the training from the checkpoint in `folder`.
 
-    It resumes as it would have gone on, but for what a dropout draws; its "epochs" are up to twenty parts of it. Raises
-    as `train_whole`.
+    The learning rate has a short warm-up and a cosine decay. The training is divided into up to twenty parts, which are
+    reported as epochs. A resumed training gives equal weights, but for the random draws of dropout. Raises as
+    `train_or_resume`.
     """
-    seed_dropout(seed)  # before the engine: Keras gives a layer its seed when it makes it
+    seed_dropout(seed)  # before the engine is opened, because Keras seeds a layer when the layer is made
     engine = open_engine(specification, weights, settings=settings)
     task = _FitTask(engine, data, effort, seed)
     key = digest(specification, weights, data, effort, seed, settings)
-    train_whole(task, engine, average={}, epochs=task.parts, folder=folder, key=key, progress=progress)
+    train_or_resume(task, engine, average={}, epochs=task.parts, folder=folder, key=key, progress=progress)
     return engine.weights()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _FitTask:
-    """Steps on arrays; nothing is averaged, and nothing looked at."""
+    """Training on images in memory as a `TrainingTask`, without averaging and validation."""
 
     engine: Engine
     data: Labelled
@@ -337,11 +355,11 @@ class _FitTask:
 
     @property
     def parts(self) -> int:
-        """The number of parts, each of about equally many steps."""
+        """The number of parts, which have about equally many steps."""
         return min(self.count, _MOST_PARTS)
 
     def steps(self, epoch: int) -> Iterator[float]:
-        """Perform the steps of an epoch (see `TrainingTask.steps`)."""
+        """Perform the steps of a part, and yield the loss of each (see `TrainingTask.steps`)."""
         data, effort, count = self.data, self.effort, self.count
         first, last = (count * part // self.parts for part in (epoch, epoch + 1))
         drawn = enumerate(_drawn(len(data), effort.batch_size, self.seed, count))
@@ -350,17 +368,17 @@ class _FitTask:
             yield self.engine.step(data.images[chosen], data.targets[chosen], learning_rate=rate)
 
     def share(self, _steps: int) -> float:
-        """Weight of the weights in their running mean (see `TrainingTask.share`)."""
+        """Return 0, because no mean is used (see `TrainingTask.share`)."""
         return 0.0
 
-    def validate(self, _average: Weights, ended: EpochFigures) -> EpochFigures:
-        """The epoch as it ended, without validation (see `TrainingTask.validate`)."""
-        return ended
+    def validate(self, _average: Weights, figures: EpochFigures) -> EpochFigures:
+        """Return the epoch's figures unchanged (see `TrainingTask.validate`)."""
+        return figures
 
 
 def seed_dropout(seed: int, *, name: EngineName = "auto") -> None:
-    """Have the dropouts of an engine of that name that is opened next draw as they did with this seed."""
-    if _is_torch(name):
+    """Seed the random draws of dropout in the next engine that is opened under this name."""
+    if uses_torch(name):
         import torch
 
         torch.manual_seed(seed)
@@ -371,13 +389,16 @@ def seed_dropout(seed: int, *, name: EngineName = "auto") -> None:
 
 
 def _share_of_rate(step: int, steps: int) -> float:
-    """Linear warm-up over the first twentieth, then a cosine down to 0 (arXiv:1608.03983)."""
+    """Return the share of the learning rate at a step: a linear warm-up over a twentieth, then a cosine to 0.
+
+    The decay follows arXiv:1608.03983.
+    """
     warm_up = max(1.0, _WARM_UP_SHARE * steps)
     return min((step + 1) / warm_up, 0.5 * (1 + math.cos(math.pi * step / steps)))
 
 
 def _drawn(count: int, size: int, seed: int, steps: int) -> Iterator[NDArray[np.int64]]:
-    """Yield the image indices of each step, shuffled again in each pass; a batch longer than the data is the data."""
+    """Yield the image indices of each step, shuffled in each pass. A batch larger than the data is the whole data."""
     generator, size = np.random.default_rng(seed), min(size, count)
     starts = range(0, count - size + 1, size)
     for step in range(steps):
@@ -387,14 +408,17 @@ def _drawn(count: int, size: int, seed: int, steps: int) -> Iterator[NDArray[np.
         yield order[start : start + size]
 
 
-def quality(
+def measure_accuracy(
     specification: Specification,
     weights: Mapping[str, NDArray[np.float32]],
     *,
     data: Labelled,
     settings: EngineSettings,
 ) -> tuple[float, float]:
-    """Accuracy (the largest logit is at the largest target) in 0..1, and the mean cross-entropy."""
+    """Return the accuracy (0..1) and the mean cross-entropy of a network.
+
+    An image is correct if its largest logit is at its largest target.
+    """
     logits = _logits(open_engine(specification, weights, settings=settings), data.images)
     right = logits.argmax(axis=1) == data.targets.argmax(axis=1)
     shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
@@ -415,7 +439,17 @@ def distillation_targets(
     temperature: float,
     settings: EngineSettings,
 ) -> Labelled:
-    """The images with targets (n, labels), of which `share` is the teacher's softmax at a temperature."""
+    """Return the images with targets mixed from labels and teacher.
+
+    Parameters
+    ----------
+    specification, weights
+        The teacher.
+    share
+        The teacher's share of the targets, 0..1.
+    temperature
+        Divides the teacher's logits before the softmax.
+    """
     logits = _logits(open_engine(specification, weights, settings=settings), data.images)
     soft = softmax(logits.astype(np.float64) / temperature, axis=1)
     return Labelled(data.images, ((1 - share) * data.targets + share * soft).astype(np.float32))

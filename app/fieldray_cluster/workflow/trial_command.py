@@ -1,7 +1,7 @@
-"""The process of a trial: `trial ORDER`, with the order as JSON. It performs steps of a recipe with changed keys.
+"""The process of a trial: `trial_command ORDER`, with the order as JSON. It performs steps of a recipe with changed
+keys.
 
-The recipe file is not changed: the changes are made in memory, so that every path in the recipe still counts from its
-folder.
+The recipe is changed in memory and not in its file, so that every path in it still counts from the file's folder.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from typing import TYPE_CHECKING, Any
 from fieldray.offline import stay_offline
 
 if TYPE_CHECKING:
-    from fieldray_adapt.recipes.tables import Document
+    from fieldray_adapt.recipes.tables import RecipeDocument
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Perform an order. Returns 0, or 1 after printing the toolchain's error to standard error."""
+    """Perform the order of a trial. Returns 0, or 1 after printing an error of the toolchain to standard error."""
     stay_offline(is_toolchain=True)
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as `fieldray adapt`
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in `fieldray adapt`
     from pathlib import Path
 
     from fieldray.errors import FieldrayError
-    from fieldray_adapt.command import perform
-    from fieldray_adapt.recipes.tables import Document
+    from fieldray_adapt.command import perform_step
+    from fieldray_adapt.recipes.tables import RecipeDocument
 
     order = json.loads((sys.argv[1:] if arguments is None else arguments)[0])
     try:
-        document = changed(Document.read(Path(order["recipe"])), order["changes"])
-        perform(order["step"], document, say=functools.partial(print, flush=True), progress=lambda *_: None)
+        document = with_changed_keys(RecipeDocument.read(Path(order["recipe"])), order["changes"])
+        perform_step(order["step"], document, say=functools.partial(print, flush=True), progress=lambda *_: None)
     except FieldrayError as error:
         for line in (*getattr(error, "lines", ()), str(error)):
             sys.stderr.write(f"{line}\n")
@@ -42,8 +42,8 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def changed(document: Document, changes: Mapping[str, Any]) -> Document:
-    """Return a recipe with other values for some keys, named as `training.learning_rate`; its text notes the changes.
+def with_changed_keys(document: RecipeDocument, changes: Mapping[str, Any]) -> RecipeDocument:
+    """Return a recipe with other values for some keys, such as `training.learning_rate`. Its text lists the changes.
 
     Raises KeyError for a key within one that is no table.
     """

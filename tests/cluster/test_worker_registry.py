@@ -16,19 +16,19 @@ from archives import cluster_of_nodes
 from fieldray.errors import EnvironmentProblem
 from fieldray.reasons import Reason, reason
 from fieldray_cluster.connection import ConnectionSettings
-from fieldray_cluster.pool import (
+from fieldray_cluster.worker_registry import (
     AWAITS_SERVER,
     ConnectionLost,
     FaultCounts,
     NodeReport,
     Piece,
     WorkerRegistry,
-    misfit,
-    report_text,
+    incompatibility_reason,
+    node_report_text,
+    path_state,
+    required_versions,
     result_key,
-    state_of,
-    versions_here,
-    work_connected,
+    run_with_reconnects,
 )
 
 ONE = Piece(7, 8)
@@ -43,29 +43,29 @@ ONE = Piece(7, 8)
     ],
 )
 def test_a_worker_fits_by_its_versions_and_what_it_says_of_itself(said: dict[str, object], code: str | None) -> None:
-    report = dataclasses.replace(NodeReport(versions=versions_here(), now_s=time.time()), **said)  # type: ignore[arg-type]
-    why = misfit(json.dumps(dataclasses.asdict(report)), pytest.fail)
+    report = dataclasses.replace(NodeReport(versions=required_versions(), now_s=time.time()), **said)  # type: ignore[arg-type]
+    why = incompatibility_reason(json.dumps(dataclasses.asdict(report)), pytest.fail)
     assert (why and why.code) == code
 
 
 @pytest.mark.parametrize(
-    "answer", [None, OSError(), b"{}", "{}", report_text(None).replace("null", '{"code": "none"}')]
+    "answer", [None, OSError(), b"{}", "{}", node_report_text(None).replace("null", '{"code": "none"}')]
 )
 def test_an_answer_that_is_none_does_not_fit(answer: object) -> None:
-    assert misfit(answer, pytest.fail) == reason("cluster_other_answer")
+    assert incompatibility_reason(answer, pytest.fail) == reason("cluster_other_answer")
 
 
 def test_a_clock_that_is_far_off_is_said_and_does_no_harm() -> None:
     said: list[Reason] = []
-    report = NodeReport(versions=versions_here(), now_s=time.time() + 1000)
-    assert misfit(json.dumps(dataclasses.asdict(report)), said.append) is None
+    report = NodeReport(versions=required_versions(), now_s=time.time() + 1000)
+    assert incompatibility_reason(json.dumps(dataclasses.asdict(report)), said.append) is None
     assert [why.code for why in said] == ["cluster_clock"]
 
 
 def test_an_address_that_never_answered_is_wrong_and_a_lost_one_is_tried_again(tmp_path: Path) -> None:
     nowhere = ConnectionSettings(address="127.0.0.1:9", patience_s=0.2)
     with pytest.raises(EnvironmentProblem, match="No scheduler answers"):
-        work_connected(nowhere, pytest.fail, done=lambda: 0, note=pytest.fail)
+        run_with_reconnects(nowhere, pytest.fail, count_done=lambda: 0, on_problem=pytest.fail)
     tried: list[int] = []
 
     def lose(_client: object) -> None:
@@ -73,7 +73,7 @@ def test_an_address_that_never_answered_is_wrong_and_a_lost_one_is_tried_again(t
         raise ConnectionLost
 
     with cluster_of_nodes(tmp_path, "ward/1") as (_, _, connection), pytest.raises(ConnectionLost):
-        work_connected(connection, lose, done=lambda: min(len(tried), 2))
+        run_with_reconnects(connection, lose, count_done=lambda: min(len(tried), 2))
     assert len(tried) == 2 + 4  # two with progress, of which the second is the first of five without any more
 
 
@@ -96,62 +96,66 @@ class OneWorker:
 
 def test_each_outage_of_a_server_is_told_when_it_begins() -> None:
     client, told = OneWorker(), list[str]()
-    registry = WorkerRegistry(client, note=lambda node, why: told.append(f"{node} {why.code}"))
+    registry = WorkerRegistry(client, on_message=lambda node, why: told.append(f"{node} {why.code}"))
     # the server is gone, seen as back by some thread for a moment, gone, back for good, and gone once more
     for looks, is_awaited, times in ((3, True, 1), (2, False, 1), (3, True, 1), (10, False, 1), (3, True, 2)):
         client.metrics = {AWAITS_SERVER: is_awaited}
         for _ in range(looks):
-            registry.look(at_once=True)
+            registry.refresh(at_once=True)
         assert told == ["ward archive_server_awaited"] * times
 
 
 def failed(faults: FaultCounts, piece: Piece, *nodes: str) -> Piece:
     for node in nodes:
-        piece = faults.failed(piece, node)
+        piece = faults.add_failure(piece, node)
     return piece
 
 
 def test_an_image_is_to_blame_where_processes_of_two_nodes_ended_over_it() -> None:
     faults, both = FaultCounts(), ("ward", "attic")
-    assert not faults.is_image_to_blame(failed(faults, ONE, "ward", "attic"), both, is_last=False)  # twice only
-    assert not faults.is_image_to_blame(failed(faults, ONE, "ward", "ward", "ward"), both, is_last=True)
-    assert faults.is_image_to_blame(failed(faults, ONE, "ward", "ward", "attic"), both, is_last=False)
+    assert not faults.is_image_at_fault(failed(faults, ONE, "ward", "attic"), both, is_last=False)  # twice only
+    assert not faults.is_image_at_fault(failed(faults, ONE, "ward", "ward", "ward"), both, is_last=True)
+    assert faults.is_image_at_fault(failed(faults, ONE, "ward", "ward", "attic"), both, is_last=False)
 
 
 def test_an_image_is_to_blame_where_its_node_has_screened_another_one_since() -> None:
     faults, both = FaultCounts(), ("ward", "attic")
-    faults.has_done("ward", 100)  # before: it may have gone bad after that
+    faults.add_done("ward", 100)  # before: it may have gone bad after that
     piece = failed(faults, ONE, "ward", "ward", "ward")
-    assert not faults.is_image_to_blame(piece, both, is_last=False)
-    faults.has_done("attic", 1)
-    assert not faults.is_image_to_blame(piece, both, is_last=False)
-    faults.has_done("ward", 1)
-    assert faults.is_image_to_blame(piece, both, is_last=False)
+    assert not faults.is_image_at_fault(piece, both, is_last=False)
+    faults.add_done("attic", 1)
+    assert not faults.is_image_at_fault(piece, both, is_last=False)
+    faults.add_done("ward", 1)
+    assert faults.is_image_at_fault(piece, both, is_last=False)
 
 
 def test_where_there_is_one_node_it_has_to_have_worked_or_nothing_else_is_left() -> None:
     faults = FaultCounts()
     piece = failed(faults, ONE, "ward", "ward", "ward")
-    assert not faults.is_image_to_blame(piece, ("ward",), is_last=False)
-    assert faults.is_image_to_blame(piece, ("ward",), is_last=True)
-    faults.has_done("ward", 1)
-    assert faults.is_image_to_blame(failed(faults, ONE, "ward", "ward", "ward"), ("ward",), is_last=False)
+    assert not faults.is_image_at_fault(piece, ("ward",), is_last=False)
+    assert faults.is_image_at_fault(piece, ("ward",), is_last=True)
+    faults.add_done("ward", 1)
+    assert faults.is_image_at_fault(failed(faults, ONE, "ward", "ward", "ward"), ("ward",), is_last=False)
 
 
 def test_a_node_is_to_blame_by_deaths_in_a_row_and_all_its_workers_end_at_once() -> None:
     faults = FaultCounts()
-    faults.works("ward", workers=2)
+    faults.set_worker_count("ward", workers=2)
     failed(faults, ONE, *["ward"] * 11)
-    assert not faults.is_node_to_blame("ward")
+    assert not faults.is_node_at_fault("ward")
     failed(faults, ONE, "ward")
-    assert faults.is_node_to_blame("ward") and faults.times("ward") == 12 and not faults.is_node_to_blame("attic")
-    faults.has_done("ward", 1)
-    assert not faults.is_node_to_blame("ward")
+    assert (
+        faults.is_node_at_fault("ward")
+        and faults.failures_in_a_row("ward") == 12
+        and not faults.is_node_at_fault("attic")
+    )
+    faults.add_done("ward", 1)
+    assert not faults.is_node_at_fault("ward")
 
 
 def test_what_is_known_of_a_piece_is_known_of_its_halves() -> None:
     faults = FaultCounts()
-    faults.has_done("ward", 5)
+    faults.add_done("ward", 5)
     assert [half.nodes for half in failed(faults, Piece(0, 4), "ward").halves()] == [(("ward", 5),)] * 2
 
 
@@ -163,10 +167,10 @@ def test_another_version_is_another_result() -> None:
 def test_a_file_counts_by_its_content_and_a_folder_by_its_files(tmp_path: Path) -> None:
     labels = tmp_path / "labels.csv"
     labels.write_text("1")
-    before, folder = state_of(labels), state_of(tmp_path)
+    before, folder = path_state(labels), path_state(tmp_path)
     os.utime(labels, (1, 1))
-    assert state_of(labels) == before and state_of(tmp_path) != folder
+    assert path_state(labels) == before and path_state(tmp_path) != folder
     labels.write_text("2")
-    assert state_of(labels) != before
+    assert path_state(labels) != before
     with pytest.raises(FileNotFoundError):
-        state_of(tmp_path / "none")
+        path_state(tmp_path / "none")

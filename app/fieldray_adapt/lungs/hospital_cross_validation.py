@@ -1,8 +1,8 @@
-"""Cross-validation of lung fields by hospitals: how a recipe's network does where it was never trained.
+"""Cross-validation of a lung-field recipe by hospitals: figures at hospitals that a network was not trained on.
 
-As many networks as there are hospitals. Each learns from no chest image of one hospital and from none of a part of the
-masks, which are divided by patient: every mask that is learnt from is also measured once, by a network that never saw
-it. What is measured is the recipe, not the one network that ships.
+One network is trained for each hospital. It sees no chest image of that hospital, and not one part of the masks, which
+are divided by patient. So every mask is tested once by a network that was not trained on it. The figures belong to the
+recipe and not to the network in the pack.
 """
 
 from __future__ import annotations
@@ -17,38 +17,43 @@ from numpy.typing import NDArray
 
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
-from fieldray_adapt.lungs.dataset import LungData, data_of
-from fieldray_adapt.lungs.engine import use_threads
-from fieldray_adapt.lungs.evaluate import check_rates, checks_of, fits_of, summary
+from fieldray_adapt.lungs.dataset import LungData, load_lung_data
+from fieldray_adapt.lungs.engine import set_thread_count
+from fieldray_adapt.lungs.evaluate import measure_check_rates, measure_checks, measure_fits, summarise_fits
 from fieldray_adapt.lungs.figures import (
     CheckRates,
     LeftOutFigures,
     LungCrossFigures,
 )
-from fieldray_adapt.lungs.mask_fit import Fit
-from fieldray_adapt.lungs.quantise import run_file, to_files
-from fieldray_adapt.lungs.recipe import LungRecipe, recipe_of
+from fieldray_adapt.lungs.mask_fit import MaskFit
+from fieldray_adapt.lungs.quantise import convert_lung_network, run_tflite_file
+from fieldray_adapt.lungs.recipe import LungRecipe, lung_recipe_of
 from fieldray_adapt.lungs.train import train
-from fieldray_adapt.run import Facts, Run, Step
+from fieldray_adapt.run import Run, Step, StepFacts
 
 _HELD: Final = "held out"
 _LEFT_OUT: Final = "left out"
 _UNUSED: Final = "none"
 
 
-def hospitals(recipe: LungRecipe) -> tuple[str, ...]:
-    """The groups of the chest images and the sources of masks that are learnt, by name."""
+def list_hospitals(recipe: LungRecipe) -> tuple[str, ...]:
+    """Return the names of the hospitals: groups of chest images, and sources of training masks."""
     masks = {source.name for source in recipe.masks if not source.evaluate_only}
     return tuple(sorted(masks | {source.group for source in recipe.chests}))
 
 
-def left_out(recipe: LungRecipe, data: LungData, number: int) -> LungData:
-    """The data without the hospital of that number and without as large a part of the masks.
+def without_hospital(recipe: LungRecipe, data: LungData, number: int) -> LungData:
+    """Return the data for training without a hospital.
 
-    The part of the masks is "held out", the hospital's chest images are "left out"; masks that are never learnt are to
-    be evaluated if they are the hospital's. What was to be tested otherwise is trained on.
+    The hospital's chest images become "left out", an equal part of the masks "held out". Masks of the hospital that are
+    only evaluated stay so, those of other hospitals are not used. Former test images become training images.
+
+    Parameters
+    ----------
+    number
+        The index of the hospital in `list_hospitals`.
     """
-    names = hospitals(recipe)
+    names = list_hospitals(recipe)
     learnt = data.image_parts != "evaluate"
     patients = sorted(set(data.image_patients[learnt]))
     fold = {patient: index % len(names) for index, patient in enumerate(patients)}
@@ -66,34 +71,34 @@ def left_out(recipe: LungRecipe, data: LungData, number: int) -> LungData:
     return replace(data, image_parts=images, chest_parts=chests, masks_are_chests=not is_masks)
 
 
-def cross_step(run: Run) -> Facts:
-    """Train a network for each hospital left out. Writes metrics.json.
+def leave_one_hospital_out_step(run: Run) -> StepFacts:
+    """Train and evaluate a network without each hospital in turn. Writes metrics.json.
 
-    Raises UsageProblem for chest images of fewer than two hospitals: no hospital would be left to train on.
+    Raises UsageProblem if the chest images are from fewer than two hospitals.
     """
-    recipe, whole = recipe_of(run), data_of(run)
-    names, chests = hospitals(recipe), sorted({source.group for source in recipe.chests})
+    recipe, whole = lung_recipe_of(run), load_lung_data(run)
+    names, chests = list_hospitals(recipe), sorted({source.group for source in recipe.chests})
     if len(chests) < 2:
         raise UsageProblem(reason("cross_one_hospital", found=", ".join(chests) or "-"))
-    use_threads(recipe.training.threads)
-    fits, found = dict[int, Fit](), dict[str, LeftOutFigures]()
+    set_thread_count(recipe.training.threads)
+    fits, found = dict[int, MaskFit](), dict[str, LeftOutFigures]()
     for number, name in enumerate(names):
-        data, folder = left_out(recipe, whole, number), run.folder("cross") / str(number)
+        data, folder = without_hospital(recipe, whole, number), run.folder("cross") / str(number)
         weights, _ = train(recipe, data, folder=folder, progress=partial(run.report_epoch, folder))
-        answer = partial(run_file, to_files(recipe, data, weights)["int8"])
-        fits |= fits_of(recipe, data, answer, parts=(_HELD, "evaluate"))
-        checks = checks_of(recipe, data, answer)
+        answer = partial(run_tflite_file, convert_lung_network(recipe, data, weights)["int8"])
+        fits |= measure_fits(recipe, data, answer, parts=(_HELD, "evaluate"))
+        checks = measure_checks(recipe, data, answer)
         unseen = {
-            source: check_rates(images, answer, checks.thresholds, most=len(images))
+            source: measure_check_rates(images, answer, checks.thresholds, max_images=len(images))
             for source, images in _unseen(data, name).items()
         }
         found[name] = LeftOutFigures(unseen=unseen, ood_images=checks.ood_images or {}, thresholds=checks.thresholds)
-    run.write("cross", "metrics.json", LungCrossFigures(masks=summary(whole, fits), hospitals=found))
+    run.write("cross", "metrics.json", LungCrossFigures(masks=summarise_fits(whole, fits), hospitals=found))
     return {f"{name}_accepted": _accepted(one.unseen) for name, one in found.items()}
 
 
 def _unseen(data: LungData, name: str) -> dict[str, NDArray[np.uint8]]:
-    """Return by source the chest images of the left-out hospital; of a source of masks, those held out."""
+    """Return images of the hospital that was left out, by source: chest images, and held-out images with masks."""
     sources = data.chest_sources[data.chest_parts == _LEFT_OUT]
     found = {str(one): data.chests[data.chest_sources == one] for one in sorted(set(sources))}
     held = (data.image_parts == _HELD) & (data.image_sources == name)
@@ -106,9 +111,9 @@ def _accepted(unseen: Mapping[str, CheckRates]) -> float:
     return float(accepted / asked)
 
 
-LUNG_CROSS: Final = Step(
+LUNG_CROSS_VALIDATION_STEP: Final = Step(
     name="cross",
-    perform=cross_step,
+    perform=leave_one_hospital_out_step,
     recipe_keys=("network", "training", "augmentation", "checks_augmentation", "calibration_images", "evaluation"),
     outputs=("metrics.json",),
 )

@@ -1,0 +1,274 @@
+"""Training images for the checks of a lung-field pack: reoriented chest images, and out-of-distribution images.
+
+Chest images are rotated, inverted and mirrored at random, so that their targets are known without labels. Images that
+are no chest X-rays are synthetic (textures, shapes, writing) or cut from chest images (abdomen, corner, one half). They
+get the noise, blur and grey levels of chest images, so that a network cannot tell them apart by these.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFilter
+
+from fieldray.domain.model import LUNG_CHECKS
+from fieldray_adapt.data.augmentation import GreyImage, PairAugmentation, augment_with_mask, recolour
+
+Generator = np.random.Generator
+_LETTERS: Final = list("abcdefghijk lmnopqrstuvwxyz 0123456789 ")
+
+
+def draw_fractal(side: int, generator: Generator) -> GreyImage:
+    """Return a texture whose power falls with frequency, as in natural scenes."""
+    down, across = np.fft.fftfreq(side)[:, None], np.fft.rfftfreq(side)[None]
+    frequency = np.hypot(down * generator.uniform(0.5, 2), across * generator.uniform(0.5, 2))
+    frequency[0, 0] = 1
+    phases = generator.normal(size=(2, *frequency.shape))
+    spectrum = (phases[0] + 1j * phases[1]) * frequency ** -generator.uniform(0.3, 2.2)
+    return _stretched(np.fft.irfft2(spectrum, (side, side)))
+
+
+def draw_gradient(side: int, generator: Generator) -> GreyImage:
+    """Return a ramp, rings, waves or a chequered field."""
+    y, x = np.mgrid[0:side, 0:side] / side
+    first, second = generator.uniform(-12, 12, 2)
+    fields = (
+        x * first + y * second,
+        np.hypot(x - generator.random(), y - generator.random()),
+        np.sin(2 * np.pi * (x * first + y * second)),
+        np.sign(np.sin(2 * np.pi * x * first) * np.sin(2 * np.pi * y * second)),
+    )
+    field = fields[int(generator.integers(len(fields)))]
+    return _stretched(field + generator.normal(size=field.shape) * generator.choice([0, 0.05, 0.3]))
+
+
+def draw_shapes(side: int, generator: Generator) -> GreyImage:
+    """Return ellipses, boxes, polygons and lines, as on a technical phantom."""
+    drawn = Image.new("L", (side, side), int(generator.integers(256)))
+    draw = ImageDraw.Draw(drawn)
+    for _ in range(int(generator.integers(1, 14))):
+        middle, reach, grey = generator.uniform(-0.1, 1.1, 2), generator.uniform(0.02, 0.5, 2), generator.integers(256)
+        box = [float(value) * side for value in (*(middle - reach), *(middle + reach))]
+        match int(generator.integers(4)):
+            case 0:
+                draw.ellipse(box, fill=int(grey))
+            case 1:
+                draw.rectangle(box, fill=int(grey))
+            case 2:
+                corners = generator.uniform(0, side, (int(generator.integers(3, 7)), 2))
+                draw.polygon([(float(x), float(y)) for x, y in corners], fill=int(grey))
+            case _:
+                draw.line(box, fill=int(grey), width=int(generator.integers(1, 14)))
+    if generator.random() < 0.6:
+        drawn = drawn.filter(ImageFilter.GaussianBlur(generator.uniform(0, side / 32)))
+    texture = (draw_fractal(side, generator).astype(np.float32) - 128) * generator.choice([0, 0.2, 0.6])
+    return _stretched(np.asarray(drawn) + texture)
+
+
+def draw_writing(side: int, generator: Generator) -> GreyImage:
+    """Return lines of letters and digits, dark on light or light on dark."""
+    ground, height, top = int(generator.choice([255, 240, 0])), generator.uniform(0.03, 0.16) * side, 0.0
+    drawn = Image.new("L", (side, side), ground)
+    draw = ImageDraw.Draw(drawn)
+    while top < side:
+        text = "".join(generator.choice(_LETTERS, int(generator.integers(3, 40))))
+        draw.text((generator.uniform(0, side / 8), top), text, fill=255 - ground, font_size=height)
+        top += height * generator.uniform(1.1, 2)
+    return np.asarray(drawn)
+
+
+def draw_scene(side: int, generator: Generator) -> GreyImage:
+    """Return textured objects with hard edges before a textured background, as in a photograph."""
+    drawn = draw_fractal(side, generator).astype(np.float32)
+    for _ in range(int(generator.integers(2, 7))):
+        texture = draw_fractal(side, generator) * generator.uniform(0.2, 0.8) + generator.uniform(0, 120)
+        drawn = np.where(_object(side, generator), texture, drawn).astype(np.float32)
+    return _stretched(drawn)
+
+
+def _object(side: int, generator: Generator) -> NDArray[np.bool_]:
+    drawn = Image.new("1", (side, side))
+    middle, count = generator.uniform(0, side, 2), int(generator.integers(5, 14))
+    angles, reach = np.sort(generator.uniform(0, 2 * math.pi, count)), generator.uniform(0.1, 0.5, count) * side
+    corners = np.stack([middle[0] + reach * np.cos(angles), middle[1] + reach * np.sin(angles)], axis=1)
+    ImageDraw.Draw(drawn).polygon([(float(x), float(y)) for x, y in corners], fill=1)
+    return np.asarray(drawn)
+
+
+def crop_abdomen(chest: GreyImage, generator: Generator) -> GreyImage:
+    """Return the part of a chest image below the lungs, enlarged to the full size."""
+    side = len(chest)
+    left, right = int(side * generator.uniform(0, 0.3)), int(side * generator.uniform(0.7, 1))
+    return _filled(chest[int(side * generator.uniform(0.6, 0.72)) :, left:right], side)
+
+
+def crop_corner(chest: GreyImage, generator: Generator) -> GreyImage:
+    """Return a shoulder, a flank or another small part of a chest image, enlarged to the full size."""
+    side = len(chest)
+    part = int(side * generator.uniform(0.2, 0.42))
+    top, left = (int(start) for start in generator.choice([0, side - part], 2))
+    if generator.random() < 0.3:
+        top, left = (int(start) for start in generator.uniform(0, side - part, 2))
+    return _filled(chest[top : top + part, left : left + part], side)
+
+
+def crop_half(chest: GreyImage, generator: Generator) -> GreyImage:
+    """Return one side of a chest image, which shows one lung, as a lateral view does."""
+    side = len(chest)
+    cut = int(side * generator.uniform(0.42, 0.52))
+    part = chest[:, :cut] if generator.random() < 0.5 else chest[:, side - cut :]
+    if generator.random() < 0.5:
+        before, after = (int(side * generator.uniform(0, 0.3)) for _ in range(2))
+        part = np.pad(part, ((0, 0), (before, after)))
+    return _filled(part, side)
+
+
+SYNTHETIC_KINDS: Final[Mapping[str, Callable[[int, Generator], GreyImage]]] = {
+    "fractal": draw_fractal,
+    "gradient": draw_gradient,
+    "shapes": draw_shapes,
+    "writing": draw_writing,
+    "scene": draw_scene,
+}
+"""Functions that draw an out-of-distribution image of a side in pixels, by kind."""
+CHEST_PART_KINDS: Final[Mapping[str, Callable[[GreyImage, Generator], GreyImage]]] = {
+    "abdomen": crop_abdomen,
+    "corner": crop_corner,
+    "half": crop_half,
+}
+"""Functions that cut an out-of-distribution image from a chest image, by kind."""
+OOD_KIND_WEIGHTS: Final[Mapping[str, float]] = {
+    "fractal": 1.0,
+    "gradient": 0.7,
+    "shapes": 1.2,
+    "writing": 0.7,
+    "scene": 1.2,
+    "abdomen": 1.5,
+    "corner": 2.0,
+    "half": 2.5,
+}
+"""Relative frequency of each kind of out-of-distribution image."""
+OOD_FILES_WEIGHT: Final = 5.5
+"""Relative frequency of the images that the recipe's key `ood_images` names."""
+
+
+def _filled(part: GreyImage, side: int) -> GreyImage:
+    return np.asarray(Image.fromarray(np.ascontiguousarray(part)).resize((side, side), Image.Resampling.BILINEAR))
+
+
+def _stretched(field: NDArray[Any]) -> GreyImage:
+    """Scale a field so that its 1st and 99th percentiles become 0 and 255."""
+    low, high = np.percentile(field, [1, 99])
+    grey: GreyImage = ((field - low) / max(high - low, 1e-3) * 255).clip(0, 255).astype(np.uint8)
+    return grey
+
+
+Targets = NDArray[np.float32]
+UNKNOWN_TARGET: Final = -1.0
+"""The target of a check that is not known for an image."""
+_UPRIGHT: Final = 0.55
+_INVERTED: Final = 0.2
+_MIRRORED: Final = 0.3
+_AUGMENTED: Final = 0.5
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class CheckImages:
+    """Images from which the training images of the checks are drawn.
+
+    Attributes
+    ----------
+    chests
+        Chest images (n, side, side) uint8 with their relative frequency, by source.
+    ood_images
+        Out-of-distribution images (n, side, side) uint8; may be empty, as others are drawn by the program.
+    """
+
+    chests: Mapping[str, tuple[NDArray[np.uint8], float]]
+    ood_images: NDArray[np.uint8]
+
+    @property
+    def side(self) -> int:
+        """The side of the images, in pixels."""
+        images, _ = next(iter(self.chests.values()))
+        return int(images.shape[1])
+
+    def draw_chest(self, generator: np.random.Generator) -> GreyImage:
+        """Draw a chest image of a random source, without changes."""
+        names = list(self.chests)
+        weights = np.array([self.chests[name][1] for name in names])
+        images = self.chests[names[int(generator.choice(len(names), p=weights / weights.sum()))]][0]
+        image: GreyImage = images[int(generator.integers(len(images)))]
+        return image
+
+    def draw(
+        self, settings: PairAugmentation, *, ood_share: float, generator: np.random.Generator
+    ) -> tuple[GreyImage, Targets]:
+        """Draw an augmented image with its targets (checks,), each 1, 0 or `UNKNOWN_TARGET`.
+
+        `ood_share` is the probability of an out-of-distribution image.
+        """
+        if generator.random() < ood_share:
+            return self.draw_ood_image(settings, generator=generator), ood_image_targets()
+        return reorient_randomly(self.draw_chest(generator), settings, generator=generator)
+
+    def draw_ood_image(
+        self, settings: PairAugmentation, *, generator: np.random.Generator, kind: str = ""
+    ) -> GreyImage:
+        """Draw an augmented out-of-distribution image.
+
+        `kind` is a key of `OOD_KIND_WEIGHTS`, or "files" for an image of `ood_images`. By default the kind is random.
+        """
+        kind = kind or self._kind(generator)
+        if kind == "files":
+            image = self.ood_images[int(generator.integers(len(self.ood_images)))]
+            image = np.ascontiguousarray(np.rot90(image, int(generator.integers(4))))
+            image = augment_with_mask(image, image, settings, generator=generator)[0]
+            return np.invert(image) if generator.random() < _INVERTED else image
+        if kind in CHEST_PART_KINDS:
+            image = CHEST_PART_KINDS[kind](self.draw_chest(generator), generator)
+            return recolour(image, settings, generator=generator)
+        image = SYNTHETIC_KINDS[kind](self.side, generator)
+        return recolour(image, settings, generator=generator) if generator.random() < _AUGMENTED else image
+
+    def _kind(self, generator: np.random.Generator) -> str:
+        weights = dict(OOD_KIND_WEIGHTS) | ({"files": OOD_FILES_WEIGHT} if len(self.ood_images) else {})
+        shares = np.array(list(weights.values()))
+        return list(weights)[int(generator.choice(len(shares), p=shares / shares.sum()))]
+
+
+def ood_image_targets() -> Targets:
+    """Return the targets (checks,) of an out-of-distribution image: 0 for "frontal chest", all others unknown."""
+    targets = np.full(len(LUNG_CHECKS), UNKNOWN_TARGET, np.float32)
+    targets[0] = 0
+    return targets
+
+
+def reorient_randomly(
+    image: GreyImage, settings: PairAugmentation, *, generator: np.random.Generator
+) -> tuple[GreyImage, Targets]:
+    """Return an augmented chest image, mirrored, rotated and inverted at random, with its targets (checks,)."""
+    turns = int(generator.choice(4, p=[_UPRIGHT, *[(1 - _UPRIGHT) / 3] * 3]))
+    is_mirrored, is_inverted = generator.random() < _MIRRORED, generator.random() < _INVERTED
+    changed = augment_with_mask(image, image, settings, generator=generator)[0]
+    return reorient(changed, turns=turns, is_mirrored=is_mirrored, is_inverted=is_inverted)
+
+
+def reorient(
+    image: GreyImage, *, turns: int = 0, is_mirrored: bool = False, is_inverted: bool = False
+) -> tuple[GreyImage, Targets]:
+    """Return a frontal chest image with another orientation, and its targets (checks,).
+
+    The image is mirrored, then rotated clockwise by `turns` quarter turns, then inverted.
+    """
+    targets = np.zeros(len(LUNG_CHECKS), np.float32)
+    targets[0], targets[4], targets[5] = 1, is_inverted, is_mirrored
+    if turns:
+        targets[turns] = 1
+    moved = np.rot90(image[:, ::-1] if is_mirrored else image, -turns)
+    return np.ascontiguousarray(np.invert(moved) if is_inverted else moved), targets

@@ -1,0 +1,450 @@
+"""The workers of a cluster: which ones may get work, how their loss is noticed, and who is at fault for a crash.
+
+Dask carries the messages and knows which workers are alive. Each kind of work distributes itself. An archive gives one
+piece to one worker, a workflow lets Dask choose among workers, a training has a worker for each part. All of them use
+this module to admit and exclude workers, to notice their loss, and to reconnect to a lost scheduler.
+
+A joining worker reports its versions and settings. At the start, a worker that does not fit ends the run with a
+problem. Later it is excluded with a message, and the others continue. A node that cannot work at all is excluded by
+name, with all of its workers that join later.
+
+An image that crashes every process must not stop an archive. A computer whose processes crash repeatedly, for example
+without memory, must not fail one image after another. So an image is at fault if processes of two computers crashed
+while they screened it, or if its computer has screened another image since. A computer is at fault if its processes
+crashed many times in a row.
+
+Every result that a later start may reuse (of workflows, sweeps and archives) has a key. The key contains everything
+that decides the result, including the program's version. Files count by content, not by path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from distributed import Client, Future, KilledWorker, wait
+
+from fieldray.errors import EnvironmentProblem, StorageProblem
+from fieldray.paths import VERSION
+from fieldray.reasons import Reason, reason
+from fieldray.typed_json import decoded
+from fieldray_adapt.files import digest
+from fieldray_cluster.connection import (
+    ANSWER_TIMEOUT_S,
+    AnswerFuture,
+    ConnectionSettings,
+    ForbiddenPickle,
+    clock_note,
+    is_connected,
+    list_workers,
+    node_name,
+    open_client,
+    wait_for_answer,
+)
+from fieldray_cluster.node import all_versions
+
+CONNECTION_ERRORS: Final = (OSError, TimeoutError, CancelledError, KilledWorker)
+"""Exceptions of Dask if the other side of a connection is lost."""
+DEATHS_BEFORE_BLAME: Final = 3
+"""Number of processes that must end while screening an image before the image may be at fault."""
+AWAITS_SERVER: Final = "awaits_server"
+"""Name of the metric by which a worker reports that it waits for the server of its objects."""
+_CONNECTIONS: Final = 5  # connections without progress before the work ends
+_SILENT_S: Final = 120.0  # time without an answer of any worker before the work ends
+_LONGEST_PAUSE_S: Final = 60.0
+_FAULTS_OF_NODE: Final = 6  # crashes per worker of a node: all workers end together if the computer is switched off
+_LOOK_EVERY_S: Final = 0.5
+_FIRST_LOOKS_EVERY_S: Final = 0.05
+_WAIT_S: Final = 0.2
+_LOOKS_BETWEEN_OUTAGES: Final = 10  # refreshes between two outages: threads notice a server's return at other times
+
+NodeMessageCallback = Callable[[str, Reason], None]
+"""Receives the name of a node and a message about it."""
+WorkerCheck = Callable[[], Reason | None]
+"""Returns why a worker cannot work; None if it can. Workers must be able to import the function."""
+
+
+class ConnectionLost(EnvironmentProblem):
+    """The connection to the cluster's scheduler was lost. The state of running tasks is unknown."""
+
+    def __init__(self) -> None:
+        super().__init__(reason("cluster_lost"))
+
+
+class IncompatibleNodes(EnvironmentProblem):
+    """A worker is incompatible at the start, or no compatible worker is left."""
+
+
+class WorkerLost(Exception):
+    """The process that ran a task has ended."""
+
+
+@contextlib.contextmanager
+def converting_connection_errors() -> Iterator[None]:
+    """Convert errors of a lost or invalid connection in the block to ConnectionLost."""
+    try:
+        yield
+    except (*CONNECTION_ERRORS, ForbiddenPickle) as error:
+        raise ConnectionLost from error
+
+
+def run_with_reconnects(
+    connection: ConnectionSettings,
+    work: Callable[[Client], None],
+    *,
+    count_done: Callable[[], int],
+    on_problem: Callable[[EnvironmentProblem], None] = lambda _problem: None,
+) -> None:
+    """Call `work` with a client of the cluster, and again with a new client whenever the cluster is lost.
+
+    Parameters
+    ----------
+    count_done
+        Returns the amount of work done since the start. Progress resets the count of losses.
+    on_problem
+        Receives each problem that did not end the work.
+
+    Raises the exceptions of `work`, EnvironmentProblem if no cluster can be reached.
+    """
+    attempts = 0
+    while True:
+        before = count_done()
+        try:
+            with open_client(connection) as client, client.as_current():
+                return work(client)
+        except (IncompatibleNodes, StorageProblem):
+            raise
+        except EnvironmentProblem as problem:
+            attempts = 1 if count_done() > before else attempts + 1
+            # An address that never answered is wrong. A scheduler of this computer may have been killed.
+            is_wrong = bool(connection.address) and not count_done() and not isinstance(problem, ConnectionLost)
+            if is_wrong or attempts >= _CONNECTIONS:
+                raise
+            on_problem(problem)
+
+
+def wait_for_any(client: Client, futures: Sequence[Future[Any]], timeout_s: float = _WAIT_S) -> None:
+    """Wait until one future is done, at most `timeout_s` seconds. Raises ConnectionLost."""
+    if not futures:
+        time.sleep(min(max(timeout_s, 0.0), _WAIT_S))
+        return
+    with client.as_current(), contextlib.suppress(OSError, CancelledError):  # a cancelled future is done, too
+        wait(futures, timeout=max(timeout_s, 0.0), return_when="FIRST_COMPLETED")
+    if not is_connected(client):
+        raise ConnectionLost
+
+
+def wait_for_result(future: Future[Any], *, timeout_s: float | None = None) -> Any:
+    """Wait for the result of a task. Raises WorkerLost, ConnectionLost, TimeoutError, and the task's exceptions."""
+    try:
+        return future.result(timeout=timeout_s)
+    except KilledWorker as error:
+        raise WorkerLost from error
+    except (OSError, CancelledError) as error:
+        if isinstance(error, TimeoutError) and timeout_s is not None:
+            raise
+        raise ConnectionLost from error
+
+
+# ---- admission of workers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReport:
+    """A worker's report: its versions, its clock (seconds since 1970), and why it cannot work (None if it can)."""
+
+    versions: str
+    now_s: float
+    problem: Reason | None = None
+
+
+def required_versions() -> str:
+    """Return the versions that must be equal on all computers."""
+    return f"{all_versions()}, Python {sys.version_info[0]}.{sys.version_info[1]}"
+
+
+def node_report_text(check: WorkerCheck | None) -> str:
+    """Return the report of a joining worker, as JSON. Runs in the worker."""
+    report = NodeReport(versions=required_versions(), now_s=time.time(), problem=check() if check else None)
+    return json.dumps(dataclasses.asdict(report))
+
+
+def incompatibility_reason(answer: object, on_message: Callable[[Reason], None]) -> Reason | None:
+    """Return why a worker with this report gets no work; None if it gets work.
+
+    `on_message` receives further messages about the worker.
+    """
+    try:
+        report = decoded(answer if isinstance(answer, str) else "", NodeReport)
+    except (ValueError, KeyError):  # KeyError: an unknown code of a reason
+        return reason("cluster_other_answer")
+    if report.versions != required_versions():
+        return reason("cluster_other_version", there=report.versions, here=required_versions())
+    if why := clock_note(report.now_s):
+        on_message(why)
+    return report.problem
+
+
+@dataclass(slots=True)
+class _Question:
+    """A question to a joining worker: its node, the times of the first and last attempt, and the number of attempts."""
+
+    node: str
+    answer: AnswerFuture
+    first_s: float
+    last_s: float
+    times: int = 1
+
+
+class WorkerRegistry:
+    """The workers of one client, checked repeatedly. A worker that does not answer holds up nobody.
+
+    Parameters
+    ----------
+    check
+        A further check that each worker runs on itself.
+    on_message
+        Receives messages about a node, for example why it is excluded.
+    excluded_nodes
+        Names of nodes that get no work. The caller passes them from one client to the next.
+
+    Raises IncompatibleNodes if a present worker does not fit, ConnectionLost.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        check: WorkerCheck | None = None,
+        *,
+        on_message: NodeMessageCallback,
+        excluded_nodes: dict[str, Reason] | None = None,
+    ) -> None:
+        self._client, self._ask, self._note = client, check, on_message
+        self._nodes_aside = {} if excluded_nodes is None else excluded_nodes
+        self.workers: dict[str, Mapping[str, Any]] = {}
+        """Workers that may be given work, as the scheduler describes them, by address."""
+        self._aside: dict[str, Reason] = {}
+        self._asked: dict[str, _Question] = {}
+        self._noted: set[tuple[str, Reason]] = set()
+        self._looks, self._awaiting = 0, dict[str, int]()  # by node: the last refresh at which it awaited its server
+        self._looked_s, is_last = 0.0, False
+        self.refresh(is_first=True)
+        until_s = time.monotonic() + ANSWER_TIMEOUT_S
+        while self._asked and not (self.workers and is_last):
+            time.sleep(_FIRST_LOOKS_EVERY_S)
+            is_last = time.monotonic() > until_s  # set before the refresh, which then notes who has not answered
+            self.refresh(is_first=True)
+
+    def node(self, address: str) -> str:
+        """Return the name of a worker's node."""
+        return node_name(str(self.workers[address]["name"]))
+
+    def idle_first(self) -> list[str]:
+        """Return the addresses of the admitted workers, idle ones first, then by name. Raises ConnectionLost."""
+        with converting_connection_errors():
+            busy = {address for address, tasks in self._client.processing().items() if tasks}
+        return sorted(self.workers, key=lambda address: (address in busy, str(self.workers[address]["name"]), address))
+
+    def refresh(self, *, is_first: bool = False, at_once: bool = False) -> list[str]:
+        """Look for new and lost workers, if the last refresh is some time ago. Returns the addresses of lost workers.
+
+        Raises ConnectionLost, IncompatibleNodes, EnvironmentProblem.
+        """
+        if not is_connected(self._client):
+            raise ConnectionLost
+        if not (is_first or at_once) and time.monotonic() - self._looked_s < _LOOK_EVERY_S:
+            return []
+        with converting_connection_errors():
+            present = list_workers(self._client)
+            self._looked_s, self._looks = time.monotonic(), self._looks + 1
+        for address, worker in present.items():
+            if address not in (*self.workers, *self._aside, *self._asked):
+                node, now_s = node_name(str(worker["name"])), time.monotonic()
+                self._asked[address] = _Question(node, self._question(address), now_s, now_s)
+        for address in [address for address in self._asked if address in present]:
+            self._hear(address, present[address], is_first=is_first)
+        known = (self.workers, self._aside, self._asked)
+        gone = [address for each in known for address in each if address not in present]
+        for address in gone:
+            for each in known:
+                each.pop(address, None)
+        for address in self.workers:
+            metrics = present[address].get("metrics")
+            if isinstance(metrics, dict) and metrics.get(AWAITS_SERVER) is True:
+                node = self.node(address)
+                if self._looks - self._awaiting.get(node, -math.inf) > _LOOKS_BETWEEN_OUTAGES:
+                    self._note(node, reason("archive_server_awaited"))
+                self._awaiting[node] = self._looks
+        waits = [each for each in self._asked.values() if time.monotonic() - each.first_s < _SILENT_S]
+        if not (self.workers or waits):
+            silent = reason("cluster_no_reply")
+            unfit = [(node_name(str(present[address]["name"])), why) for address, why in self._aside.items()]
+            for node, why in (*unfit, *((each.node, silent) for each in self._asked.values())):
+                raise _unfit(node, why)
+        return gone
+
+    def _question(self, address: str) -> AnswerFuture:
+        future: AnswerFuture = self._client.ask(address, node_report_text, self._ask)
+        return future
+
+    def _hear(self, address: str, worker: Mapping[str, Any], *, is_first: bool) -> None:
+        """Handle a worker's answer. An unreachable worker is asked again at growing intervals."""
+        question, now_s = self._asked[address], time.monotonic()
+        if question.answer.done():
+            with converting_connection_errors():
+                answer = wait_for_answer(self._client, question.answer)
+            if not isinstance(answer, CONNECTION_ERRORS):
+                del self._asked[address]
+                self._admit(address, worker, answer, is_first=is_first)
+                return
+            if now_s - question.last_s > min(2**question.times, _LONGEST_PAUSE_S):
+                question.answer, question.last_s, question.times = self._question(address), now_s, question.times + 1
+        if now_s - question.first_s > ANSWER_TIMEOUT_S:
+            self._note_once(question.node, reason("cluster_no_reply"))
+
+    def exclude_worker(self, address: str, why: Reason) -> None:
+        """Give a worker no more work. A new worker of its node is checked again."""
+        if worker := self.workers.pop(address, None):
+            self._aside[address] = why
+            self._note_once(node_name(str(worker["name"])), why)
+
+    def exclude_node(self, node: str, why: Reason) -> None:
+        """Give a node no more work, with all of its workers that join later."""
+        for address in [address for address in self.workers if self.node(address) == node]:
+            self._aside[address] = why
+            del self.workers[address]
+        if self._nodes_aside.setdefault(node, why) is why:
+            self._note_once(node, why)
+
+    def _admit(self, address: str, worker: Mapping[str, Any], answer: object, *, is_first: bool) -> None:
+        node = node_name(str(worker["name"]))
+        if why := self._nodes_aside.get(node):
+            self._aside[address] = why
+            return
+        why = incompatibility_reason(answer, lambda why: self._note_once(node, why))
+        if why and is_first:
+            raise _unfit(node, why)
+        self.workers[address] = worker
+        if why:
+            self.exclude_worker(address, why)
+
+    def _note_once(self, node: str, why: Reason) -> None:
+        if (node, why) not in self._noted:
+            self._noted.add((node, why))
+            self._note(node, why)
+
+
+def _unfit(node: str, why: Reason) -> IncompatibleNodes:
+    return IncompatibleNodes(reason("cluster_node_problem", node=node, detail=why.text))
+
+
+# ---- faults of images and of computers
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Piece:
+    """A range of a list (`stop` excluded), with the number of worker deaths on it.
+
+    `nodes` are the nodes where a worker died, each with the number of images that it had screened at its first death.
+    """
+
+    start: int
+    stop: int
+    deaths: int = 0
+    nodes: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def size(self) -> int:
+        """The number of images."""
+        return self.stop - self.start
+
+    def halves(self) -> tuple[Piece, Piece]:
+        """Return the two halves. Each counts one death, because either may be the cause."""
+        middle = (self.start + self.stop) // 2
+        return Piece(self.start, middle, 1, self.nodes), Piece(middle, self.stop, 1, self.nodes)
+
+
+class FaultCounts:
+    """Counts for each node: screened images, and failures in a row."""
+
+    def __init__(self) -> None:
+        self.done: dict[str, int] = {}
+        self._in_a_row: dict[str, int] = {}
+        self._most_workers: dict[str, int] = {}
+
+    def set_worker_count(self, node: str, *, workers: int) -> None:
+        """Record the number of a node's workers."""
+        self._most_workers[node] = max(self._most_workers.get(node, 0), workers)
+
+    def add_done(self, node: str, images: int) -> None:
+        """Record that a node has screened images. Its failures in a row end."""
+        self.done[node] = self.done.get(node, 0) + images
+        self._in_a_row.pop(node, None)
+
+    def add_failure(self, piece: Piece, node: str) -> Piece:
+        """Record that a process of a node ended while it had a piece. Returns the piece with one more death."""
+        self._in_a_row[node] = self._in_a_row.get(node, 0) + 1
+        account = dict(piece.nodes)
+        account.setdefault(node, self.done.get(node, 0))
+        return Piece(piece.start, piece.stop, piece.deaths + 1, tuple(sorted(account.items())))
+
+    def failures_in_a_row(self, node: str) -> int:
+        """Return how often in a row a node's processes ended or failed."""
+        return self._in_a_row.get(node, 0)
+
+    def is_node_at_fault(self, node: str) -> bool:
+        """Return whether a node should get no more work."""
+        return self.failures_in_a_row(node) >= _FAULTS_OF_NODE * self._most_workers.get(node, 1)
+
+    def is_image_at_fault(self, piece: Piece, nodes: Collection[str], *, is_last: bool) -> bool:
+        """Return whether the image of a piece with one image is at fault.
+
+        Parameters
+        ----------
+        nodes
+            Nodes that can work now.
+        is_last
+            Whether no other piece is left by which its node could prove that it works.
+        """
+        if piece.deaths < DEATHS_BEFORE_BLAME:
+            return False
+        has_worked_since = any(self.done.get(node, 0) > before for node, before in piece.nodes)
+        # A single node cannot be compared with another. That it has screened an image at all must be enough.
+        is_alone = set(nodes) <= {node for node, _ in piece.nodes}
+        has_worked = any(self.done.get(node, 0) for node, _ in piece.nodes)
+        return len(piece.nodes) > 1 or has_worked_since or (is_alone and (has_worked or is_last))
+
+
+# ---- keys of results
+
+
+def result_key(*parts: object, version: str = VERSION) -> str:
+    """Return the digest of the parts that decide a result (see `files.digest`), and of the program's version."""
+    return digest(version, *parts)
+
+
+def path_state(path: Path) -> tuple[str, ...]:
+    """Return the state of a file (SHA-256 of its content) or of a folder (names, sizes and modification times of its
+    files).
+
+    Raises FileNotFoundError, OSError.
+    """
+    if path.is_dir():
+        found = sorted(file for file in path.rglob("*") if file.is_file())
+        facts = ((file, file.stat()) for file in found)
+        return (
+            "folder",
+            *(f"{file.relative_to(path).as_posix()} {one.st_size} {one.st_mtime_ns}" for file, one in facts),
+        )
+    with path.open("rb") as stream:
+        return ("file", hashlib.file_digest(stream, "sha256").hexdigest())
