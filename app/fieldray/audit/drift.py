@@ -139,8 +139,8 @@ def _level(of: Quantity, counts: Sequence[int]) -> float:
 def _chi_squared_95(freedom: int) -> float:
     """Return the 95th percentile of a chi-squared distribution with `freedom` degrees of freedom.
 
-    Approximation by Wilson and Hilferty (1931). The error is within 1 % from two degrees of freedom on (for one: 2.4
-    %).
+    Approximation by Wilson and Hilferty (1931). The error is within 1 % from two degrees of freedom on (for one:
+    2.4 %).
     """
     part = 2 / (9 * freedom)
     return float(freedom * (1 - part + _Z_95 * math.sqrt(part)) ** 3)
