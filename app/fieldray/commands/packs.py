@@ -102,7 +102,7 @@ def run_verify(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_trust(options: argparse.Namespace, console: Console) -> int:
-    """Run `fieldray packs trust`: change or list the keys. Returns the exit code. Raises UsageProblem, StorageProblem."""
+    """Run `fieldray packs trust`: change or list keys. Returns the exit code. Raises UsageProblem, StorageProblem."""
     keys = pack_library().keys
     if options.fingerprint:
         (keys.forget if options.forget else keys.trust)(options.fingerprint)
