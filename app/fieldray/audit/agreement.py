@@ -1,4 +1,4 @@
-"""Agreement of pack, reference and readers beyond chance: Cohen's kappa of every two."""
+"""Agreement beyond chance between the pack, the reference labels and each reader: Cohen's kappa of every pair."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from fieldray.domain.model import OperatingPoint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """The agreement of two judges of the same units: "pack", "reference", or a reader's name.
+    """The agreement of two judges on the same units. A judge is "pack", "reference", or a reader's name.
 
-    agreed            number of units judged alike
+    units             number of units that both judged
+    agreed            number of units on which both judges said the same
     kappa, low, high  Cohen's kappa, -1..1, with the ends of its 95 % interval
     """
 
@@ -37,7 +38,14 @@ def agreements(
     rule: Rule,
     readers: Mapping[str, Mapping[str, bool]],
 ) -> Iterator[Agreement]:
-    """Agreement of every two judges over the images that both judged. A pack judges by referral at its first point."""
+    """Yield the agreement of every two judges over the images that both judged.
+
+    The pack judges a unit by referring it or not at the first of `points`. Without points the pack is not compared.
+
+    cases    the images with their reference labels
+    rule     groups images into units, and decides which score refers a unit
+    readers  by reader and image key, whether the reader found the condition
+    """
     judges = {"reference": {case.image: case.truth for case in cases}, **readers}
 
     def judged(truths: Mapping[str, bool], by: Sequence[Case]) -> list[Case]:

@@ -1,7 +1,7 @@
 """The reference labels of an audit's images.
 
-They come from the folders of the images, from a table (CSV), or from readers' verdicts. All problems of a table are
-reported together, with their lines, before anything is measured.
+Labels come from the folders of the images, from a table (CSV), or from readers' verdicts. All problems of a table are
+reported together, with their line numbers, before anything is measured.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ POSITIVE_NAMES: Final = frozenset(
     {"abnormal", "positive", "pathological", "1", "1.0", "true", "yes", "disease", "pathology"}
 )
 NEGATIVE_NAMES: Final = frozenset({"normal", "negative", "healthy", "0", "0.0", "false", "no", NO_FINDING, "clear"})
-UNCERTAIN_NAMES: Final = frozenset({"-1", "-1.0", "uncertain"})  # as CheXpert and MIMIC-CXR write it
+UNCERTAIN_NAMES: Final = frozenset({"-1", "-1.0", "uncertain"})  # the spellings of CheXpert and MIMIC-CXR
 COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "image": (
         *("path", "image", "file", "filename", "file_name", "name", "film", "sop_instance_uid"),
-        "image index",  # of NIH ChestX-ray14, as "finding labels" and "patient id"
+        "image index",  # NIH ChestX-ray14; so are "finding labels" and "patient id" below
     ),
     "label": ("label", "class", "truth", "target", "diagnosis", "finding", "reference", "finding labels"),
     "patient": ("patient_id", "patient", "person", "subject", "patient id"),
@@ -44,7 +44,7 @@ _NEEDED: Final = ("image", "label")
 _LARGEST_BYTES: Final = 64 << 20
 _SEPARATORS: Final = ",;\t|"
 _FILE_SUFFIX: Final = re.compile(r"\.[a-z][a-z0-9]{1,4}$", re.IGNORECASE)  # not the last number of a UID
-# By which Excel knows the separator of a table; it is no row of it.
+# A first line such as "sep=;" tells Excel the separator of the table. The line is neither header nor row.
 _SEPARATOR_LINE: Final = re.compile(
     rf'"?sep=([{re.escape(_SEPARATORS)}])"?[{re.escape(_SEPARATORS)}]*\r?\n', re.IGNORECASE
 )
@@ -53,24 +53,25 @@ _ALIKE: Final = 0.8
 
 @dataclass(frozen=True, slots=True)
 class ClassNames:
-    """Names, in lower case, that mean the positive class and the negative one."""
+    """Class names, in lower case, that mean the positive class, and names that mean the negative class."""
 
     positive: frozenset[str] = POSITIVE_NAMES
     negative: frozenset[str] = NEGATIVE_NAMES
 
 
-USUAL_NAMES: Final = ClassNames()  # in English
+USUAL_NAMES: Final = ClassNames()  # English names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """Labels by image key, and notes on how they were matched.
+    """The reference labels of images, by image key (`ImageRef.key`).
 
-    truths           whether the finding is present; of several readers, the majority
+    truths           whether the finding is present. With several readers the majority decides; a tie gives no label
     patients, exams  the patient and the examination of an image, if the table names them
-    readers          by reader, whether the finding is present
-    missing          number of rows that name no screened image, by whether they say that the finding is present
-    notes            notes on omitted rows
+    readers          by reader and image key, whether the reader found the finding
+    missing          number of table rows that name no screened image: key True counts rows with the finding, key False
+                     rows without
+    notes            messages about table rows and images that were left out, and about unusual class names
     """
 
     truths: Mapping[str, bool]
@@ -84,9 +85,12 @@ class Reference:
 def folder_labels(
     refs: Iterable[ImageRef], *, positive: Sequence[str] = (), usual: ClassNames = USUAL_NAMES
 ) -> Reference:
-    """Labels from the name of each image's folder (for a member of a zip file: its folder in the zip file).
+    """Label each image by the name of the folder that contains the image file.
 
-    positive  names of the folders of positive images, in any case; without it usual names are recognised
+    For a member of a zip file the folder is the member's folder inside the zip file.
+
+    positive  names of the folders of positive images, in any letter case; without them only usual names are recognised
+    usual     class names that are recognised without `positive`
 
     Raises UsageProblem if the folders are not of two classes, or if the positive class is unknown.
     """
@@ -103,10 +107,12 @@ def _folder(ref: ImageRef) -> str:
 
 
 def positive_classes(names: set[str], *, positive: Sequence[str], usual: ClassNames = USUAL_NAMES) -> dict[str, bool]:
-    """Tell for each class name whether it is positive.
+    """Return for each class name whether the class is positive.
 
-    With `positive` every other name is negative. Without it each name must be a usual one, or the only unusual name
-    beside a usual one. Raises UsageProblem.
+    With `positive`, every other name is negative. Without `positive`, each name must be a usual name. One exception: of
+    two names, one may be unusual if the other is usual, as in "normal" and "tuberculosis".
+
+    Raises UsageProblem if the positive class stays unknown, or if not both classes occur.
     """
     spelt = {name: name.strip().casefold() for name in names}
     positives, negatives = usual.positive, usual.negative
@@ -119,7 +125,7 @@ def positive_classes(names: set[str], *, positive: Sequence[str], usual: ClassNa
         found = {name: text in positives for name, text in spelt.items()}
         unknown = [name for name, text in spelt.items() if text not in positives | negatives]
         if len(set(spelt.values())) == 2 and len({spelt[name] for name in unknown}) == 1:
-            # "normal" and "tuberculosis": what is not the usual name of one class is the other, but "normall" is asked.
+            # "normal" and "tuberculosis": the unusual name is the other class. "normall" may be a misspelling.
             if difflib.get_close_matches(spelt[unknown[0]], positives | negatives, n=1, cutoff=_ALIKE):
                 raise UsageProblem(reason("audit_which_positive", known=listed, command_option="--positive"))
             found |= dict.fromkeys(unknown, not any(found.values()))
@@ -131,7 +137,10 @@ def positive_classes(names: set[str], *, positive: Sequence[str], usual: ClassNa
 
 
 def _counted(is_positive: Mapping[str, bool], usual: ClassNames) -> tuple[Reason, ...]:
-    """Return notes on the classes counted as positive and negative, unless all have usual names."""
+    """Return notes that list the class names counted as positive and as negative.
+
+    A class with only one name, and that name a usual one, gets no note.
+    """
     notes = []
     for side, known, code in (
         (True, usual.positive, "audit_counted_positive"),
@@ -151,21 +160,26 @@ def table_labels(
     columns: Mapping[str, str] | None = None,
     usual: ClassNames = USUAL_NAMES,
 ) -> Reference:
-    """Labels from a CSV file with a header line: one row per image, or per image and reader.
+    """Read labels from a CSV file with a header line: one row per image, or one row per image and reader.
 
-    An image is named by its path (absolute, relative to the table, or the end of it where that is unique among the
-    images; without the file's suffix where only one image is meant), by `path!member`, or by its SOP Instance UID.
-    Separators `,` `;` tab and `|`, a first line `sep=;`, UTF-8, UTF-16 with its mark and Windows-1251 are recognised;
-    the layouts of NIH ChestX-ray14, CheXpert and VinDr-CXR too.
+    A row names an image in one of three ways:
+
+    path           absolute, relative to the table, or the last parts of the path if these occur once among the images.
+                   The file suffix may be missing if the rest means only one image
+    `path!member`  an image in a zip file
+    UID            the SOP Instance UID
+
+    Recognised are the separators `,` `;` tab and `|`, a first line `sep=;`, and the encodings UTF-8, UTF-16 with a byte
+    order mark and Windows-1251. The column layouts of NIH ChestX-ray14, CheXpert and VinDr-CXR are recognised as well.
 
     refs      the images screened or to be screened
     positive  the labels that mean positive; see `positive_classes`
     columns   names of the columns "image", "label", "patient", "exam" and "reader", if unusual
-    usual     names of classes that are known without `positive`
+    usual     class names that are recognised without `positive`
 
-    Raises UsageProblem if the table cannot be read, lacks a column, gives one image two labels, names patients by
-    numbers that look alike, names no image that was screened, or its labels are not of two classes. The exception names
-    every finding with its lines.
+    Raises UsageProblem, with every problem and its line numbers, if the table cannot be read, lacks a column, gives one
+    image two labels, or has patient numbers that look alike. Raises UsageProblem, too, if the table names no screened
+    image, or if its labels are not of two classes.
     """
     rows, layout = _laid_out(table, columns or {})
     found = _Matching(table, refs, layout, usual)
@@ -181,7 +195,7 @@ def require_table(
     columns: Mapping[str, str] | None = None,
     usual: ClassNames = USUAL_NAMES,
 ) -> None:
-    """Reject, before the images are searched for, a table that `table_labels` would reject for any images.
+    """Reject a table that `table_labels` would reject whatever the images are, before images are searched for.
 
     Raises UsageProblem as `table_labels` does.
     """
@@ -209,7 +223,10 @@ def _laid_out(table: Path, columns: Mapping[str, str]) -> tuple[list[tuple[int, 
 
 
 def _certain(labels: set[str], positive: Sequence[str]) -> set[str]:
-    """Return the labels without those for uncertainty, unless a person gave their meaning."""
+    """Return the labels without those that mean *uncertain*.
+
+    A label such as "-1" stays if `positive` names that label.
+    """
     asked = {name.strip().casefold() for name in positive}
     return {label for label in labels if label.casefold() not in UNCERTAIN_NAMES - asked}
 
@@ -244,7 +261,7 @@ def _read_rows(table: Path) -> list[tuple[int, dict[str, str]]]:
             )
             for row in reader
         )
-        rows = [(line, row) for line, row in lines if any(row.values())]  # spreadsheets leave empty ones at the end
+        rows = [(line, row) for line, row in lines if any(row.values())]  # spreadsheets leave empty rows at the end
     except csv.Error as error:
         why = reason("audit_table_unreadable", path=table, detail="a field is too long, or a quotation mark is missing")
         raise UsageProblem(why) from error
@@ -254,8 +271,9 @@ def _read_rows(table: Path) -> list[tuple[int, dict[str, str]]]:
 
 
 def _refuse_doubled(table: Path, header: Sequence[str]) -> None:
-    """Reject a table with two columns of one name, ignoring case and surrounding blanks: the intended one is
-    unknown.
+    """Raise UsageProblem for a table in which two columns have one name.
+
+    Letter case and surrounding blanks are ignored.
     """
     times = Counter(name.strip().casefold() for name in header if name and name.strip())
     if doubled := [name for name, number in times.items() if number > 1]:
@@ -286,7 +304,10 @@ def _columns(table: Path, header: Sequence[str], given: Mapping[str, str]) -> di
 
 
 class _Matching:
-    """Matches a table's rows with images and collects all problems. Without images every row counts as matched."""
+    """Matches the rows of a label table with images, and collects all problems of the table.
+
+    Without images every row counts as matched.
+    """
 
     def __init__(self, table: Path, refs: Iterable[ImageRef], layout: Layout, usual: ClassNames) -> None:
         self._table, self._layout, self._usual = table, layout, usual
@@ -304,11 +325,11 @@ class _Matching:
 
     @property
     def read(self) -> list[LabelRow]:
-        """Return the rows that name an image, with rows of one image and reader merged."""
+        """The rows that name an image. Several rows of one image and reader are merged into one."""
         return list(self._rows.values())
 
     def add(self, line: int, cells: Mapping[str, str]) -> None:
-        """Add one row of the table."""
+        """Match one row of the table with an image, or note the problem of the row."""
         try:
             row = self._layout.read(line, cells)
         except ValueError as problem:
@@ -342,7 +363,7 @@ class _Matching:
             self._doubled += 1
 
     def _find(self, image: str) -> set[str]:
-        # A leading apostrophe is what keeps a spreadsheet from reading a name as a formula.
+        # A leading apostrophe keeps a spreadsheet from reading a name as a formula. It is no part of the name.
         for name in (image, image.removeprefix("'")):
             normal = name.replace("\\", "/")
             candidates = normal, (self._table.parent.absolute() / normal).as_posix()
@@ -352,13 +373,16 @@ class _Matching:
         return set()
 
     def _like(self, image: str) -> str:
-        """Describe a screened file with that name in another folder, which is never used for the row."""
+        """Return " ≠ " and the key of a screened image with this file name in another folder, or an empty text.
+
+        Such an image is shown in messages only. The row's label is never used for it.
+        """
         name = image.replace("\\", "/").rpartition("/")[2]
         keys = self._images.get(name) or self._images_by_stem.get(name) or set()
         return f" ≠ {min(keys)}" if keys and name != image else ""
 
     def require_rows(self) -> None:
-        """Raises UsageProblem with everything that is wrong."""
+        """Raise UsageProblem with all problems of the table, or if no row names an image."""
         for first, second in look_alikes(self._patients):
             self._wrong["numbers"].append(f"{self._patients[first]}, {self._patients[second]} ({first}, {second})")
         if self._wrong:
@@ -368,7 +392,7 @@ class _Matching:
             raise UsageProblem(reason("audit_table_no_match", path=self._table, rows=rows))
 
     def reference(self, positive: Sequence[str]) -> Reference:
-        """Return all labels. Raises UsageProblem with all problems."""
+        """Return the labels of all matched images. Raises UsageProblem with all problems of the table."""
         self.require_rows()
         counted: tuple[Reason, ...] = ()
         if self._layout.has_many:
@@ -418,9 +442,10 @@ class _Matching:
 
 
 def _names(ref: ImageRef) -> set[str]:
-    """Return all names of an image: its key, the end of its path from any folder on, its member, and its UID.
+    """Return all names by which a table may mean an image.
 
-    A path that differs in a folder names another image: `test/a.png` is never taken for `train/a.png`.
+    These are the image's key, its path from any folder on, its name in a zip file, and its SOP Instance UID. Folders
+    count: `test/a.png` never means `train/a.png`.
     """
     path, ends = ref.path.absolute().as_posix(), set[str]()
     if ref.member is not None:
@@ -432,11 +457,15 @@ def _names(ref: ImageRef) -> set[str]:
 
 
 def verdict_truths(results: Iterable[StoredAnswer], *, label: str) -> dict[str, bool]:
-    """Reference labels from a reader's verdicts, which confirm the program's answer or contradict it.
+    """Return whether each image has the finding `label`, by readers' verdicts on the program's results.
 
-    Only an answer can be confirmed: what the program was not sure of, refused or failed gives no label, nor does a
-    reader who was not sure. Readers who saw the answer first lean towards it, so figures from verdicts flatter.
-    Of several labels an abnormal answer is about the leading one, and who disagrees with a normal one names none.
+    A reader agrees or disagrees with a result. Only a result *abnormal* or *normal* can give a label. Images that were
+    uncertain, not suitable or failed give none, and neither does the verdict *unsure*.
+
+    With a pack of several labels, the verdict on an *abnormal* image is about the leading label only. A verdict
+    *disagree* on a *normal* image then gives no label, because the reader did not say which finding is present.
+
+    Readers saw the result before their verdict (automation bias), so figures from verdicts overestimate the pack.
     """
     truths = {}
     for result in results:

@@ -1,16 +1,20 @@
-"""Drift: whether a run's images differ from the pack's or from earlier images, by the population stability index.
+"""Drift: whether a run's images differ from a reference, measured by the population stability index (PSI).
 
-Earlier images are those of the same folder: another hospital's images differ without anything being wrong.
+The reference is the set of images that the pack was measured on, or earlier images of the same folder. Images of other
+folders are no reference: another hospital's images differ without anything being wrong.
 
-PSI = sum over bins of (p - q) ln(p / q), p and q the shares of images in a bin. For two samples of one population
-with n and m images and B bins, its mean is (B - 1)(1/n + 1/m), and its 95th percentile is that of a chi-squared
-with B - 1 degrees of freedom times (1/n + 1/m) (Yurdakul and Naranjo, J Risk Model Validation 14 (2020) 89). A small
-run differs by chance alone, which the usual fixed limits of 0.1 and 0.25 ignore.
+PSI = sum over bins of (p - q) ln(p / q), p and q the shares of images in a bin. For two samples of one population with
+n and m images and B bins, its mean is (B - 1)(1/n + 1/m), and its 95th percentile is that of a chi-squared with B - 1
+degrees of freedom times (1/n + 1/m) (Yurdakul and Naranjo, J Risk Model Validation 14 (2020) 89). A small run differs
+by chance alone, which the usual fixed limits of 0.1 and 0.25 ignore.
 
-Four quantities are compared: the calibrated scores and the exposure (median grey of the thumbnail, as displayed), in
-ten bins each; the number of refused images; and the number of images in which less of the heat map lies inside the
-lungs than in 95 of 100 images of the pack. The last one is most specific to the origin of the images: it hardly depends
-on how many have the condition.
+Four quantities are compared:
+
+scores    the calibrated scores, in ten bins
+exposure  the median grey of the thumbnail, as displayed, in ten bins
+refused   the number of images that were not suitable
+evidence  the number of images whose heat map lies inside the lungs less than in 95 of 100 images of the pack. This
+          quantity is the most specific to the origin of the images: it hardly depends on how many have the condition
 """
 
 from __future__ import annotations
@@ -34,27 +38,30 @@ SCORE_BINS: Final = 10
 EXPOSURE_BINS: Final = 10
 SMALLEST_RUN: Final = 50  # images from which a run is compared
 NOTABLE: Final = 0.1  # below this a difference is too small to matter, however certain it is
-# Of children's images under a pack for adults 73 to 80 in 100 are so, of any hospital's adults at most 20, of adults in
-# bed with opacities 42. At half of the images the index is so large, and 20 images tell (decision 55).
+# Limit for evidence inside the lungs (decision 55). Share of images below the pack's evidence limit: 73 to 80 % for
+# children's images under a pack for adults, at most 20 % for adults of any hospital, 42 % for adults in bed with
+# opacities. A share of one half gives this index, and 20 images are enough to detect it.
 OTHER_PATIENTS: Final = 1.25
 SMALLEST_OF_OTHERS: Final = 20
-_BELOW_LIMIT: Final = 0.05  # of the images that a pack's `evidence_inside.limit` was measured on
+_BELOW_LIMIT: Final = 0.05  # share of the pack's own images below its `evidence_inside.limit`, by definition
 _Z_95: Final = 1.644854
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """One quantity of a run against a reference.
+    """The drift of one quantity of a run against a reference.
 
-    of                the quantity compared
-    against           the reference: the images that the pack was measured on, or earlier images of the same folder,
-                      screened with the same model and settings
-    index             population stability index (PSI), 0 or more
-    limit             the larger of two: the 95th percentile of PSI by chance, and the smallest notable PSI
-    images, reference the numbers of images compared
-    is_more           whether the last bin holds a larger share of the run than of the reference
-    now, before       for the run and for the reference: the mean score (0..1) or grey level (0..255), by middles of the
-                      bins; or how many in 100 were refused, or have little of the heat map inside the lungs
+    of                 the quantity compared
+    against            the reference: the images that the pack was measured on, or earlier images of the same folder,
+                       screened with the same model and settings
+    index              population stability index (PSI), 0 or more
+    limit              the PSI from which the drift counts: the 95th percentile of PSI by chance, or the smallest
+                       notable PSI if that is larger
+    images, reference  number of images of the run, and of the reference
+    is_more            whether the last bin holds a larger share of the run's images than of the reference's images
+    now, before        one value for the run and one for the reference. For scores (0..1) and exposure (0..255): the
+                       mean, taken from the middles of the bins. For refused and evidence: the percentage of images in
+                       the last bin
     """
 
     of: Quantity
@@ -69,12 +76,15 @@ class Drift:
 
     @property
     def is_out(self) -> bool:
-        """Whether the drift exceeds its limit. More evidence inside the lungs than in the reference does not count."""
+        """Whether the drift exceeds its limit.
+
+        A larger share of the heat map inside the lungs than in the reference is no drift.
+        """
         return self.index > self.limit and (self.is_more or self.of != "evidence")
 
     @property
     def summary(self) -> Reason:
-        """The message that images have drifted."""
+        """The message to a person that the images have drifted."""
         is_pack = self.against == "pack"
         digits = 2 if self.of == "scores" else 0
         return reason(
@@ -90,14 +100,14 @@ class Drift:
 
 
 def stability(now: Sequence[int], before: Sequence[int], *, of: Quantity, against: Reference = "earlier") -> Drift:
-    """PSI of counts by bin.
+    """Compute the population stability index of two histograms with the same bins.
 
-    Half an image is added to every bin of both, so that an empty one stays finite.
+    Half an image is added to every bin of both histograms, so that an empty bin does not make the index infinite.
 
-    now, before  counts in the same bins, of the run and of the reference; each with one image or more
-    of, against  what was counted, and what it is compared with
+    now, before  number of images in each bin, of the run and of the reference; at least one image each
+    of, against  the quantity that was counted, and the reference
 
-    Raises ValueError if the bins differ in number, or either has no image.
+    Raises ValueError if the numbers of bins differ, or if one histogram is empty.
     """
     if len(now) != len(before) or not sum(now) or not sum(before):
         raise ValueError("drift needs counts of both, in the same bins")
@@ -116,7 +126,10 @@ def stability(now: Sequence[int], before: Sequence[int], *, of: Quantity, agains
 
 
 def _level(of: Quantity, counts: Sequence[int]) -> float:
-    """Return the percentage in the last bin (refused, evidence), or the mean of the quantity (scores, exposure)."""
+    """Return one value that describes a histogram, for messages.
+
+    For refused and evidence: the percentage in the last bin. For scores (0..1) and exposure (0..255): the mean.
+    """
     if of in ("refused", "evidence"):
         return 100 * counts[-1] / sum(counts)
     scale = {"scores": 1, "exposure": 256}[of] / len(counts)
@@ -124,21 +137,30 @@ def _level(of: Quantity, counts: Sequence[int]) -> float:
 
 
 def _chi_squared_95(freedom: int) -> float:
-    """95th percentile by Wilson and Hilferty (1931), within 1 % from two degrees of freedom on (one: 2.4 %)."""
+    """Return the 95th percentile of a chi-squared distribution with `freedom` degrees of freedom.
+
+    Approximation by Wilson and Hilferty (1931). The error is within 1 % from two degrees of freedom on (for one:
+    2.4 %).
+    """
     part = 2 / (9 * freedom)
     return float(freedom * (1 - part + _Z_95 * math.sqrt(part)) ** 3)
 
 
 def score_counts(scores: Sequence[float]) -> tuple[int, ...]:
-    """The number of scores (0..1) in each of ten bins of equal width."""
+    """Return the number of scores (0..1) in each of ten bins of equal width."""
     counts, _ = np.histogram(np.asarray(scores, np.float64), bins=SCORE_BINS, range=(0.0, 1.0))
     return tuple(int(count) for count in counts)
 
 
 def drift_counts(samples: Iterable[DriftSample], label: str, *, evidence_limit: float | None = None) -> Counts:
-    """Count a histogram of each quantity; images read and images refused are a bin each.
+    """Return a histogram of each quantity over the images of a run.
 
-    evidence_limit  share of evidence inside the lungs that few of the pack's own images are below
+    "refused" has two bins: suitable images and not suitable ones. "evidence" has two bins: images at or above
+    `evidence_limit` and images below it.
+
+    label           the label whose scores are counted
+    evidence_limit  share of the heat map inside the lungs below which few of the pack's own images lie; without a limit
+                    the histogram "evidence" is empty
     """
     samples = list(samples)
     inside = [sample.evidence_inside for sample in samples if sample.evidence_inside is not None]
@@ -154,7 +176,10 @@ def drift_counts(samples: Iterable[DriftSample], label: str, *, evidence_limit: 
 
 
 def reference_counts(metrics: Mapping[str, object], label: str) -> Counts:
-    """The counts of the images a pack was measured on, from its metrics. Empty if these have another form."""
+    """Return the histograms of the images that a pack was measured on, from the pack's `metrics`.
+
+    A quantity that the metrics do not hold in the expected form is missing from the result.
+    """
     counts: dict[Quantity, Sequence[int]] = {}
     evidence, found = metrics.get("evidence_inside"), cast(object, metrics)
     number = evidence.get("images") if isinstance(evidence, Mapping) else None
@@ -169,7 +194,7 @@ def reference_counts(metrics: Mapping[str, object], label: str) -> Counts:
 
 
 def compare(now: Counts, before: Counts, *, against: Reference) -> tuple[Drift, ...]:
-    """Compare every quantity for which both sides have enough images."""
+    """Return the drift of each quantity for which the run and the reference have enough images."""
     return tuple(
         stability(now[of], before[of], of=of, against=against)
         for of in now

@@ -1,5 +1,7 @@
-"""The performance of a pack on a site's own images: figures with 95 % intervals by patient, of the units of one
-rule.
+"""The performance of a pack on a site's own images: figures with 95 % intervals.
+
+All figures count the units of one rule (`units.Rule`). Images of one patient are not independent, so the intervals are
+by patient.
 """
 
 from __future__ import annotations
@@ -39,14 +41,18 @@ _NOBODY: Final[Mapping[str, Mapping[str, bool]]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtPoint:
-    """The effect of an operating point on the units of an audit, by the audit's rule.
+    """The performance of one operating point on the units of an audit.
 
-    detected, falsely_referred      the share referred of all with the condition, and of all without it: what was not
-                                    assessed is not referred
-    classes                         by truth and class, of all units: what lies beyond the zone's ends is called so
-    sensitivity, specificity        the share referred, and not referred, of the assessed units with and without it
-    positive_value, negative_value  predictive values of `detected` and `falsely_referred` at the prevalence asked for;
-                                    None where a share is 0/0
+    detected          share referred of all units with the condition
+    falsely_referred  share referred of all units without the condition
+    classes           by truth and class, the share of all units in the class
+    sensitivity       share referred of the assessed units with the condition
+    specificity       share not referred of the assessed units without the condition
+    positive_value, negative_value
+                      predictive values at the audit's prevalence, from `detected` and `falsely_referred`; None where a
+                      share is 0/0
+
+    A unit that was not assessed counts as not referred.
     """
 
     point: OperatingPoint
@@ -61,7 +67,7 @@ class AtPoint:
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """A bin of units with similar scores: their mean score and the share with the condition, in 0..1."""
+    """Units with similar scores: their mean score, and the share of them with the condition (both 0..1)."""
 
     mean_score: float
     positives: Share
@@ -69,7 +75,12 @@ class Bin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Units of images that have one thing in common, as `view` = "PA"; `units` is their number."""
+    """The figures of a subgroup: the images for which the attribute `by` has the value `name`, as view and PA.
+
+    units   number of units of the subgroup
+    area    area under the ROC curve
+    points  the performance of each operating point on the subgroup
+    """
 
     by: str
     name: str
@@ -80,7 +91,11 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missed:
-    """The numbers of units, with and without the condition, that were not assessed for one reason."""
+    """The number of units that were not assessed for one reason.
+
+    positives  number of such units with the condition
+    negatives  number of such units without the condition
+    """
 
     why: Reason
     positives: int
@@ -89,18 +104,20 @@ class Missed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """All results of an audit. Every figure except `images` and `patients` counts units by the rule.
+    """All results of an audit. Every figure except `images` and `patients` counts units of the rule.
 
     positives          units with the condition
     assessed           units with a score, or with an image to be read first
-    area, curve        area under the ROC curve of the scores; points of the curve (1 - specificity, sensitivity)
+    area               area under the ROC curve of the scores
+    curve              points of the ROC curve (1 - specificity, sensitivity)
     prevalence         prevalence at which the predictive values hold, 0..1
-    counts             by category and truth
-    unsure, refused    shares of all units
-    not_assessed       units not assessed, by reason
-    bins               calibration bins of equal numbers of units; the calibration error is their mean distance (0..1)
-    disagreements      at the first point: units falsely referred or missed; the most certain mistakes first, units
-                       without a score last
+    counts             number of units by category and truth
+    unsure, refused    share of all units that are uncertain, and not suitable
+    not_assessed       units that were not assessed, by reason
+    bins               calibration bins of equal numbers of units
+    calibration_error  mean distance between mean score and share with the condition over the bins, 0..1
+    disagreements      units falsely referred or missed at the first operating point. The most certain mistakes come
+                       first, units without a score last
     agreements         kappas of pack, reference and readers
     cases              all images
     """
@@ -142,13 +159,14 @@ def audit(
     prevalence: float | None = None,
     readers: Mapping[str, Mapping[str, bool]] = _NOBODY,
 ) -> Audit:
-    """All figures of images with their reference, of one label of one pack.
+    """Compute all figures of an audit: one label of one pack, on images with reference labels.
 
-    prevalence  share with the condition among the patients to be screened, between 0 and 1; without it, that of the
-                units
+    points      the operating points to evaluate; the first one also decides the disagreements
+    prevalence  share with the condition among the patients to be screened, between 0 and 1; by default the share among
+                the units
     readers     by reader and image key, whether the reader found the condition
 
-    Raises UsageProblem without units of both classes that have a score, or with a prevalence outside (0, 1).
+    Raises UsageProblem if no scored unit has the condition or all have, or for a prevalence outside (0, 1).
     """
     require_prevalence(prevalence)
     units = rule.units(cases)
@@ -185,7 +203,7 @@ def audit(
 
 
 def arrays(cases: Sequence[Case]) -> tuple[Scores, Truth, list[str]]:
-    """Scores (n,) float64, truth (n,) bool and patients of cases that have a score."""
+    """Return scores (n,) float64, truths (n,) bool and patients of cases that all have a score."""
     return (
         np.array([case.score for case in cases], np.float64),
         np.array([case.truth for case in cases], np.bool_),
@@ -194,7 +212,7 @@ def arrays(cases: Sequence[Case]) -> tuple[Scores, Truth, list[str]]:
 
 
 def roc_curve(scores: Scores, truth: Truth) -> tuple[tuple[float, float], ...]:
-    """(1 - specificity, sensitivity) at every threshold, from (0, 0) to (1, 1)."""
+    """Return the points (1 - specificity, sensitivity) of the ROC curve, from (0, 0) to (1, 1)."""
     levels, rank = np.unique(-scores, return_inverse=True)
     hits, alarms = (np.cumsum(np.bincount(rank[own], minlength=len(levels))) for own in (truth, ~truth))
     pairs = zip(alarms / alarms[-1], hits / hits[-1], strict=True)
@@ -202,7 +220,12 @@ def roc_curve(scores: Scores, truth: Truth) -> tuple[tuple[float, float], ...]:
 
 
 def at_point(units: Sequence[Case], point: OperatingPoint, *, rule: Rule, prevalence: float) -> AtPoint:
-    """The effect of an operating point, chosen on other images, on units of both classes, assessed or not."""
+    """Return the performance of an operating point on units, assessed or not.
+
+    The units must be of both classes. The point must have been chosen on other images, or its figures flatter.
+
+    prevalence  prevalence for the predictive values, 0..1, exclusive
+    """
     referred = np.array([is_referred(unit, rule.edge(point)) for unit in units], np.bool_)
     truth, assessed = (np.array(list(map(of, units)), np.bool_) for of in (lambda unit: unit.truth, is_assessed))
     patients = [unit.patient for unit in units]
@@ -226,9 +249,9 @@ def at_point(units: Sequence[Case], point: OperatingPoint, *, rule: Rule, preval
 
 
 def category_at(point: OperatingPoint, score: float | None, *, otherwise: Category) -> Category:
-    """The class of a score at an operating point.
+    """Return the class of a score at an operating point.
 
-    Returns `otherwise` where the score is None, or where `otherwise` is a class that is always referred.
+    Returns `otherwise`, the class that the image has already, if there is no score or if that class is always referred.
     """
     if score is None or otherwise in ALWAYS_REFERRED:
         return otherwise
@@ -239,9 +262,14 @@ def category_at(point: OperatingPoint, score: float | None, *, otherwise: Catego
 def class_shares(
     categories: Sequence[Category], truth: Truth, *, patients: Sequence[str]
 ) -> dict[bool, dict[Category, Share]]:
-    """The share of each class, in the order of the work list, among the images of either `truth` (n,).
+    """Return the share of each class, by truth and class, in the order of the work list.
 
-    The classes that a pack decides, and refused, are always present; any other class only if it occurs.
+    The classes *abnormal*, *unsure*, *normal* and *refused* are always present. Any other class is present only if it
+    occurs.
+
+    categories  class of each unit
+    truth       (n,) whether each unit has the condition
+    patients    patient of each unit, for the intervals
     """
     there = [category for category in WORK_LIST_ORDER if category in _ALWAYS or category in categories]
     shares: dict[bool, dict[Category, Share]] = {}
@@ -256,10 +284,12 @@ def class_shares(
 
 
 def predictive_values(hits: Share, spared: Share, *, prevalence: float) -> tuple[Estimate | None, Estimate | None]:
-    """Return positive and negative predictive value at a known prevalence; None if no unit has that result.
+    """Return the positive and the negative predictive value at a known prevalence.
 
-    Either is 1 / (1 + odds * r) with r the ratio of two independent shares, whose interval comes from the intervals of
-    the two (Donner and Zou, Statistical Methods in Medical Research 21 (2012) 347, section 3).
+    A value is None if no unit has that result.
+
+    Either value is 1 / (1 + odds * r), where r is the ratio of two independent shares. The interval of r comes from the
+    intervals of both shares (Donner and Zou, Statistical Methods in Medical Research 21 (2012) 347, section 3).
 
     hits, spared  sensitivity and specificity
     prevalence    0..1, exclusive
@@ -271,17 +301,20 @@ def predictive_values(hits: Share, spared: Share, *, prevalence: float) -> tuple
 
 
 def complement(found: Share) -> Share:
-    """Return the complement of a share."""
+    """Return 1 - share: count, value and interval of the units that the share does not count."""
     return Share(found.of - found.count, found.of, 1 - found.value, 1 - found.high, 1 - found.low)
 
 
 def _predictive(ratio: tuple[float, float, float], odds: float) -> Estimate:
-    value, high, low = (1 / (1 + odds * r) for r in ratio)  # the larger the ratio, the smaller the value
+    value, high, low = (1 / (1 + odds * r) for r in ratio)  # the larger the ratio, the smaller the predictive value
     return Estimate(value, min(low, value), max(high, value))
 
 
 def _interval_of_ratio(above: Share, below: Share) -> tuple[float, float, float] | None:
-    """Return the ratio of two shares with its interval, infinity included; None for 0 / 0."""
+    """Return the ratio of two shares and the ends of its interval: (ratio, low, high).
+
+    The ratio or an end may be infinite. Returns None for 0 / 0.
+    """
     a, b = above.value, below.value
     if not a and not b:
         return None
@@ -290,13 +323,16 @@ def _interval_of_ratio(above: Share, below: Share) -> tuple[float, float, float]
         return a * b + math.sqrt(max((a * b) ** 2 - over * under, 0.0))
 
     over, under = above.low * (2 * a - above.low), below.high * (2 * b - below.high)
-    low = over / with_root(over, under) if over else 0.0  # the lower root without its division by `under`, perhaps 0
+    low = over / with_root(over, under) if over else 0.0  # written without dividing by `under`, which may be 0
     over, under = above.high * (2 * a - above.high), below.low * (2 * b - below.low)
     return a / b if b else math.inf, low, with_root(over, under) / under if under else math.inf
 
 
 def calibration_bins(scores: Scores, truth: Truth, *, patients: Sequence[str]) -> tuple[Bin, ...]:
-    """Up to ten bins with equal numbers of images, 20 or more, by score, the lowest first."""
+    """Sort images by score and divide them into bins of equal size; the lowest scores come first.
+
+    There are at most ten bins, with 20 or more images each. Fewer than 40 images give one bin.
+    """
     number = max(1, min(_LARGEST_BINS, len(scores) // _IMAGES_PER_BIN))
     found = []
     for members in np.array_split(np.argsort(scores, kind="stable"), number):
@@ -306,9 +342,10 @@ def calibration_bins(scores: Scores, truth: Truth, *, patients: Sequence[str]) -
 
 
 def images_needed(value: float) -> int:
-    """Images, each of another patient, for Wilson's interval of a share around `value` to be +/- `HALF_WIDTH` or less.
+    """Return how many images make the 95 % interval of a share `HALF_WIDTH` wide or less on either side.
 
-    They are of the class that the share is of: positives for a sensitivity, negatives for a specificity.
+    Wilson's interval of a share around `value` is used, with each image of another patient. The images are of one
+    class: positives for a sensitivity, negatives for a specificity.
     """
 
     def is_enough(number: int) -> bool:
@@ -319,7 +356,7 @@ def images_needed(value: float) -> int:
 
 
 def _not_assessed(units: Sequence[Case]) -> Iterator[Missed]:
-    """Yield the units without a score by reason, the most frequent reason first."""
+    """Yield the numbers of units that were not assessed, by reason; the most frequent reason comes first."""
     whys = Counter((unit.why, unit.truth) for unit in units if unit.why and not is_assessed(unit))
     alike = merged_by_code(Counter(why for why, _ in whys.elements()))
     for why, _ in alike.most_common():
@@ -331,7 +368,10 @@ def _not_assessed(units: Sequence[Case]) -> Iterator[Missed]:
 
 
 def _disagreements(units: Sequence[Case], points: Sequence[OperatingPoint], rule: Rule) -> list[Case]:
-    """Return the units falsely referred or missed. Without a point, a unit is referred by its class."""
+    """Return the units falsely referred or missed at the first operating point.
+
+    Without an operating point, a unit counts as referred by its class (*abnormal* or *read first*).
+    """
 
     def referred(unit: Case) -> bool:
         return is_referred(unit, rule.edge(points[0])) if points else unit.category in ("read_first", "abnormal")
@@ -365,7 +405,10 @@ def _age_group(years: float | None) -> str:
 
 
 def grouped(cases: Sequence[Case], rule: Rule) -> Iterator[tuple[str, str, list[Case]]]:
-    """The criterion, name and units of each group with enough scored units of both classes."""
+    """Yield the subgroups that have enough scored units of both classes for figures of their own.
+
+    Each item is (attribute, value, units), for example ("sex", "F", units).
+    """
     for by, grouping in _GROUPINGS.items():
         for name in sorted({grouping(case) for case in cases} - {""}):
             units = rule.units(case for case in cases if grouping(case) == name)
@@ -401,9 +444,7 @@ def _notes(cases: Sequence[Case], units: Sequence[Case], rule: Rule) -> Iterator
 
 
 def _patient_notes(cases: Sequence[Case], rule: Rule) -> Iterator[Reason]:
-    """Yield notes on patients with both labels, and on patients who count once although they have several
-    examinations.
-    """
+    """Yield notes about patients with both labels, and about patients counted once despite several examinations."""
     images = defaultdict[str, list[Case]](list)
     for case in cases:
         images[case.patient].append(case)

@@ -1,7 +1,12 @@
-"""The layouts of label tables: image, classes, patient and reader of each row.
+"""Readers of the published layouts of label tables.
 
-A cell may hold several classes, joined by `|`, as NIH ChestX-ray14 writes them. CheXpert and VinDr-CXR have a column
-for each class, with 1, 0, -1 (uncertain) or nothing in it; VinDr-CXR's boxes have a row for each finding and reader.
+A reader takes the image, the classes, the patient and the human reader from each row.
+
+layout            columns
+NIH ChestX-ray14  one cell holds several classes, joined by `|`
+CheXpert, VinDr-CXR images
+                  a column for each class, with 1, 0, -1 (uncertain) or nothing in the cell
+VinDr-CXR boxes   a row for each finding and reader
 """
 
 from __future__ import annotations
@@ -46,11 +51,12 @@ class LabelRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The layout of a table of labels.
+    """The layout of a table of labels, with the function that reads its rows.
 
-    read        reads one row; None for a row of no frontal image; raises ValueError for a cell with unknown content
-    has_many    whether an image may have several classes, so that every class but *no finding* is one to be found
-    adds_up     whether several rows of one image and reader add up, as boxes do
+    read      takes a line number and the cells of the row by column name. Returns None for a row without a frontal
+              image. Raises ValueError for a cell with unknown content
+    has_many  whether an image may have several classes. Every class except *no finding* then counts as a finding
+    adds_up   whether several rows of one image and reader are merged, as the rows of boxes are
     """
 
     read: Callable[[int, Cells], LabelRow | None]
@@ -59,7 +65,10 @@ class Layout:
 
 
 def published_layout(header: Sequence[str]) -> Layout | None:
-    """The layout of CheXpert's and VinDr-CXR's tables, by their columns in lower case; None for any other."""
+    """Return the layout of a CheXpert or VinDr-CXR table, recognised by its column names; None for other tables.
+
+    header  the column names in lower case
+    """
     has_class_columns = NO_FINDING in header
     if has_class_columns and set(_CHEXPERT) <= set(header):
         return Layout(read=_chexpert, has_many=True)
@@ -71,7 +80,11 @@ def published_layout(header: Sequence[str]) -> Layout | None:
 
 
 def named_columns(names: Mapping[str, str], *, has_many: bool) -> Layout:
-    """Return the layout with a column for each of "image" and "label", and perhaps "patient", "exam" and "reader"."""
+    """Return the layout of a table that has a column for each of several roles.
+
+    names     column name by role. The roles are "image" and "label", and optionally "patient", "exam" and "reader"
+    has_many  whether a cell may hold several labels, joined by `|`
+    """
 
     def read(line: int, cells: Cells) -> LabelRow:
         image, label, *others = (
@@ -85,7 +98,7 @@ def named_columns(names: Mapping[str, str], *, has_many: bool) -> Layout:
 
 
 def split_classes(cell: str) -> frozenset[str]:
-    """The classes of a cell that may hold several, in lower case."""
+    """Return the class names in a cell, which are separated by `|`, in lower case."""
     return frozenset(name.strip().casefold() for name in cell.split("|") if name.strip())
 
 
@@ -128,10 +141,14 @@ def _by_columns(
 def says_finding(
     rows: Sequence[LabelRow], positive: Sequence[str], *, negatives: frozenset[str]
 ) -> Callable[[LabelRow], bool | None]:
-    """Return a function that tells whether a row has a positive class; None if that is uncertain.
+    """Return a function that says for a row whether the finding is present; None if that is uncertain.
 
-    Without `positive` every class is positive except the `negatives`; a row with one of those is negative. Raises
-    UsageProblem.
+    Without `positive`, every class except the `negatives` is a finding, and a row with one of the `negatives` has none.
+
+    rows      all rows of the table
+    positive  the classes that count as the finding
+
+    Raises UsageProblem for a class in `positive` that the table lacks, or if the rows are not of two classes.
     """
     names = frozenset[str]().union(*(row.classes | row.uncertain for row in rows))
     wanted, known = {name.strip().casefold() for name in positive}, ", ".join(sorted(names))

@@ -1,4 +1,4 @@
-"""The sentences of an audit and of the operating points of a site (see `fieldray.reasons`)."""
+"""Message texts of audits, drift, constancy tests and local operating points (see `fieldray.reasons`)."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""The report of an audit: its subject, a proposed operating point, a threshold plan, and the comparison of two packs.
+"""The contents of an audit report.
 
-The subject names pack, images, reference labels and dates, which a reader of the report must know.
+subject   pack, images, reference labels and dates, which a reader of the report must know
+proposal  an operating point that suits the site's own images; adopted only with a person's consent
+plan      a threshold plan: for every score, how many are referred, detected and missed, and at what cost
+paired    the comparison with a second pack on the same images
 
-A proposed operating point suits the site's own images; it is adopted only with a person's consent. The comparison shows
-a second pack on the same images.
+The threshold plan follows the protocol of WHO and TDR (Determining the local calibration of computer-assisted detection
+(CAD) thresholds and other parameters, 2021).
 
-A threshold plan follows the protocol of WHO and TDR (Determining the local calibration of computer-assisted detection
-(CAD) thresholds and other parameters, 2021): for every score, how many are referred, detected and missed, and at what
-cost. All figures count the units of one rule (see `units`), including units that were not assessed: they are not
-referred.
+All figures count the units of one rule (see `units`). Units that were not assessed are included, as not referred.
 """
 
 from __future__ import annotations
@@ -34,8 +34,13 @@ from fieldray.reasons import reason
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The goal of a proposed operating point: a specificity or a threshold if given, 0..1, else a
-    sensitivity. Both are shares of all units, assessed or not. Raises UsageProblem for a share outside (0, 1].
+    """The goal of a proposed operating point. All shares are of all units, assessed or not.
+
+    threshold    the threshold itself, 0..1, if given
+    specificity  the specificity to reach, 0..1, if given
+    sensitivity  the sensitivity to reach, 0..1, if neither of the others is given
+
+    Raises UsageProblem for a sensitivity or specificity outside (0, 1].
     """
 
     sensitivity: float = 0.9
@@ -50,13 +55,15 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A threshold with its performance on the images that it was chosen on.
+    """A proposed threshold, with its performance on the images that the threshold was chosen on.
 
-    wanted                    the requested figure
-    sensitivity, specificity  the share referred of all units with the condition, and not referred of all without it;
-                              the figure that was not requested has the wider interval of a threshold chosen on the same
-                              images
-    images, patients          of the audit
+    wanted                   the goal that the threshold was chosen for
+    unsure_low, unsure_high  the ends of the uncertain zone
+    sensitivity              share referred of all units with the condition
+    specificity              share not referred of all units without the condition
+    images, patients         numbers of images and patients of the audit
+
+    The figure that was not the goal has a wider interval, because the threshold was chosen on the same images.
     """
 
     label: str
@@ -72,7 +79,10 @@ class Proposal:
 
     @property
     def is_reached(self) -> bool:
-        """Whether the threshold reaches the goal. It may not, if many units were not assessed or are read first."""
+        """Whether the threshold reaches the goal.
+
+        No threshold may reach the goal, if many units were not assessed or are to be read first.
+        """
         if self.wanted.threshold is not None:
             return True
         if self.wanted.specificity is not None:
@@ -83,13 +93,14 @@ class Proposal:
 def propose(
     cases: Sequence[Case], *, label: str, pattern: OperatingPoint | None, rule: Rule, wanted: Wanted
 ) -> Proposal:
-    """Propose the highest threshold with the wanted sensitivity, the lowest with the wanted specificity, or a given
-    one.
+    """Propose the threshold that suits the goal `wanted`.
 
-    cases    images of the label; of both classes units with a score
-    pattern  the point whose zone is moved along; without one there is no zone
+    This is the highest threshold with a wanted sensitivity, the lowest with a wanted specificity, or a given threshold.
 
-    Raises UsageProblem for a threshold outside [0, 1] or above all with the condition.
+    cases    images of the label; scored units of both classes are needed
+    pattern  the operating point whose uncertain zone is moved to the threshold; None for no zone
+
+    Raises UsageProblem for a given threshold outside [0, 1], or one that no unit with the condition reaches.
     """
     scores, truth, patients = ranks(rule.units(cases))
     chosen = wanted.threshold
@@ -127,13 +138,14 @@ def propose(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """The subject of an audit.
+    """The subject of an audit: pack, label, images and dates.
 
-    names        the pack's name by language, empty if the pack is no longer installed
-    meaning      the label's meaning by language, likewise
+    names        the pack's name by language; empty if the pack is no longer installed
+    meaning      the label's meaning by language; empty if the pack is no longer installed
     labels_from  "folders", "verdicts", or the path of the table
+    paths        the folders and files of the audited run
     made_s       time of the audit, seconds since 1970 (UTC)
-    class_names  see `Manifest`
+    class_names  the pack's own names of the classes; see `Manifest`
     """
 
     pack: str
@@ -154,7 +166,7 @@ class Subject:
 
     @property
     def label_codes(self) -> tuple[str, ...]:
-        """The code of the label."""
+        """The code of the audited label, as a tuple of one."""
         return (self.label,)
 
     @property
@@ -165,7 +177,10 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """The answers of one of two packs in a run. `point` is None if no operating point was in force."""
+    """One of the two packs of a comparison, with the run that holds the pack's results.
+
+    point  the operating point in force in the run; None if there was none
+    """
 
     run_id: int
     pack: str
@@ -176,12 +191,13 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedFigure:
-    """A figure of two packs on the same units.
+    """One figure of two packs, measured on the same units.
 
-    of          "auc" of the scores; "detected" and "falsely_referred" as in `AtPoint`, of all; "sensitivity" and
-                "specificity" of those that both packs assessed
-    difference  the second's less the first's, with the ends of its interval, low and high
-    only_right  how many units the first, and the second, was right on alone; not of an area
+    of                     "auc": area under the ROC curve. "detected" and "falsely_referred": shares of all units, as
+                           in `AtPoint`. "sensitivity" and "specificity": shares of the units that both packs assessed
+    difference, low, high  the second pack's figure minus the first's, with the ends of its 95 % interval
+    only_right             how many units only the first pack judged correctly, and how many only the second; None for
+                           "auc"
     """
 
     of: str
@@ -195,11 +211,13 @@ class PairedFigure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paired:
-    """Two packs on the units of the images with a label that are in both runs.
+    """The comparison of two packs on the labelled images that are in both runs.
 
-    both, only_first, only_second  units that both packs assessed, and one of them alone
-    elsewhere                      images with a label that are not in the second run
-    kappa                          of what is referred, with the ends of its interval; None without two points
+    both                     number of units that both packs assessed
+    only_first, only_second  number of units that one pack alone assessed
+    elsewhere                number of labelled images that are not in the second run
+    kappa                    agreement of both packs' referrals, with the ends of its interval; None unless both have an
+                             operating point
     """
 
     first: Side
@@ -216,14 +234,17 @@ class Paired:
 
 
 def pair(cases: Sequence[Case], results: Iterable[StoredAnswer], *, first: Side, second: Side, rule: Rule) -> Paired:
-    """The answers of two packs compared on the same bytes; `cases` are of the first.
+    """Compare two packs on the images whose bytes are in both runs.
 
-    Raises UsageProblem without both classes.
+    cases    the labelled images with the results of the first pack
+    results  the results of the second pack
+
+    Raises UsageProblem unless units that both packs scored are of both classes.
     """
     judged = {one.identity: score_and_category(one.outcome, second.label) for one in results}
     images = [case for case in cases if case.identity in judged]
     others = [replace(case, score=score, category=said) for case in images for score, said in [judged[case.identity]]]
-    # Of a unit another image may decide, so only its truth and its patient are those of both.
+    # Each pack may take another image as the most urgent of a unit. Only truth and patient are common to both.
     pairs = list(zip(rule.units(images), rule.units(others), strict=True))
     both = [each for each in pairs if all(map(is_assessed, each))]
     scored = [each for each in pairs if each[0].score is not None and each[1].score is not None]
@@ -258,7 +279,7 @@ _Pairs = Sequence[tuple[Case, Case]]
 
 
 def _referred(pairs: _Pairs, edges: tuple[float, float]) -> NDArray[np.bool_]:
-    """Return (units, 2): whether the first pack, and the second, refers the unit."""
+    """Return an array (units, 2): whether the first pack refers the unit, and whether the second does."""
     rows = [[is_referred(case, edge) for case, edge in zip(each, edges, strict=True)] for each in pairs]
     return np.array(rows, np.bool_).reshape(-1, 2)
 
@@ -276,7 +297,11 @@ def _shares(pairs: _Pairs, both: _Pairs, edges: tuple[float, float]) -> Iterator
 
 
 def _figure(of: str, hits: NDArray[np.bool_], patients: Sequence[str], *, is_wrong: bool) -> PairedFigure:
-    """Compare counts of both packs; `hits` (units, 2) are correct or, with `is_wrong`, false results."""
+    """Compare a share of two packs.
+
+    hits      (units, 2) whether each pack's result counts in the share
+    is_wrong  whether a counted result is a false one, as for "falsely_referred"
+    """
     first, second = (metrics.share(hits[:, side], patients=patients).estimate for side in (0, 1))
     value, low, high = metrics.share_difference(hits[:, 0], hits[:, 1], patients=patients)
     alone = int((hits[:, 0] & ~hits[:, 1]).sum()), int((hits[:, 1] & ~hits[:, 0]).sum())
@@ -286,12 +311,14 @@ def _figure(of: str, hits: NDArray[np.bool_], patients: Sequence[str], *, is_wro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport:
-    """Everything that is written down.
+    """The contents of an audit report.
 
-    missing   rows of the table that name no image of the run, by whether they say that the condition is present
-    proposal  a local operating point that could be taken
-    plan      None where there are no units without the condition, or none with it
-    paired    this run beside another one, where that was asked for
+    missing   number of table rows that name no image of the run: key True counts rows with the condition, key False
+              rows without
+    drifts    the drift of the run's images against the references
+    proposal  a local operating point that a person may adopt
+    plan      None if all units have the condition, or none has
+    paired    the comparison with another run, or None
     """
 
     subject: Subject
@@ -303,17 +330,20 @@ class AuditReport:
     paired: Paired | None = None
 
 
-SCREENED: Final = 1000  # units, of which a plan speaks
+SCREENED: Final = 1000  # number of units to which the numbers of a plan refer
 EVERYBODY: Final = ("", "")
-_STEPS: Final = 1000  # between the scores 0 and 1
+_STEPS: Final = 1000  # steps between the scores 0 and 1
 _LADDER: Final = (1.0, 0.99, 0.98, 0.95, 0.9, 0.85, 0.8, 0.7, 0.5)
 _ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """Prices of screening a unit, of the test of a referred one, and of another reading of an uncertain one,
-    referred or not; in any currency.
+    """Prices of screening, each 0 or more, in any currency.
+
+    screening  screening a unit
+    test       testing a referred unit
+    unsure     another reading of a unit in the uncertain zone, referred or not
     """
 
     screening: float = 0.0
@@ -323,14 +353,16 @@ class Prices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One row of the threshold plan.
+    """One row of the threshold plan. The numbers are of 1,000 units screened at the plan's prevalence.
 
-    sensitivity, specificity  the share referred of all units with the condition, and not referred of all without it
-    ppv, npv                  predictive values at the plan's prevalence; None where a share is 0/0
-    referred, detected, missed, unsure
-                              of 1,000 units screened at that prevalence; those in the zone are referred or not by the
-                              rule
-    cost, cost_per_detected   of these, and for each one that is detected; None without prices, or if none is detected
+    sensitivity        share referred of all units with the condition
+    specificity        share not referred of all units without the condition
+    ppv, npv           predictive values at the plan's prevalence; None where a share is 0/0
+    referred, detected, missed
+                       numbers of units
+    unsure             number of units in the uncertain zone; by the rule these are referred or not
+    cost               cost of screening, tests and other readings; None without prices
+    cost_per_detected  cost divided by the number detected; None without prices, or if none is detected
     """
 
     threshold: float
@@ -348,13 +380,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The plan of thresholds: every score of a unit, to the thousandth, and the operating points.
+    """The threshold plan: one step for every score of a unit, rounded down to a thousandth, and for given thresholds.
 
-    units         number of units of the audit
-    not_assessed, positives_not_assessed
-                  units that are referred at no threshold, and those with the condition among them
-    groups        by what and name, as ("sex", "F"), the step at each threshold from the lowest on; `EVERYBODY` first
-    shown         the thresholds for a table: the highest that detect so many, and those at the operating points
+    units                   number of units of the audit
+    not_assessed            number of units that are referred at no threshold
+    positives_not_assessed  how many of these have the condition
+    groups                  the steps by threshold, the lowest first, of each subgroup. A subgroup is (attribute,
+                            value), as ("sex", "F"); `EVERYBODY` comes first
+    shown                   the thresholds to print in a table: those of the operating points, and for each of several
+                            sensitivities the highest threshold that reaches the sensitivity
     """
 
     prevalence: float
@@ -367,7 +401,7 @@ class Plan:
 
 
 def require_prices(prices: Prices | None) -> None:
-    """Raise UsageProblem for what is no price."""
+    """Raise UsageProblem if a price is negative, infinite or not a number."""
     for value in (prices.screening, prices.test, prices.unsure) if prices else ():
         if not 0 <= value < math.inf:
             raise UsageProblem(reason("audit_price", value=value))
@@ -382,11 +416,13 @@ def plan(
     prevalence: float,
     prices: Prices | None,
 ) -> Plan | None:
-    """The plan; None where all units have the condition, or none has. Raises UsageProblem as `require_prices` does.
+    """Make the threshold plan; None if all units have the condition, or none has.
 
-    points      thresholds that are to be among the steps
-    pattern     the point whose zone is moved along; without one there is no zone
-    prevalence  of those to be screened, 0..1, exclusive
+    points      thresholds to include among the steps
+    pattern     the operating point whose uncertain zone is moved to each threshold; None for no zone
+    prevalence  share with the condition among the patients to be screened, 0..1, exclusive
+
+    Raises UsageProblem for prices that `require_prices` rejects.
     """
     require_prices(prices)
     units, points = rule.units(cases), set(points)
@@ -415,11 +451,14 @@ def plan(
     )
 
 
-_Ranked = tuple[Scores, float]  # ranks, sorted, and how many of the units count (see `metrics.effective_number`)
+_Ranked = tuple[Scores, float]  # sorted ranks, and the effective number of units (`metrics.effective_number`)
 
 
 def _by_truth(units: Sequence[Case]) -> tuple[_Ranked, _Ranked] | None:
-    """Divide units into those with the condition and those without it; None if one kind is missing."""
+    """Divide units into those with the condition and those without; None if one of the two is missing.
+
+    Each part is (sorted ranks, effective number of units for the intervals).
+    """
     sides = [[unit for unit in units if unit.truth == side] for side in (True, False)]
     if not all(sides):
         return None
@@ -437,8 +476,10 @@ def _step(
     prevalence: float,
     prices: Prices | None,
 ) -> Step:
-    """Return a step of the plan; `zone` has the score from which units are referred, and the ends of the unsure
-    zone.
+    """Return the step of the plan at one threshold.
+
+    zone  the score from which on units are referred, and both ends of the uncertain zone
+    both  the units with the condition and those without, as `_by_truth` returns them
     """
     (edge, low, high), ((positives, many), (negatives, others)) = zone, both
     hits = share_of(len(positives) - int(np.searchsorted(positives, edge)), len(positives), number=many)

@@ -1,8 +1,8 @@
-"""The units of an audit: images with their reference, grouped to examinations or patients, and the rule of referral.
+"""The units of an audit (images, examinations or patients), and the rule by which a unit is referred.
 
-One rule holds for the table of figures, the plan of thresholds, the proposal, the groups, the comparison of packs and
-the list of disagreements. An examination or a patient has the condition if any of its images has it, and its score is
-the highest of its images.
+One rule holds for all parts of an audit: the table of figures, the threshold plan, the proposed operating point, the
+subgroups, the comparison of packs and the list of disagreements. An examination or a patient has the condition if any
+of its images has the condition. Its score is the highest score of its images.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from fieldray.domain.model import Calibration, OperatingPoint
 from fieldray.domain.run import StoredAnswer
 from fieldray.reasons import Reason
 
-ALWAYS_REFERRED: Final[frozenset[str]] = frozenset({"read_first"})  # the first of the list, whatever its score
+ALWAYS_REFERRED: Final[frozenset[str]] = frozenset({"read_first"})  # the top of the work list, whatever the score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One image with its reference label.
+    """One image with its reference label and its result.
 
-    image     the key of the image (`ImageRef.key`)
-    row_id    row of the image in the store
-    patient   key of the patient: equal for all images of one patient
-    exam      key of the examination: equal for all its images
-    truth     whether the finding is present, by the reference
-    score     calibrated score, 0..1; None if the image was refused or failed
-    category  class of the image by the audited label
-    why       the reason why the image has no score, or is to be read first
-    is_asked  whether a person had the image turned, or screened although it was refused
-    has_patient  whether a table or the header names the patient; else each examination counts as a patient
-    identity  identity of the image's bytes (`StoredAnswer.identity`)
+    image        the key of the image (`ImageRef.key`)
+    row_id       row of the image in the results database
+    patient      key of the patient: equal for all images of one patient
+    exam         key of the examination: equal for all images of one examination
+    truth        whether the finding is present, by the reference
+    score        calibrated score, 0..1; None if the image was not suitable or failed
+    category     class of the image by the audited label
+    why          the reason why the image has no score, or is to be read first
+    is_asked     whether a person had the image turned, or screened although it was not suitable
+    has_patient  whether a table or the header names the patient; otherwise each examination counts as a patient
+    identity     identity of the image's bytes (`StoredAnswer.identity`)
     """
 
     image: str
@@ -57,7 +57,10 @@ class Case:
 
 
 def score_and_category(outcome: Outcome, label: str) -> tuple[float | None, Category]:
-    """Return the calibrated score of a label (0..1, or None), and the class of the image by this label alone."""
+    """Return the score of one label, and the class that the image has by this label alone.
+
+    The score is calibrated, 0..1. It is None for an image without a score for the label.
+    """
     if not isinstance(outcome, Screened):
         return None, outcome.category
     own = tuple(finding for finding in outcome.findings if finding.label == label)
@@ -65,10 +68,10 @@ def score_and_category(outcome: Outcome, label: str) -> tuple[float | None, Cate
 
 
 def make_cases(results: Iterable[StoredAnswer], reference: Reference, *, label: str) -> Iterator[Case]:
-    """Yield the images of one run that have a reference label.
+    """Yield the images of one run that have a reference label, each with its result.
 
-    The patient is named by the reference, or else by a valid Patient ID, or else the examination counts as the patient.
-    The examination is named by the reference, or else it is the study, or else the image.
+    The patient comes from the reference, or else from a valid Patient ID. Without either, the examination counts as a
+    patient. The examination comes from the reference, or else it is the study, or else the image.
 
     label  the pack's label to audit
     """
@@ -96,18 +99,23 @@ def make_cases(results: Iterable[StoredAnswer], reference: Reference, *, label: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """The rule of an audit: the unit counted, and what counts as referred.
+    """The rule of an audit: the unit that is counted, and the score from which a unit is referred.
 
     unit    an image, an examination or a patient
-    refers  "above": read first, or a score at or above the threshold; "unsure": also a score at or above the lower end
-            of the zone of uncertain scores. Without a score nothing is referred
+    refers  "above": a unit to be read first, or with a score at or above the threshold, is referred. "unsure": a score
+            at or above the lower end of the uncertain zone is referred, too
+
+    A unit without a score is not referred, unless it is to be read first.
     """
 
     unit: Unit = "image"
     refers: Referral = "above"
 
     def units(self, cases: Iterable[Case]) -> list[Case]:
-        """Group the images into units. Returns for each unit the case of the image that decides it."""
+        """Group the images into units.
+
+        Returns one case for each unit: that of its most urgent image, with the truth and score of the whole unit.
+        """
         if self.unit == "image":
             return list(cases)
         members: dict[tuple[str, str], list[Case]] = {}
@@ -116,22 +124,28 @@ class Rule:
         return [_whole(own) for own in members.values()]
 
     def edge(self, point: OperatingPoint) -> float:
-        """The score from which on a unit is referred at a point."""
+        """Return the score from which on a unit is referred at an operating point."""
         return point.threshold if self.refers == "above" else point.unsure_low
 
     def edge_at(self, threshold: float, pattern: OperatingPoint | None) -> float:
-        """The score from which on a unit is referred at another threshold, around which the zone is moved along."""
+        """Return the score from which on a unit is referred at a threshold without an operating point of its own.
+
+        pattern  an operating point whose uncertain zone is moved to the threshold; None for no zone
+        """
         return threshold if self.refers == "above" else moved_band(pattern, threshold)[0]
 
     def threshold_of(self, edge: float, pattern: OperatingPoint | None) -> float:
-        """The threshold that refers units from the score `edge` on: the inverse of `edge_at`."""
+        """Return the threshold at which units are referred from the score `edge` on: the inverse of `edge_at`.
+
+        pattern  an operating point whose uncertain zone is moved to the threshold; None for no zone
+        """
         if self.refers == "above" or pattern is None or pattern.unsure_low in (0, 1, pattern.threshold):
             return edge
         return max(_shifted(edge, of=pattern.unsure_low, to=pattern.threshold), edge)
 
 
 def _whole(images: Sequence[Case]) -> Case:
-    """One case of all images of a unit: the most urgent one, with the highest score."""
+    """Merge the images of a unit into one case: the most urgent image, with the unit's truth and highest score."""
     scores = [case.score for case in images if case.score is not None]
     deciding = min(images, key=lambda case: (WORK_LIST_ORDER.index(case.category), -(case.score or 0.0)))
     return replace(
@@ -143,24 +157,24 @@ def _whole(images: Sequence[Case]) -> Case:
 
 
 def is_assessed(case: Case) -> bool:
-    """Whether the pack assessed the case: it has a score, or is to be read first."""
+    """Return whether the pack assessed the case: the case has a score, or is to be read first."""
     return case.score is not None or case.category in ALWAYS_REFERRED
 
 
 def is_referred(case: Case, edge: float) -> bool:
-    """Whether a case is read first, or its score is at or above the edge."""
+    """Return whether a case is to be read first, or has a score at or above `edge`."""
     return rank(case) >= edge
 
 
 def rank(case: Case) -> float:
-    """The score of a case; inf if the image is read first, -inf without a score."""
+    """Return the score of a case: inf if the image is to be read first, -inf without a score."""
     if case.category in ALWAYS_REFERRED:
         return math.inf
     return -math.inf if case.score is None else case.score
 
 
 def ranks(units: Sequence[Case]) -> tuple[Scores, Truth, list[str]]:
-    """Ranks (n,) float64, truth (n,) bool and patients of units."""
+    """Return the scores as `rank` gives them (n,) float64, the truths (n,) bool, and the patients of units."""
     return (
         np.array([rank(case) for case in units], np.float64),
         np.array([case.truth for case in units], np.bool_),
@@ -169,9 +183,10 @@ def ranks(units: Sequence[Case]) -> tuple[Scores, Truth, list[str]]:
 
 
 def moved_band(pattern: OperatingPoint | None, threshold: float) -> tuple[float, float]:
-    """The unsure zone of a point moved to another threshold, at equal distance in log-odds. Ends at 0 or 1 stay.
+    """Return the ends of an operating point's uncertain zone, moved to another threshold.
 
-    Without a point the zone is empty.
+    The distance of each end to the threshold stays equal in log-odds. An end at 0 or 1 stays there. Without an
+    operating point the zone is empty: both ends are the threshold.
     """
     if pattern is None:
         return threshold, threshold
@@ -183,6 +198,6 @@ def moved_band(pattern: OperatingPoint | None, threshold: float) -> tuple[float,
 
 
 def _shifted(score: float, *, of: float, to: float) -> float:
-    """A score moved in log-odds by as much as leads from one score to another."""
+    """Move a score by the distance, in log-odds, from the score `of` to the score `to`."""
     here, there = logit(np.array([of, to])).tolist()
     return calibrate(score, Calibration(intercept=there - here))

@@ -1,4 +1,4 @@
-"""A benchmark case (one model on one backend with its images), the timing of it, its statistics and its report.
+"""A benchmark case (one model on one backend): how its images are found and timed, and how a report is made.
 
 Each repetition runs in a fresh process and keeps its times in order. The first image of a process carries the start-up
 cost: memory, caches, weights sent to an Edge TPU. The second image carries some of that cost. Only the third and later
@@ -38,7 +38,7 @@ from fieldray.settings import Settings
 from fieldray.surroundings import Priority, give_priority
 from fieldray.workers.pool import Workers
 
-START_UP: Final = 2  # images at the start of a repetition that are kept apart
+START_UP: Final = 2  # images at the start of a repetition that are reported separately
 FEWEST_IMAGES: Final = START_UP + 1
 
 Repetitions = Sequence[Sequence[float]]
@@ -49,10 +49,13 @@ Item = TypeVar("Item")
 class Summary:
     """Statistics of the times of all repetitions; times are in milliseconds.
 
-    first_ms, second_ms                        medians over the repetitions
-    mean_ms, stdev_ms, p50_ms, p95_ms, p99_ms  of all images from the third of each repetition on; the standard
-                                               deviation is the sample's (n - 1)
-    fps_min, fps_avg, fps_max                  images per second: of the slowest image, over all, of the fastest image
+    images               number of images that count in the mean: the third and later ones of each repetition
+    first_ms, second_ms  time of the first and of the second image, medians over the repetitions
+    mean_ms, stdev_ms, p50_ms, p95_ms, p99_ms
+                         statistics of the third and later images of all repetitions; the standard deviation is the
+                         sample's (n - 1)
+    fps_min, fps_avg, fps_max
+                         images per second: of the slowest image, over all images, of the fastest image
     """
 
     repetitions: int
@@ -70,12 +73,12 @@ class Summary:
 
     @property
     def first_ratio(self) -> float:
-        """Return the time of the first image divided by the mean time of the third and later images."""
+        """The time of the first image divided by the mean time of the third and later images."""
         return self.first_ms / self.mean_ms
 
 
 def summarise(repetitions: Repetitions) -> Summary:
-    """Compute the statistics of repetitions.
+    """Compute the statistics of repetitions, each a sequence of times in milliseconds.
 
     Raises ValueError if there are no repetitions, if one has fewer than three images, or if a time is not above 0.
     """
@@ -107,9 +110,11 @@ def later_mean_ms(times_ms: Sequence[float]) -> float:
 
 
 def paired_ratio(repetitions: Repetitions, baselines: Repetitions) -> float:
-    """Return the median ratio of a case's time to the baseline's time, over pairs of repetitions measured in turn.
+    """Return how many times as long a case takes as the baseline: the median of the ratios of paired repetitions.
 
-    Other load on the machine changes over minutes, but hardly within one round of interleaved repetitions.
+    Repetition n of the case is paired with repetition n of the baseline, because both ran in one interleaved round.
+    Other load on the machine changes over minutes, but hardly within a round.
+
     Raises ValueError for different numbers of repetitions, or none.
     """
     if not repetitions:
@@ -119,27 +124,30 @@ def paired_ratio(repetitions: Repetitions, baselines: Repetitions) -> float:
 
 
 def rotated(items: Iterable[Item], by: int) -> list[Item]:
-    """Return the items rotated left by `by` places, so that no item always runs after the same neighbour."""
+    """Return the items rotated left by `by` positions.
+
+    With another rotation in each round, no item always runs after the same neighbour.
+    """
     found = list(items)
     start = by % len(found)
     return [*found[start:], *found[:start]]
 
 
-MOST_IMAGES: Final = 24  # different ones; a longer measurement repeats them
+MOST_IMAGES: Final = 24  # different images; a longer measurement repeats them
 _TIMEOUT_S: Final = 60.0
 _MEMORY_MB: Final = 2048
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LoadedImage:
-    """An image's reference, and the network input made from that image: (height, width, channels) uint8."""
+    """An image's reference, and the network input made from the image: (height, width, channels) uint8."""
 
     ref: ImageRef
     values: NDArray[np.uint8]
 
 
 def one_worker() -> Workers:
-    """Start one fresh worker process that reads images."""
+    """Open one fresh worker process that reads images."""
     return Workers(1, timeout_s=_TIMEOUT_S, memory_limit_mb=_MEMORY_MB)
 
 
@@ -176,9 +184,11 @@ class Effort:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class BenchmarkCase:
-    """A model on a backend.
+    """A model on a backend, to be timed.
 
-    `name` is unique within a study; `details` collects the backends' descriptions of themselves.
+    name      unique within a benchmark
+    priority  scheduling priority of the backend's process
+    details   what the backends said of themselves, such as device and library version; filled while the case runs
     """
 
     name: str
@@ -216,7 +226,7 @@ def on_every_backend(model: Model, *, threads: int) -> tuple[BenchmarkCase, ...]
     No warm-up image runs before image 1.
     """
     options = BackendOptions(threads=threads, priority="normal")
-    kinds = reversed(system_kinds(options))  # the last resort is what the others are compared with
+    kinds = reversed(system_kinds(options))  # the fallback (CPU) comes first: it is the baseline of the comparison
     return tuple(BenchmarkCase(name=f"{model.pack_name} on {kind.name}", model=model, kind=kind) for kind in kinds)
 
 
@@ -242,9 +252,10 @@ def _accelerators(settings: Settings) -> list[BackendKind]:
 
 
 def usable(cases: Sequence[BenchmarkCase]) -> tuple[tuple[BenchmarkCase, ...], dict[str, Reason]]:
-    """Divide cases into those whose backend opens now, and a mapping from case name to the reason for the others.
+    """Divide cases into those whose backend opens now, and the others.
 
-    Raises BackendProblem if the first case cannot be opened: it is the baseline of all comparisons.
+    Returns the usable cases, and the reason for each other case by case name. Raises BackendProblem if the first case
+    cannot be opened, because the first case is the baseline of all comparisons.
     """
     found, problems = [], {}
     for case in cases:
@@ -259,9 +270,9 @@ def usable(cases: Sequence[BenchmarkCase]) -> tuple[tuple[BenchmarkCase, ...], d
 
 
 def time_images(backend: Backend, images: Sequence[LoadedImage], *, count: int, least_s: float = 0.0) -> list[float]:
-    """Time the network alone, one image at a time. Returns milliseconds for each image.
+    """Time the network alone on one image after another. Returns milliseconds for each image.
 
-    Runs `count` images, and continues until `least_s` seconds have passed.
+    The images are repeated until `count` images have run and `least_s` seconds have passed.
     """
     until_s = time.perf_counter() + least_s
     times_ms: list[float] = []
@@ -282,7 +293,9 @@ Block = Points | Table
 class Report:
     """A benchmark report.
 
-    `kind` is the file name; `data` is written to the JSON file after the time, the program and the system.
+    kind    name of the JSON file, without suffix
+    blocks  the tables and lists to print
+    data    the values of the JSON file, which follow time, program and system
     """
 
     kind: str
@@ -292,7 +305,7 @@ class Report:
 
 
 def write(report: Report, folder: Path) -> Path:
-    """Write `<kind>.json` into a folder. Raises UsageProblem, StorageProblem."""
+    """Write a report as `<kind>.json` into a folder, and return the path. Raises UsageProblem, StorageProblem."""
     path = folder / f"{report.kind}.json"
     with own_text(path, "json") as stream:
         stream.write(json.dumps({"report": report.kind, **when_and_where(), **report.data}, indent=1))
@@ -300,7 +313,7 @@ def write(report: Report, folder: Path) -> Path:
 
 
 def when_and_where() -> dict[str, Any]:
-    """Return the time, the program and the system as the first keys of every report's JSON file."""
+    """Return the time, the program version and the system: the first keys of every report's JSON file."""
     return {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "program": f"fieldray {VERSION}",

@@ -1,12 +1,15 @@
-"""Measure the time of an image for every case, scope and load, in interleaved rounds, and write the report.
+"""Timing of benchmark cases in interleaved rounds, and the report of `bench device`.
 
-`bench device` times each pack on each backend, with and without reading the file; the first images are reported
-separately. `bench host` measures the gain from threads, number format and other devices on this computer. Method 3 of
-the dissertation found a factor of up to 8.66 between the best and the worst host. Settings that a command can change
-are measured against the simplest variant; other settings are only listed. `bench load` (`load`) measures under load.
+command       measures
+bench device  each pack on each backend, with and without reading the file; the first images are reported separately
+bench host    the gain from threads, number format and other devices on this computer
+bench load    the slowdown while other programs work (module `load`)
+
+Method 3 of the dissertation found a factor of up to 8.66 between the best and the worst host. Settings that a command
+can change are measured against the simplest variant. Other settings are only listed in the report.
 
 Every repetition runs in fresh processes, so that iteration 1 really is the first. The repetitions of all compared cases
-are interleaved, so that other load on the machine affects all of them equally.
+are interleaved, so that other load on the machine affects all cases equally.
 """
 
 from __future__ import annotations
@@ -48,10 +51,12 @@ FILE: Final = "file to scores"
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Measurement:
-    """The times of one case in one scope (NETWORK or FILE) under one load, in milliseconds by repetition.
+    """The times of one case in one scope under one load, in milliseconds by repetition.
 
-    energy   CPU energy of each repetition where it is counted: (joules, seconds)
-    loads    CPU load measured before each repetition, while the program did nothing else
+    scope   NETWORK or FILE
+    level   the load made by the benchmark
+    energy  (joules, seconds) of the CPU for each repetition, where the system counts energy
+    loads   CPU load measured before each repetition, while the program itself was idle
     """
 
     case: BenchmarkCase
@@ -63,12 +68,12 @@ class Measurement:
 
     @property
     def summary(self) -> Summary:
-        """Return the statistics over all repetitions."""
+        """The statistics over all repetitions."""
         return summarise(self.repetitions)
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Return the measurement as values for the JSON file."""
+        """The measurement as values for the JSON file."""
         return {
             "case": self.case.name,
             "backend": self.case.kind.name,
@@ -82,20 +87,20 @@ class Measurement:
         }
 
     def times_as_fast(self, measured: Iterable[Measurement]) -> float:
-        """Return the speed-up against the first of `measured` that has an equal scope and load."""
+        """Return the speed-up against the first of `measured` with an equal scope and load."""
         base = next(one for one in measured if (one.scope, one.level) == (self.scope, self.level))
         return 1 / paired_ratio(self.repetitions, base.repetitions)
 
 
 class EnergyMeter:
-    """Reads the energy counters of the CPU sockets (RAPL) from Linux's powercap tree, for Intel and AMD processors.
+    """Reads the energy counters (RAPL) of the CPU packages from Linux's powercap tree, on Intel and AMD.
 
     `problem` is the reason why no energy can be read, or None.
     """
 
     def __init__(self, tree: Path = Path("/sys/class/powercap")) -> None:
         self.problem: Reason | None = None
-        # Zones of a package (intel-rapl:0:1) are in its count, and the platform's (psys) counts more than the CPU.
+        # The count of a package includes its sub-zones (intel-rapl:0:1). The zone psys counts more than the CPU.
         found = (name.parent for name in sorted(tree.glob("intel-rapl:*/name")) if name.parent.name.count(":") == 1)
         self._packages = [zone for zone in found if (zone / "name").read_text().startswith("package")]
         self._counted_uj()
@@ -113,7 +118,10 @@ class EnergyMeter:
 
     @contextlib.contextmanager
     def counting(self, energy: list[tuple[float, float]]) -> Iterator[None]:
-        """Append (joules, seconds) for the block to `energy`, if the counters can be read."""
+        """Append (joules, seconds) of the block to `energy`.
+
+        Appends nothing if the counters cannot be read; `problem` then says why.
+        """
         began_s, before_uj = time.perf_counter(), self._counted_uj()
         yield
         if self.problem is None and (after_uj := self._counted_uj()):
@@ -126,15 +134,15 @@ class EnergyMeter:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class MeasureOptions:
-    """The scopes, loads and effort with which `measure` times each case.
+    """Options of `measure`: scopes, loads, and how the times are taken.
 
-    scopes    what is timed: NETWORK, FILE or both
+    scopes    the parts of the work that are timed: NETWORK, FILE or both
     levels    the loads under which images are timed
     cores     number of processes that make a load
     settle_s  seconds for which each load runs alone, and is measured, before images are timed
-    least_s   shortest time in seconds of a repetition of the network alone, however fast its images are
+    least_s   minimum time in seconds of a repetition of the network alone
     readers   opens the worker processes that read files
-    meter     counts the energy that the CPU draws; None for no count
+    meter     counts the energy of the CPU; None for no count
     """
 
     scopes: Sequence[str] = (NETWORK, FILE)
@@ -153,11 +161,12 @@ def measure(
     notify: Say,
     options: MeasureOptions = MeasureOptions(),
 ) -> tuple[Measurement, ...]:
-    """Measure every case on its images in each scope under each load, with interleaved repetitions.
+    """Time every case on its images, in each scope and under each load, with interleaved repetitions.
 
-    Raises
-    ------
-    BackendProblem, OSError
+    cases   the images of each case
+    notify  receives a line of progress at the start of each round
+
+    Raises BackendProblem, OSError.
     """
     levels, scopes, cores, meter = options.levels, options.scopes, options.cores, options.meter
     timed = partial(time_case, count=effort.images, least_s=options.least_s, readers=options.readers)
@@ -190,9 +199,10 @@ def time_case(
     least_s: float = 0.0,
     readers: Callable[[], Workers] = one_worker,
 ) -> list[float]:
-    """Time `count` images one at a time in fresh processes, starting with the first image. Returns milliseconds.
+    """Time `count` images of a case one after another, in fresh processes. Returns milliseconds for each image.
 
-    scope  NETWORK: the network alone; FILE: includes reading, preparing and the messages between the processes
+    scope    NETWORK: the network alone; FILE: reading, preparing, messages between the processes, and the network
+    least_s  minimum duration in seconds, for NETWORK only
 
     Raises BackendProblem.
     """
@@ -215,9 +225,9 @@ _FIGURE_COLUMNS: Final = ("", "1st", "2nd", "3+ mean", "stdev", "p50", "p95", "p
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Power in watts and price in US dollars by backend, as typed by the user.
+    """Power in watts and price in US dollars by backend, as the user gave them on the command line.
 
-    Measured power takes precedence over the typed one.
+    A measured power takes precedence over a given one.
     """
 
     power_w: Mapping[BackendName, float] = field(default_factory=dict)
@@ -232,11 +242,11 @@ def device_report(
     costs: Costs = Costs(),
     more: Sequence[str] = (),
 ) -> Report:
-    """Make the tables of a device benchmark.
+    """Make the report of `bench device`.
 
-    problems  reasons by name of the cases that could not be measured
+    problems  reason for each case that could not be measured, by case name
     images    phrase that names the measured images
-    more      further sentences for the end of the report
+    more      additional sentences for the end of the report
     """
     notes = [f"Run on {images}, in a fresh process for each repetition."]
     if any(one.energy for one in measured):
@@ -264,7 +274,7 @@ def device_report(
 
 
 def times_table(named: Iterable[tuple[str, Summary]]) -> Table:
-    """Make a table of time statistics with one row for each name."""
+    """Make a table of time statistics with one row for each (name, summary)."""
     rows = tuple((name, *_figure_cells(summary)) for name, summary in named)
     return Table("Milliseconds per image; iterations 1, 2 and 3+ apart", _FIGURE_COLUMNS, rows)
 
@@ -291,9 +301,10 @@ def _rate(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _data(one: Measurement, measured: Sequence[Measurement], costs: Costs) -> dict[str, Any]:
-    """Return one measurement with its energy and price as values for the JSON file.
+    """Return one measurement with its speed-up, power and price as values for the JSON file.
 
-    CPU energy counters do not include an attached device.
+    Energy is measured only for the CPU. The counters do not include an attached device, for which the given power
+    counts.
     """
     joules, seconds = map(sum, zip(*one.energy, strict=True)) if one.energy else (0.0, 0.0)
     is_measured = bool(seconds) and one.case.kind.entry.shares_cpu
@@ -319,9 +330,10 @@ NOT_MEASURED: Final = (
 
 
 def host_variants(model: Model, *, cores: int, float_file: bytes | None, max_clock: bool) -> tuple[BenchmarkCase, ...]:
-    """Return the ways to run a model on this host with at most `cores` threads, the simplest way first.
+    """Return the ways to run a model on this computer; the simplest way comes first.
 
-    float_file  the network in floating point, or None if the pack has only a quantised one
+    cores       maximum number of threads
+    float_file  the network in floating point, or None if the pack has only a quantised network
     max_clock   whether to add a device with adjustable clock at its highest clock
     """
     found = [cpu_case(model, 2**power) for power in range(cores.bit_length())]

@@ -1,4 +1,4 @@
-"""Inspect a computer part by part, and derive whether it can screen and which changes would help.
+"""Inspection of a computer part by part: whether it can screen, and which changes would help.
 
 The advice is method 3 of the dissertation (adapt the host: system, USB, clock) as a list of changes.
 """
@@ -36,7 +36,7 @@ Weight = Literal["stop", "change", "well"]
 LEAST_MEMORY_MB: Final = 2048
 LEAST_DISK_MB: Final = 1024
 _BUSY: Final = 0.3
-_HELPS_OTHERS: Final = "pack_not_classifier"  # such a pack is used by those that screen
+_HELPS_OTHERS: Final = "pack_not_classifier"  # no fault: classifiers use such a pack
 _FAST: Final = frozenset({"AVX2", "NEON"})
 _TITLES: Final[Mapping[Weight, str]] = {"stop": "Has to be fixed", "change": "What to change", "well": "In order"}
 _EDGETPU_STATES: Final[Mapping[DeviceState, str]] = {"absent": "none", "uninitialised": "plugged in", "ready": "ready"}
@@ -51,14 +51,16 @@ _LIBRARIES: Final = {
     "PySide6": "PySide6-Essentials",
     "ai_edge_litert": "ai-edge-litert",
 }
-_OPTIONAL: Final = frozenset({"PySide6", RUNTIME})  # the runtime has a sentence of its own
+_OPTIONAL: Final = frozenset({"PySide6", RUNTIME})  # a missing runtime has a message of its own
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One sentence about the computer, with its weight.
+    """One sentence about the computer, with a weight.
 
-    "stop": screening is impossible until this is fixed; "change": a change would help; "well": no change needed.
+    stop    screening is impossible until this is fixed
+    change  a change would help
+    well    no change is needed
     """
 
     weight: Weight
@@ -67,7 +69,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of a computer: its findings, and its facts as names and values."""
+    """One part of a computer: findings about it, and facts by name."""
 
     findings: Sequence[Finding]
     facts: Mapping[str, str]
@@ -89,9 +91,9 @@ class Trial:
 
 
 def inspect(home: Path, library: PackLibrary, *, load: Callable[[], Model]) -> tuple[Part, ...]:
-    """Inspect the whole computer and screen one image with the pack that `load` returns; takes a few seconds.
+    """Inspect the whole computer, and screen one image with the pack that `load` returns. Takes a few seconds.
 
-    `home` is the user's data folder.
+    home  the user's data folder
     """
     machine, edgetpu, trial = machine_facts(), look(), try_screening(load)
     free_mb, packs = shutil.disk_usage(home).free // 2**20, library.available()
@@ -111,7 +113,7 @@ def findings(parts: Iterable[Part]) -> tuple[Finding, ...]:
 
 
 def can_screen(found: Iterable[Finding]) -> bool:
-    """Return whether no finding prevents screening."""
+    """Return whether the computer can screen: no finding has the weight "stop"."""
     return all(finding.weight != "stop" for finding in found)
 
 
@@ -119,7 +121,10 @@ def can_screen(found: Iterable[Finding]) -> bool:
 
 
 def try_screening(load: Callable[[], Model]) -> Trial:
-    """Prove that this computer can screen: draw, write, read and run one image with the pack that `load` gives."""
+    """Screen one synthetic image, from file to result, with the pack that `load` returns.
+
+    Raises nothing: the result holds the reason if the trial failed.
+    """
     pack_name = ""
     try:
         model = load()
@@ -164,17 +169,24 @@ def of_software(versions: Mapping[str, str]) -> Part:
 
 
 def _version(name: str, installed_as: str) -> str:
-    """Return a package's version from its installed metadata, without importing the package."""
+    """Return the version of an installed package without importing the package.
+
+    Returns an empty text for a package that is not installed, and "?" for a package without installed metadata.
+    """
     if importlib.util.find_spec(name) is None:
         return ""
     try:
         return metadata.version(installed_as)
-    except metadata.PackageNotFoundError:  # installed without its record, as in the installed program
+    except metadata.PackageNotFoundError:  # installed without metadata, as in the installed program
         return "?"
 
 
 def of_storage(home: Path, *, free_mb: int, keys: TrustStore, packs: Sequence[PackCandidate], trial: Trial) -> Part:
-    """Describe the results folder (free space, permission), the trusted keys, and the packs found on this computer."""
+    """Describe the results folder, the trusted keys and the available packs.
+
+    home     the user's data folder, tested for write permission
+    free_mb  free space of its disk in MB
+    """
     found, trusted = [], 0
     try:
         with tempfile.TemporaryFile(dir=home) as file:
@@ -199,7 +211,7 @@ def of_storage(home: Path, *, free_mb: int, keys: TrustStore, packs: Sequence[Pa
 
 
 def _slow(machine: MachineFacts) -> Iterator[Reason]:
-    """Yield the reasons why this computer is slow."""
+    """Yield each reason why this computer is slower than necessary."""
     if machine.vectors is not None and not _FAST & set(machine.vectors):
         yield reason("host_no_vectors")
     if machine.is_saving and machine.governor:
@@ -249,9 +261,10 @@ def of_edgetpu(edgetpu: CoralStatus, trial: Trial) -> Part:
 
 
 def _edgetpu_fact(edgetpu: CoralStatus) -> str:
-    """Return the fact about the Edge TPU for the report.
+    """Return the line about the Edge TPU for the report: its state, USB ports and runtime.
 
-    Without an Edge TPU nobody is advised to install a runtime; an Edge TPU that cannot be used is named.
+    A computer without an Edge TPU gets no advice to install a runtime. For an Edge TPU that cannot be used, the problem
+    is named.
     """
     parts = [_EDGETPU_STATES[edgetpu.state]]
     parts += [f"{usb.port}: {usb.port_mbit or '?'} Mbit/s" for usb in edgetpu.usb]
@@ -267,7 +280,10 @@ def _edgetpu_fact(edgetpu: CoralStatus) -> str:
 
 
 def host_report(parts: Sequence[Part], *, measured: Report | None = None) -> Report:
-    """Make the report of the host: verdict, findings by weight, measurements and facts."""
+    """Make the report about the computer: verdict, findings by weight, measurements and facts.
+
+    measured  the report of `bench host`; without it the report is that of `doctor"
+    """
     found = findings(parts)
     verdict = "This computer can screen." if can_screen(found) else "This computer cannot screen yet."
     facts = {name: value for part in parts for name, value in part.facts.items()}

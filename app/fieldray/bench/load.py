@@ -1,8 +1,8 @@
 """`bench load`: how much slower an image gets while other programs work, and which settings help.
 
-The levels are those of figures 4.24 to 4.28 of the dissertation: no load, a user at work (40 %), 60 % and 100 % on
+The load levels are those of figures 4.24 to 4.28 of the dissertation: no load, a user at work (40 %), 60 % and 100 % on
 every core. Child processes of the command make the load, and the system's counters measure the load that was really
-reached. Ratios are taken within one round.
+reached. An increase compares times of one round only.
 """
 
 from __future__ import annotations
@@ -47,12 +47,16 @@ from fieldray.reasons import Reason
 from fieldray.surroundings import usable_cores
 from fieldray.typed_json import decoded
 
-# Each load alone for a second, and long enough beside it for several bursts of a user's work.
+# Each load runs alone for a second. Timing then lasts long enough for several bursts of a user's work.
 UNDER_LOADS: Final = MeasureOptions(scopes=(NETWORK,), levels=LEVELS, settle_s=1.0, least_s=1.5)
 
 
 def load_cases(model: Model, *, cores: int) -> tuple[BenchmarkCase, ...]:
-    """Return the ways to run a model that are compared under load, since load slows some of them more than others."""
+    """Return the ways to run a model that `bench load` compares.
+
+    These are one CPU thread, all CPU threads, raised and lowered priority, and each accelerator. Load slows some of
+    them more than others.
+    """
     plain = (cpu_case(model), cpu_case(model, cores))[: 1 + (cores > 1)]
     moved = (cpu_case(model, priority="raised"), cpu_case(model, priority="lowered"))
     return (*plain, *moved, *accelerator_cases(model))
@@ -65,13 +69,18 @@ DISSERTATION: Final[Marks] = {
     ("cpu", "100 %"): 0.273,
     ("edgetpu", "100 %"): 0.04,
 }
-_QUIET: Final = 0.1  # share of the CPU that others may use, or that a load may miss
+_QUIET: Final = 0.1  # share of the CPU that other programs may use, or by which a load may fall short
 
 
 def load_report(cells: Sequence[Measurement], *, problems: Mapping[str, Reason], images: str) -> Report:
-    """Make the tables of a load benchmark; `cells` include every case under no load."""
+    """Make the report of `bench load`.
+
+    cells     the measurements, including every case under no load
+    problems  reason for each case that could not be measured, by case name
+    images    phrase that names the measured images
+    """
     disturbed = _disturbance(cells)
-    marks = {} if disturbed else DISSERTATION  # such figures are compared with nothing
+    marks = {} if disturbed else DISSERTATION  # disturbed figures are not compared with the dissertation
     notes = list[str]()
     for (backend, level), mark in marks.items():
         of_both = [one for one in cells if (one.case.kind.name, one.level.name) == (backend, level)]
@@ -100,13 +109,13 @@ def load_report(cells: Sequence[Measurement], *, problems: Mapping[str, Reason],
 
 
 def increase(cell: Measurement, cells: Sequence[Measurement]) -> float:
-    """Return the relative increase of the mean time against the same case under no load; 0.273 means +27.3 %."""
+    """Return the relative increase of a case's time under load against no load; 0.273 means +27.3 %."""
     (base,) = (one for one in cells if one.case is cell.case and one.level == NO_LOAD)
     return paired_ratio(cell.repetitions, base.repetitions) - 1
 
 
 def load_of(cell: Measurement) -> MeasuredLoad:
-    """Return the load before the measurements, as medians over the repetitions."""
+    """Return the CPU load before the images were timed: medians over the repetitions."""
     made, machine = ([getattr(load, name) for load in cell.loads] for name in ("made", "machine"))
     return MeasuredLoad(made=statistics.median(made), machine=statistics.median(machine))
 
@@ -131,7 +140,7 @@ def _increases(cells: Sequence[Measurement], marks: Marks) -> Table:
 
 
 def _disturbance(cells: Sequence[Measurement]) -> list[str]:
-    """Return warnings: other programs were busy before the load began, or the reached load was too low."""
+    """Return warnings if other programs were busy without a load, or if a load was not reached."""
     warnings = []
     others = max(load_of(cell).machine for cell in cells if cell.level == NO_LOAD)
     if others > _QUIET:
@@ -139,7 +148,7 @@ def _disturbance(cells: Sequence[Measurement]) -> list[str]:
             f"This computer was not idle: other programs used {others:.0%} of its CPU while nothing was measured and "
             "no load was made, so these increases say little. Measure again with other programs closed."
         )
-    # a user's load is uneven, so that a second of it may be far from its share
+    # a user's load is irregular: one second of it may be far from the average
     made = {cell.level: load_of(cell).made for cell in cells if not cell.level.is_irregular}
     warnings += [
         f"The load of {level.name} fell short: it got {share:.0%} of the CPU."
@@ -159,16 +168,16 @@ def _data(cell: Measurement, cells: Sequence[Measurement]) -> dict[str, Any]:
     return {**cell.facts, **measured}
 
 
-# ---- The last study on this computer, which the window shows and has done again in a process of its own.
+# ---- The latest study of this computer. The window shows the study, and runs a new one in a separate process.
 
 _KEPT: Final = "bench-load.json"
 _STUDY_EFFORT: Final = Effort(repeats=3, images=MOST_IMAGES)
-_LONGEST_S: Final = 120.0  # of one repetition under one load
+_LONGEST_S: Final = 120.0  # time limit of one repetition under one load
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptCell:
-    """One case under one load level, as stored in the study's file."""
+    """The figures of one case under one load level, as stored in the study's file."""
 
     case: str
     backend: BackendName
@@ -182,13 +191,13 @@ class KeptCell:
 
     @property
     def published(self) -> float | None:
-        """Return the increase that Taran's dissertation (2022) measured for this case, or None."""
+        """The increase that Taran's dissertation (2022) measured for this backend and load, or None."""
         return DISSERTATION.get((self.backend, self.level.name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptStudy:
-    """A stored load study: date, measured cells, and whether other programs disturbed the measurement."""
+    """A stored load study: date, figures, and whether other programs disturbed the measurement."""
 
     made: datetime.datetime
     is_disturbed: bool
@@ -196,20 +205,20 @@ class KeptStudy:
 
     @property
     def shown(self) -> tuple[KeptCell, ...]:
-        """Return the first case of each backend: the way in which the program itself uses the backend."""
+        """The figures of the first case of each backend, which is how the program itself uses the backend."""
         first = {cell.backend: cell.case for cell in reversed(self.cells)}
         return tuple(cell for cell in self.cells if cell.case == first[cell.backend])
 
 
 def keep(report: Report) -> None:
-    """Store a study as this computer's last one, without the time of each image. Raises StorageProblem."""
+    """Store a load study as the latest one of this computer, without the single times. Raises StorageProblem."""
     cells = [{key: cell[key] for key in cell if key != "times_ms"} for cell in report.data["cells"]]
     content = {**when_and_where(), **report.data, "cells": cells}
     write_atomically(user_data() / _KEPT, json.dumps(content, indent=1).encode())
 
 
 def kept_study() -> KeptStudy | None:
-    """Read this computer's last study; None if there is none or it is invalid. Raises StorageProblem."""
+    """Return this computer's latest load study; None if there is none or it is invalid. Raises StorageProblem."""
     path = user_data() / _KEPT
     with contextlib.suppress(OSError, ValueError):
         require_plain(path)
@@ -221,8 +230,10 @@ STUDY: Final = Call("load", tuple[Path, str], KeptStudy)
 
 
 def study_apart(folder: Path, signer: str, progress: Count) -> KeptStudy:
-    """Measure how fast an accepted pack runs on this computer in a separate process, and store the study.
+    """Run a load study of a pack on this computer in a separate process, and store the study.
 
+    folder    the folder of the pack
+    signer    fingerprint of the key by which the user accepted the pack
     progress  receives (done, total), and can end the measurement by raising
 
     Raises as `Call.apart`.
@@ -231,7 +242,7 @@ def study_apart(folder: Path, signer: str, progress: Count) -> KeptStudy:
 
 
 def _study(of: tuple[Path, str]) -> KeptStudy:
-    """Measure the pack in this folder, signed by this key, and return the study as stored."""
+    """Run a load study of the pack in a folder, and return the study as stored. `of` is (folder, signer)."""
     folder, signer = of
     model = PackLibrary(user_data()).load(folder, allow_older=True, allow_legacy=True, signer=signer)
     cases, problems = usable((load_cases(model, cores=1)[0], *accelerator_cases(model)))

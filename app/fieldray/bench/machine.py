@@ -1,7 +1,7 @@
 """The facts of a computer that affect inference: system, processor, vector instructions, clock, power, memory, load.
 
-For a load study, child processes make a parallel load: each keeps one core busy for a share of the time until its input
-closes (`handle` runs in the child). The load that the system really counted is measured separately.
+The module also makes load for `bench load`. Child processes each keep one core busy for a share of the time, until
+their input closes (`handle` runs in the child). The load that the system really counted is measured separately.
 """
 
 from __future__ import annotations
@@ -34,11 +34,15 @@ _BUSY_S = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineFacts:
-    """The facts of a computer. Clocks in MHz (0 if unknown), memory in MB; `busy` is other programs' CPU share, 0..1.
+    """The facts of a computer. Clocks are in MHz (0 if unknown), memory is in MB.
 
-    vectors        instruction sets that speed up networks, None if unknown
-    governor       name of the clock control on Linux, as `plan` on Windows; empty if there is none or it is unknown
-    is_saving      whether the system slows the processor down to save power
+    vectors         instruction sets that speed up networks; None if unknown
+    governor        name of the clock control on Linux; empty if none or unknown
+    plan            name of the power plan on Windows; empty if unknown
+    is_saving       whether the system slows the processor down to save power
+    threads         number of threads of the processor
+    usable_threads  number of threads that this process may use
+    busy            share of the CPU that other programs use, 0..1
     """
 
     system: str
@@ -59,7 +63,7 @@ class MachineFacts:
 
 
 def machine_facts() -> MachineFacts:
-    """Collect the facts of this computer; takes half a second, most of it to measure how busy the processor is."""
+    """Collect the facts of this computer. Takes half a second, in which the CPU load is measured."""
     memory, battery, clock = psutil.virtual_memory(), psutil.sensors_battery(), _clock()
     (processor, vectors), (governor, plan, is_saving) = _processor(), _power()
     return MachineFacts(
@@ -96,7 +100,7 @@ def _power() -> tuple[str, str, bool]:
 
 
 def _clock() -> tuple[float, float]:
-    """Return the processor's current and highest clock in MHz."""
+    """Return the processor's current and highest clock in MHz; 0 if unknown."""
     try:
         clock = psutil.cpu_freq()
     except (NotImplementedError, OSError):  # some virtual machines and ARM boards do not report it
@@ -123,7 +127,10 @@ _OWN_CHOICE: Final = frozenset({"intel_pstate", "amd-pstate-epp"})
 
 
 def linux_processor(*, cpuinfo: Path = CPUINFO) -> tuple[str, tuple[str, ...] | None]:
-    """Read the processor's name and vector instructions from cpuinfo; empty text and None if unknown."""
+    """Read the processor's name and its vector instructions from `cpuinfo`.
+
+    Returns an empty name and None if unknown.
+    """
     lines = [line.partition(":") for line in _file_text(cpuinfo).splitlines()]
     fields = {key.strip().lower(): value.strip() for key, _, value in reversed(lines)}
     flags = fields.get("flags") or fields.get("features")
@@ -139,7 +146,7 @@ def linux_governor(*, cpufreq: Path = CPUFREQ) -> str:
 
 
 def linux_scales_itself(*, cpufreq: Path = CPUFREQ) -> bool:
-    """Return whether the driver raises the clock under load, whatever the governor is named."""
+    """Return whether the clock driver raises the clock under load even with the governor "powersave"."""
     return _file_text(cpufreq / "scaling_driver").strip() in _OWN_CHOICE
 
 
@@ -154,7 +161,7 @@ _TIMEOUT_S: Final = 10
 
 # processthreadsapi.h, IsProcessorFeaturePresent
 _WINDOWS_FEATURES: Final = {40: "AVX2", 41: "AVX-512", 19: "NEON", 43: "dot product"}
-# GUIDs of the plans that come with Windows: their names are translated, these are not
+# plans that come with Windows, by GUID, because their names are translated
 _PLANS: Final = {
     "a1841308-3541-4fab-bc81-f71556f20b4a": ("power saver", True),
     "381b4222-f694-41f0-9685-ff5bb260df2e": ("balanced", False),
@@ -165,9 +172,12 @@ _GUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGN
 
 
 def windows_power_plan() -> tuple[str, bool]:
-    """Return the active Windows power plan's name, and whether it saves power; an empty name if unknown."""
+    """Return the active Windows power plan's name, and whether the plan saves power.
+
+    Returns an empty name if the plan is unknown.
+    """
     try:
-        # by its full path: Windows looks for a name in the current directory, too
+        # the full path, because Windows also searches the current directory for a bare name
         command = [str(Path(os.environ["SYSTEMROOT"]) / "System32" / "powercfg.exe"), "/getactivescheme"]
         answer = subprocess.run(command, capture_output=True, check=True, timeout=_TIMEOUT_S)
     except (KeyError, OSError, subprocess.SubprocessError):
@@ -193,9 +203,11 @@ _ELEMENTS: Final = 65_536  # half a megabyte, so that the load takes its share o
 
 
 def bursts(share: float, *, is_irregular: bool, seed: int) -> Iterator[tuple[float, float]]:
-    """Yield endless bursts as (length, busy part) in seconds.
+    """Yield work bursts without end, each as (length, busy part) in seconds.
 
-    The busy parts make up `share` of the time on average: 0..1, at most 0.5 for irregular bursts.
+    share         average share of the time that is busy: 0..1, or at most 0.5 for irregular bursts
+    is_irregular  whether lengths and busy parts vary at random, as in interactive use
+    seed          seed of the random numbers
     """
     if not is_irregular:
         yield from itertools.repeat((_PERIOD_S, _PERIOD_S * share))
@@ -206,7 +218,10 @@ def bursts(share: float, *, is_irregular: bool, seed: int) -> Iterator[tuple[flo
 
 
 def handle(message: Message) -> Message:
-    """Start the load in a thread of this child process, and answer at once."""
+    """Start the load that the message describes, in a thread of this child process, and answer at once.
+
+    The message holds the arguments of `bursts`.
+    """
     body = message.body
     plan = bursts(body["share"], is_irregular=body["is_irregular"], seed=body["seed"])
     threading.Thread(target=_work, args=(plan,), name="burner", daemon=True).start()
@@ -217,7 +232,7 @@ def _work(plan: Iterator[tuple[float, float]]) -> None:
     values = np.ones(_ELEMENTS)
     for length_s, busy_s in plan:
         began_s, ran_s = time.perf_counter(), time.thread_time()
-        # CPU time, not wall time: the demand stays the same when others want the core, too
+        # CPU time, not wall time: the demand does not change when other programs want the core, too
         while time.thread_time() - ran_s < busy_s and time.perf_counter() - began_s < length_s:
             np.sqrt(values, out=values)
         time.sleep(max(0.0, length_s - (time.perf_counter() - began_s)))
@@ -229,9 +244,10 @@ _START_S: Final = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """A load level: `share` of every core (0..1) that the load demands.
+    """A load level.
 
-    `is_irregular` makes the load in bursts, like programs in interactive use.
+    share         share of every core that the load demands, 0..1
+    is_irregular  whether the load comes in bursts, as from programs in interactive use
     """
 
     name: str
@@ -250,9 +266,10 @@ LEVELS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredLoad:
-    """The measured load as shares of all cores, 0..1.
+    """A measured CPU load, as shares of all cores, 0..1.
 
-    `made` is the share of the load's own processes, `machine` that of all programs, as psutil counts.
+    made     the share of the processes that make the load
+    machine  the share of all programs together, as psutil counts
     """
 
     made: float
@@ -261,7 +278,10 @@ class MeasuredLoad:
 
 @contextlib.contextmanager
 def parallel_load(level: Level, *, cores: int) -> Iterator[tuple[psutil.Process, ...]]:
-    """Run one busy process for each core during the block; none for level 0. Raises OSError, ChildDied."""
+    """Run one busy process for each core during the block, and yield the processes.
+
+    Level 0 starts no process. Raises OSError, ChildDied.
+    """
     with contextlib.ExitStack() as ends:
         children = []
         for seed in range(cores if level.share else 0):
@@ -275,7 +295,11 @@ def parallel_load(level: Level, *, cores: int) -> Iterator[tuple[psutil.Process,
 
 
 def measured_load(processes: Sequence[psutil.Process], *, cores: int, within_s: float) -> MeasuredLoad:
-    """Wait `within_s` seconds and measure the load of the processes during that time; 0 without processes."""
+    """Wait `within_s` seconds, and return the load during that time.
+
+    processes  the processes that make the load; without any, `made` is 0
+    cores      number of cores
+    """
     began_s, before_s, machine = time.perf_counter(), _processor_s(processes), psutil.cpu_times()
     time.sleep(within_s)
     made = (_processor_s(processes) - before_s) / ((time.perf_counter() - began_s) * cores)

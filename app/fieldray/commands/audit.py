@@ -35,7 +35,7 @@ _SHOWN: Final = 10
 
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
-    """Add the command and its options."""
+    """Add the command `audit` and its options."""
     parser = add_command(
         commands,
         "audit",
@@ -53,7 +53,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     _add_local_options(parser)
     add_pack_options(parser)
     add_screening_options(parser)
-    parser.set_defaults(json_kind="json", anyway=False, turn=False)  # what is refused is a figure of it
+    parser.set_defaults(json_kind="json", anyway=False, turn=False)  # the audit counts images that are not suitable
 
 
 def _add_label_options(parser: argparse.ArgumentParser) -> None:
@@ -167,7 +167,7 @@ def _add_local_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Audit. Returns the exit code. Raises UsageProblem, PackProblem, StorageProblem, BackendProblem."""
+    """Run `fieldray audit`. Returns the exit code. Raises UsageProblem, PackProblem, StorageProblem, BackendProblem."""
     console.machine_reads = options.json == "-"
     if wrong := _wrong_usage(options):
         console.print_error(wrong)
@@ -248,7 +248,7 @@ def _audit_screened(options: argparse.Namespace, console: Console, request: Audi
 
 
 def _model_of_run(options: argparse.Namespace, console: Console, database: Path) -> Model | None:
-    """Return the pack of a stored run, or None with a message if the pack is not available here."""
+    """Return the pack of a stored run; None, with a printed message, if the pack is not available here."""
     from fieldray.domain.run import pack_of_run
     from fieldray.store.results import ResultQuery
 

@@ -1,6 +1,4 @@
-"""`fieldray doctor` and `fieldray bench`: whether this computer can screen, how fast it is, and which changes would
-help.
-"""
+"""`fieldray doctor` and `fieldray bench`: whether this computer can screen, how fast, and which changes would help."""
 
 from __future__ import annotations
 
@@ -35,11 +33,11 @@ if TYPE_CHECKING:
     from fieldray.reasons import Reason
 
 
-_REHEARSED: Final = 3  # images: the first two are slower than all others
+_REHEARSED: Final = 3  # images of the trial; the third shows the steady time
 
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
-    """Add both commands with their options."""
+    """Add the commands `doctor` and `bench` with their options."""
     doctor = add_command(
         commands,
         "doctor",
@@ -99,7 +97,7 @@ def _add_bench(actions: argparse._SubParsersAction[Any]) -> None:
 
 
 def run_doctor(options: argparse.Namespace, console: Console) -> int:
-    """Inspect this computer and report. Returns the exit code. Raises StorageProblem, UsageProblem."""
+    """Run `fieldray doctor`: inspect this computer. Returns the exit code. Raises StorageProblem, UsageProblem."""
     from fieldray.bench.host import Finding, Part, can_screen, findings, host_report
 
     parts = _parts(lambda: chosen_model(options), console)
@@ -110,9 +108,9 @@ def run_doctor(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_device(options: argparse.Namespace, console: Console) -> int:
-    """Measure packs on backends.
+    """Run `fieldray bench device`: measure packs on backends. Returns the exit code.
 
-    Returns the exit code. Raises PackProblem, UsageProblem, BackendProblem, StorageProblem.
+    Raises PackProblem, UsageProblem, BackendProblem, StorageProblem.
     """
     from fieldray.bench import device
     from fieldray.bench.benchmark_case import on_every_backend
@@ -132,7 +130,7 @@ def run_device(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_load(options: argparse.Namespace, console: Console) -> int:
-    """Measure under load. Returns the exit code. Raises as `run_device` does."""
+    """Run `fieldray bench load`: measure under CPU load. Returns the exit code. Raises as `run_device` does."""
     from fieldray.bench import device, load
 
     model, cores = chosen_model(options), usable_cores()
@@ -145,7 +143,10 @@ def run_load(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_host(options: argparse.Namespace, console: Console) -> int:
-    """Inspect the computer and measure host variants. Returns the exit code. Raises as `run_device` does."""
+    """Run `fieldray bench host`: inspect the computer, and measure ways to run a pack. Returns the exit code.
+
+    Raises as `run_device` does.
+    """
     from fieldray.bench import device
     from fieldray.bench.host import host_report
 
@@ -164,7 +165,7 @@ def run_host(options: argparse.Namespace, console: Console) -> int:
 
 
 def _parts(load: Callable[[], Model], console: Console) -> tuple[Part, ...]:
-    """Inspect this computer with the pack that `load` returns. Raises StorageProblem."""
+    """Inspect this computer with the pack that `load` returns. Returns the parts. Raises StorageProblem."""
     from fieldray.bench.host import inspect
 
     console.bar("checking this computer")
@@ -172,13 +173,19 @@ def _parts(load: Callable[[], Model], console: Console) -> tuple[Part, ...]:
 
 
 def chosen_model(options: argparse.Namespace) -> Model:
-    """Return the pack that the options name, or else a pack to measure with. Raises PackProblem, StorageProblem."""
+    """Load the pack of the option `--pack`, or else the default pack for measurements.
+
+    Raises PackProblem, StorageProblem.
+    """
     library = pack_library()
     return load_pack(library, options.pack or pack_to_measure(library), options)
 
 
 def show(report: Report, out: Path | None, console: Console) -> int:
-    """Print a report, and write it into a folder if one is given. Returns the exit code. Raises StorageProblem."""
+    """Print a report, and write it into the folder `out` if one is given. Returns the exit code 0.
+
+    Raises StorageProblem.
+    """
     from fieldray.bench.benchmark_case import write
     from fieldray.reports.document import lines
 
@@ -189,7 +196,7 @@ def show(report: Report, out: Path | None, console: Console) -> int:
 
 
 def file_bytes(path: Path) -> bytes:
-    """Read a file named on the command line. Raises UsageProblem (unreadable)."""
+    """Read a file that was named on the command line. Raises UsageProblem (unreadable)."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -214,9 +221,9 @@ def _measured(
     asked: Sequence[BenchmarkCase],
     measure: Callable[..., tuple[Measurement, ...]],
 ) -> tuple[tuple[Measurement, ...], Mapping[str, Reason], str]:
-    """Run `measure` on the cases.
+    """Find the cases that can run, read the images and time the cases with `measure`.
 
-    Returns the measurements, reasons for cases left out, and a phrase naming the images.
+    Returns the measurements, the reason for each case left out by case name, and a phrase that names the images.
     """
     import tempfile
 
@@ -243,7 +250,7 @@ def _measured_after_rehearsal(
     console: Console,
     meter: EnergyMeter,
 ) -> tuple[Measurement, ...]:
-    """Measure all cases (see `device.measure`) after a trial of three images, which estimates the duration."""
+    """Time all cases with `device.measure`, after a short trial that estimates and prints the duration."""
     from fieldray.bench import device
 
     began_s = time.monotonic()
@@ -259,7 +266,7 @@ def _add_effort(parser: argparse.ArgumentParser) -> None:
         "folder", nargs="?", type=given_path, help="folder of images to use (default: the program draws some)"
     )
     add_pack_rules(parser)
-    least = number_from(3)  # the first two are kept apart
+    least = number_from(3)  # the first two are reported separately
     parser.add_argument(
         "--images", type=least, default=50, metavar="N", help="images per repetition, 3 or more (default: 50)"
     )
@@ -278,7 +285,7 @@ def _add_out(parser: argparse.ArgumentParser) -> None:
 
 
 def _of_backend(text: str) -> tuple[str, float]:
-    """Parse `edgetpu=2` as ("edgetpu", 2.0)."""
+    """Parse an option such as `edgetpu=2` into ("edgetpu", 2.0)."""
     backend, _, value = text.partition("=")
     try:
         number = float(value)

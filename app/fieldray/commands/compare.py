@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
-    """Add the command and its options."""
+    """Add the command `compare` and its options."""
     parser = add_command(
         commands,
         "compare",
@@ -43,7 +43,10 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Compare. Returns the exit code. Raises UsageProblem, PackProblem, StorageProblem, EnvironmentProblem."""
+    """Run `fieldray compare`. Returns the exit code.
+
+    Raises UsageProblem, PackProblem, StorageProblem, EnvironmentProblem.
+    """
     console.machine_reads = options.json == "-"
     from fieldray.pipeline.compare import only_image, system_comparer
     from fieldray.reports.images import pair_text, require_pair_files, write_comparison

@@ -1,5 +1,6 @@
-"""The console of a command: results go to standard output, other messages to standard error; checks of typed
-options.
+"""The console of a command, and checks of the command line.
+
+Results go to standard output, other messages to standard error.
 """
 
 from __future__ import annotations
@@ -23,15 +24,18 @@ _LOGGED_EVERY_S: Final = 10.0
 
 
 class Console:
-    """Two text streams. With `machine_reads` standard output carries only lines for a program.
+    """The output of a command: one stream for results, one for errors and progress.
 
-    Every text for a person is one line, even if a name in the text has line breaks. Characters that would end the line,
-    reorder the text or control the terminal are written with backslash escapes, and so are characters that the stream's
-    encoding lacks. If a stream no longer accepts output (`| head`, a full disk), `is_broken` is set and nothing is
-    raised. `is_cut` tells that standard output lacks a part of the output.
+    machine_reads  whether standard output is read by a program. Texts for a person then go to the error stream
+    logs_progress  whether progress is written as lines if the error stream is no terminal, at most one in ten seconds
+    is_broken      whether a stream stopped accepting output (`| head`, a full disk); nothing is raised then
+    is_cut         whether a part of the results was lost in this way
 
-    On a terminal a progress bar replaces the previous one. Elsewhere a bar is written as a line, at most every ten
-    seconds of the `clock` (seconds), if `logs_progress` is set.
+    Every text for a person is one line, even if a name in the text has line breaks. Backslash escapes replace
+    characters that would end the line, reorder the text or control the terminal, and characters that the stream's
+    encoding lacks.
+
+    On a terminal, each progress bar replaces the one before.
     """
 
     def __init__(self, out: TextIO, error: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -61,7 +65,7 @@ class Console:
 
     @property
     def has_own_error(self) -> bool:
-        """Return whether errors go to the process's own standard error."""
+        """Whether errors go to the process's own standard error."""
         with contextlib.suppress(OSError, ValueError):
             return self._error.fileno() == 2
         return False
@@ -76,7 +80,7 @@ class Console:
         self._write(self._out, line + "\n")
 
     def bar(self, text: str) -> None:
-        """Show `text` as the progress bar, replacing the previous one; only if somebody can see the stream."""
+        """Show a text as the progress bar. Nothing is written if nobody can see the bar."""
         shown = visible(text)
         if self._error.isatty():
             self._write(self._error, "\r" + shown.ljust(self._bar_width))
@@ -86,7 +90,7 @@ class Console:
             self._write(self._error, shown + "\n")
 
     def clear_bar(self) -> None:
-        """Erase the progress bar, so that a line can be printed."""
+        """Erase the progress bar before a line is printed."""
         if self._bar_width:
             self._write(self._error, "\r" + " " * self._bar_width + "\r")
             self._bar_width = 0
@@ -113,10 +117,11 @@ def add_command(
     description: str = "",
     epilog: str | None = None,
 ) -> argparse.ArgumentParser:
-    """Add a command. `text` is the command's line in the list of commands (see `command_names.OWN`).
+    """Add a command to the command line, and return its parser.
 
+    text                 the command's line in the list of commands; by default from `command_names.OWN`
     run                  runs the command and returns the exit code; None for a command that only has subcommands
-    description, epilog  first and last text of the command's help; `text` as a sentence by default
+    description, epilog  first and last text of the command's help; by default the description is `text` as a sentence
     """
     text = text or OWN[name]
     description = description or f"{text[0].upper()}{text[1:]}."
@@ -136,16 +141,19 @@ def add_commands(
 
 
 def given_text(text: str) -> str:
-    """Parse an option that names something. An empty text is refused: usually an unset variable of a script."""
+    """Return the text of an option that names something; used as an argparse type.
+
+    An empty text is an error, because it usually comes from an unset variable of a script.
+    """
     if not text:
         raise argparse.ArgumentTypeError("it is empty; write . for the current folder")
     return text
 
 
 def given_path(text: str) -> Path:
-    """Parse an option that names a path.
+    """Return the path of an option; used as an argparse type.
 
-    An empty text is refused, and so is an address, which `Path` takes for folders.
+    An empty text is an error, and so is a web address, which `Path` would take for folders.
     """
     if "://" in text:
         raise argparse.ArgumentTypeError(reason("path_is_address", address=text).text)
@@ -158,23 +166,23 @@ def system_console() -> Console:
 
 
 def open_closed_streams() -> None:
-    """Redirect a standard stream that the caller closed (`>&-`) to the null device, in this process and its children.
+    """Open the null device for each standard stream that the caller closed (`>&-`), also for child processes.
 
-    Call this first of all. Otherwise the next opened file gets the closed stream's descriptor, and any text that a
-    library prints goes into that file. A Windows program without a console has no such streams.
+    Call this function first of all. Otherwise the next opened file gets the closed stream's descriptor, and any text
+    that a library prints goes into that file. A Windows program without a console has no standard streams.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
+            os.open(os.devnull, os.O_RDWR)  # opens with the lowest free number, which is `number`
     for number, name in ((1, "stdout"), (2, "stderr")):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, "w", encoding="utf-8", closefd=False))
 
 
 def _silence(stream: TextIO) -> None:
-    """Discard buffered output of a broken stream, so that Python does not report the broken pipe again at exit."""
+    """Discard the buffered output of a broken stream, so that Python does not report the broken pipe at exit."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
@@ -200,18 +208,19 @@ def duration_text(seconds: float) -> str:
 
 # ---- whether a person typed the command line
 #
-# A shell replaces `*` by the names that are there, and whoever fills a folder or a drive chooses them. A file called
-# `--trust=...` would trust a key, files called `packs`, `trust` and a fingerprint would do so for `fieldray *`.
+# A shell replaces `*` by the names in the current folder, which may come from a hostile drive. A file named
+# `--trust=...` would make `fieldray screen *` trust a key. So would files named `packs`, `trust` and a fingerprint with
+# `fieldray *`.
 
 
 _END_OF_OPTIONS: Final = "--"
 
 
 def require_typed(arguments: Sequence[str]) -> None:
-    """Refuse options and commands that a shell may have made from file names of the current folder.
+    """Raise UsageProblem for options and commands that a shell may have made from file names by `*`.
 
-    An option that is also the name of a file is refused, and so is a command that consists of file names only.
-    Arguments with a `/` are paths and cannot come from a bare `*`. Raises UsageProblem.
+    Two things are refused: an option that is also the name of a file in the current folder, and a command line that
+    consists of such names only. Arguments with a `/` are allowed, because a bare `*` cannot produce them.
     """
     for argument in arguments:
         if len(argument) > 1 and argument.startswith("-") and os.path.lexists(argument):

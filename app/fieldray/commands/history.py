@@ -1,6 +1,6 @@
-"""`fieldray history`: list, show, compare, export and delete past runs, and count a month.
+"""`fieldray history`: list, show, compare, export and delete past runs, and summarise a month.
 
-`fieldray store`: check, compact, back up and restore the results database; delete its preview images.
+`fieldray store`: check, compact, back up and restore the results database, and delete its preview images.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _VERDICTS: Final = ("any", "given", "none", "disagreed")
 
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
-    """Add both commands with their subcommands."""
+    """Add the commands `history` and `store` with their subcommands."""
     actions = add_commands(commands, "history")
     listing = add_command(actions, "list", "list past runs, the newest first", run=run_list)
     listing.add_argument("--search", default="", metavar="TEXT", help="part of a pack's name or of a path")
@@ -132,7 +132,7 @@ def _month(text: str) -> datetime.date:
 
 
 def run_list(options: argparse.Namespace, console: Console) -> int:
-    """Print the runs. Returns the exit code. Raises StorageProblem, UsageProblem."""
+    """Run `fieldray history list`. Returns the exit code. Raises StorageProblem, UsageProblem."""
     say_update(console)
     from fieldray.domain.history import RunFilter
     from fieldray.reports.content import CATEGORY_TEXTS, runs_text
@@ -156,7 +156,10 @@ def run_list(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_show(options: argparse.Namespace, console: Console) -> int:
-    """Print the results of a run. Returns the exit code. Raises UsageProblem (history_no_run), StorageProblem."""
+    """Run `fieldray history show`: print the results of a run. Returns the exit code.
+
+    Raises UsageProblem (history_no_run), StorageProblem.
+    """
     say_update(console)
     from fieldray.domain.history import has_verdict
     from fieldray.pipeline.history import History
@@ -201,7 +204,7 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_compare(options: argparse.Namespace, console: Console) -> int:
-    """Print how two runs differ. Returns the exit code. Raises UsageProblem, StorageProblem."""
+    """Run `fieldray history compare` for two runs. Returns the exit code. Raises UsageProblem, StorageProblem."""
     say_update(console)
     from fieldray.pipeline.history import comparison_blocks
     from fieldray.reports.content import comparison_text
@@ -218,7 +221,10 @@ def run_compare(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_export(options: argparse.Namespace, console: Console) -> int:
-    """Write the results of a run. Returns the exit code. Raises UsageProblem, StorageProblem, ReaderProblem."""
+    """Run `fieldray history export`: write the results of a run to files. Returns the exit code.
+
+    Raises UsageProblem, StorageProblem, ReaderProblem.
+    """
     say_update(console)
     from fieldray.pipeline.export import ExportRequest, export_run
     from fieldray.workers.pool import number_of_workers, open_workers
@@ -246,7 +252,7 @@ def run_export(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_month(options: argparse.Namespace, console: Console) -> int:
-    """Print what was screened in a month. Returns the exit code. Raises UsageProblem, StorageProblem."""
+    """Run `fieldray history month`. Returns the exit code. Raises UsageProblem, StorageProblem."""
     say_update(console)
     from fieldray.pipeline.constancy import ConstancyRecords
     from fieldray.pipeline.history import month_blocks, month_title
@@ -266,9 +272,9 @@ def run_month(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_delete(options: argparse.Namespace, console: Console) -> int:
-    """Delete runs or a patient, or say what would be deleted.
+    """Run `fieldray history delete`. Without `--yes`, only print what would be deleted. Returns the exit code.
 
-    Returns the exit code. Raises UsageProblem, StorageProblem.
+    Raises UsageProblem, StorageProblem.
     """
     say_update(console)
     history = _history()
@@ -286,7 +292,10 @@ def run_delete(options: argparse.Namespace, console: Console) -> int:
 
 
 def _delete(history: History, plan: DeletionPlan, options: argparse.Namespace, console: Console) -> int:
-    """Delete the planned results, or only list them. Returns the exit code. Raises UsageProblem, StorageProblem."""
+    """Print a deletion plan, and carry it out if `--yes` was given. Returns the exit code.
+
+    Raises UsageProblem, StorageProblem.
+    """
     from fieldray.pipeline.history import deletion_sentences, plan_sentences
 
     console.print_lines(said.text for said in plan_sentences(plan))
@@ -301,7 +310,7 @@ def _delete(history: History, plan: DeletionPlan, options: argparse.Namespace, c
 
 
 def run_check(_: argparse.Namespace, console: Console) -> int:
-    """Check the store. Returns the exit code. Raises StorageProblem, UsageProblem."""
+    """Run `fieldray store check`. Returns the exit code. Raises StorageProblem, UsageProblem."""
     from fieldray.store.maintenance import check
     from fieldray.store.pictures import size_of
 
@@ -312,7 +321,7 @@ def run_check(_: argparse.Namespace, console: Console) -> int:
 
 
 def run_compact(_: argparse.Namespace, console: Console) -> int:
-    """Compact the results database to free disk space. Returns the exit code. Raises StorageProblem, UsageProblem."""
+    """Run `fieldray store compact`. Returns the exit code. Raises StorageProblem, UsageProblem."""
     from fieldray.store.deletion import compact
 
     freed_bytes, is_whole = compact(_store())
@@ -323,10 +332,10 @@ def run_compact(_: argparse.Namespace, console: Console) -> int:
 
 
 def run_backup(options: argparse.Namespace, console: Console) -> int:
-    """Copy the store. Returns the exit code. Raises StorageProblem, UsageProblem."""
+    """Run `fieldray store backup`. Returns the exit code. Raises StorageProblem, UsageProblem."""
     from fieldray.store.maintenance import backup
 
-    clear_abandoned(options.folder)  # what a killed one left there has names of patients in it
+    clear_abandoned(options.folder)  # an interrupted backup may have left names of patients there
     written = backup(
         _store(),
         options.folder,
@@ -338,7 +347,7 @@ def run_backup(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_restore(options: argparse.Namespace, console: Console) -> int:
-    """Put a backup in place. Returns the exit code. Raises StorageProblem, UsageProblem."""
+    """Run `fieldray store restore`. Returns the exit code. Raises StorageProblem, UsageProblem."""
     from fieldray.store.maintenance import restore
 
     if not options.yes:
@@ -352,7 +361,7 @@ def run_restore(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_drop(options: argparse.Namespace, console: Console) -> int:
-    """Delete the preview images. Returns the exit code. Raises StorageProblem, UsageProblem."""
+    """Run `fieldray store drop-pictures`. Returns the exit code. Raises StorageProblem, UsageProblem."""
     from fieldray.store.deletion import drop_pictures
 
     if not options.yes:
@@ -375,7 +384,11 @@ def _store() -> Path:
 
 
 def _show_share(console: Console, code: str, share: float) -> None:
-    """Print the progress of an operation as one line."""
+    """Show the progress of an operation on the results database.
+
+    code   code of the message
+    share  the part that is done, 0..1
+    """
     console.bar(reason(code, percent=round(100 * share)).text)
 
 
@@ -391,7 +404,7 @@ _RUN_LINE: Final = (
 
 
 def _packs(spec: RunSpec) -> str:
-    """Format the packs of a run, each with its lung-field pack."""
+    """Return the packs of a run as one line of text, each with its lung-field pack."""
     from fieldray.formatting import pack_label
     from fieldray.translation import Translator
 

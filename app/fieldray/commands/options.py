@@ -1,4 +1,4 @@
-"""Options shared by several commands: the pack, the consent to its signer, and the reports of a run."""
+"""Command-line options shared by several commands: the pack, trust in its signer, and the reports of a run."""
 
 from __future__ import annotations
 
@@ -38,12 +38,15 @@ def add_trust_options(parser: argparse.ArgumentParser) -> None:
 
 
 class OnePack(argparse.Action):
-    """The argparse action of `--pack` for one pack; argparse alone would silently take the last of several."""
+    """The argparse action of an option `--pack` that may be given only once.
+
+    By default argparse would silently use the last of several values.
+    """
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, _: str | None = None
     ) -> None:
-        """Store the first value; a second one is an error."""
+        """Store the first value. A second value is an error."""
         if getattr(namespace, self.dest) is not None:
             parser.error(reason("pack_twice").text)
         setattr(namespace, self.dest, values)
@@ -55,9 +58,9 @@ def add_pack_options(
     default: str = "the one of `fieldray packs default`, else none",
     has_several: bool = False,
 ) -> None:
-    """Add `--pack` and the options that belong to it.
+    """Add `--pack` and the options that decide which packs are accepted.
 
-    default      phrase that names the pack used without `--pack`
+    default      phrase for the help that names the pack used without `--pack`
     has_several  whether `--pack` may be repeated; the value is then a list
     """
     several = "; given more than once, each image is read once for all of them" if has_several else ""
@@ -72,7 +75,7 @@ def add_pack_options(
 
 
 def add_pack_rules(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say which packs may be used: `--trust`, `--allow-older`, `--allow-legacy`."""
+    """Add the options that decide which packs are accepted: `--trust`, `--allow-older`, `--allow-legacy`."""
     add_trust_options(parser)
     parser.add_argument(
         "--allow-legacy", action="store_true", help="allow an unsigned legacy model (operating point unknown)"
@@ -88,14 +91,14 @@ def pack_library() -> PackLibrary:
 
 
 def pinned_name(spec: PackSpec) -> str:
-    """Return the name of a stored run's pack, with its signer."""
+    """Return the name of a stored run's pack, with the fingerprint of its signer if a person had to trust it."""
     from fieldray.packs.naming import pinned
 
     return pinned(spec.pack_name, is_signed=spec.trust == "signed", fingerprint=spec.fingerprint)
 
 
 def given_pack_of_run(text: str) -> PackOfRun:
-    """Parse the name of a pack of a run: `12`, or `12.2` for the second pack of run 12."""
+    """Parse an option that names a pack of a run: `12`, or `12.2` for the second pack of run 12."""
     from fieldray.domain.run import PackOfRun
 
     try:
@@ -111,12 +114,14 @@ def load_pack(
     *,
     print_error: Say = lambda _: None,
 ) -> Model:
-    """Load and verify a pack by name or path; without a name, the site's default.
+    """Load and verify a pack by name or path; without a name, the site's default pack.
 
-    The options `--trust`, `--allow-older` and `--allow-legacy` decide which packs are accepted. Some damage is found
-    only when a pack is read completely; the search then continues with the next pack of that name. `print_error`
-    receives a message about each damaged pack and about unreadable site operating points. Raises PackNotChosen,
-    PackProblem, StorageProblem.
+    Some damage is found only when a pack is read completely. The search then continues with the next pack of that name.
+
+    options      `--trust`, `--allow-older` and `--allow-legacy` decide which packs are accepted
+    print_error  receives a message about each damaged pack, and about unreadable local operating points
+
+    Raises PackNotChosen, PackProblem, StorageProblem.
     """
     name = name or chosen_default(library)
     broken: dict[Path, Reason] = {}
@@ -138,10 +143,10 @@ def load_pack(
 
 
 def with_trust(library: PackLibrary, name: str, options: argparse.Namespace, use: Callable[..., T]) -> T:
-    """Call `use` with the options `allow_older` and `signer`, and return its result.
+    """Call `use` with the keyword arguments `allow_older` and `signer`, and return its result.
 
-    A signer named in the pack's name or by `--trust` counts as confirmed by the user. A key is trusted if it equals the
-    key of `--trust`. Raises PackNotTrusted and the exceptions of `use`.
+    A signer in the pack's name, or one named by `--trust`, counts as confirmed by the user. An unknown key is trusted
+    if `--trust` names that key, and `use` is then called again. Raises PackNotTrusted and the exceptions of `use`.
     """
     from fieldray.packs.naming import split_name
     from fieldray.packs.signing import read_fingerprint
@@ -158,9 +163,10 @@ def with_trust(library: PackLibrary, name: str, options: argparse.Namespace, use
 
 
 def chosen_default(library: PackLibrary) -> str:
-    """Return the site's default pack.
+    """Return the name of the site's default pack.
 
-    Without a default, raises PackNotChosen with the choices: no pack is chosen silently.
+    Without a default, raises PackNotChosen with a list of choices: no pack is ever chosen silently. Raises PackProblem
+    (no_pack) if no pack can screen.
     """
     from fieldray.packs.naming import meant
     from fieldray.settings import load
@@ -177,8 +183,9 @@ def chosen_default(library: PackLibrary) -> str:
 
 
 def pack_to_measure(library: PackLibrary) -> str:
-    """Return the site's default pack, else the first pack: for benchmarks of this computer, which involve no
-    patients.
+    """Return the name or folder of a pack for benchmarks: the site's default pack, else the first usable pack.
+
+    Benchmarks involve no patients, so a pack may be chosen without asking.
     """
     try:
         return chosen_default(library)
@@ -190,7 +197,7 @@ def pack_to_measure(library: PackLibrary) -> str:
 
 
 def choice_line(candidate: PackCandidate) -> str:
-    """Format a pack as one line of a choice: its name for `--pack`, its title and its intended patients."""
+    """Return a line that offers a pack for choice: its id for `--pack`, version, title and intended patients."""
     from fieldray.domain.purpose import patients
 
     manifest = candidate.manifest
@@ -198,11 +205,16 @@ def choice_line(candidate: PackCandidate) -> str:
     return f"{as_cell(candidate.pack_id):<24} {as_cell(candidate.version):<8} {as_cell(description)}".rstrip()
 
 
-# ---- what is written of a run
+# ---- writing the results of a run
 
 
 def write_json(target: str | None, text: str, console: Console, *, kind: Kind, inputs: Sequence[Path] = ()) -> bool:
-    """Write an ASCII document to standard output (`-`), a file, a pipe or a device. Returns False if `target` is None.
+    """Write an ASCII text to standard output (`-`), a file, a pipe or a device.
+
+    Returns False, and writes nothing, if `target` is None.
+
+    kind    kind of the document, by which a file of this program may be replaced
+    inputs  files that must not be overwritten
 
     Raises UsageProblem, StorageProblem.
     """
@@ -244,14 +256,17 @@ def add_report_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_pdf_language(parser: argparse.ArgumentParser) -> None:
-    """The language of a report that a command writes as PDF."""
+    """Add `--language` for the PDF that a command writes."""
     parser.add_argument(
         "--language", choices=language_choices()[1:], default="en", help="language of the PDF (default: en)"
     )
 
 
 def report_options(options: argparse.Namespace, settings: Settings, console: Console) -> ReportOptions:
-    """Read the report options; a note tells which reports do not support pseudonyms."""
+    """Return the report options of the command line.
+
+    If reports will show images without `--names`, a warning is printed: names burned into the pixels are not removed.
+    """
     shows_images = bool(set(options.formats or ()) & {"pdf", "pdf-studies", "sc"} or getattr(options, "maps", None))
     if shows_images and not options.names:
         console.print_error(reason("pixels_not_cleaned").text)
@@ -272,7 +287,7 @@ def _formats(text: str) -> Sequence[str]:
 
 
 def say_update(console: Console) -> None:
-    """Print that the results database is being updated to this version, which may take minutes."""
+    """Print a message if the results database will be updated to this version, which may take minutes."""
     from fieldray.store.opening import is_older
 
     if is_older(results_path()):

@@ -1,6 +1,6 @@
 """`fieldray packs`: list, verify and install packs, and manage the trusted keys.
 
-`fieldray constancy`: check whether the packs still give the scores that they gave at acceptance on this computer.
+`fieldray constancy`: test whether the packs still give the expected results on this computer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PACK_HELP = (
 
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
-    """Add both commands with their options."""
+    """Add the commands `packs` and `constancy` with their options."""
     actions = add_commands(commands, "packs")
     listing = add_command(actions, "list", "list the available packs", run=run_list)
     listing.add_argument("folder", nargs="?", type=given_path, help="search only this folder or drive")
@@ -75,7 +75,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def run_list(options: argparse.Namespace, console: Console) -> int:
-    """Print the packs. Returns the exit code."""
+    """Run `fieldray packs list`. Returns the exit code. Raises PackProblem."""
     library = pack_library()
     found = library.candidates(options.folder) if options.folder else library.available()
     for candidate in found:
@@ -86,7 +86,7 @@ def run_list(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_verify(options: argparse.Namespace, console: Console) -> int:
-    """Read and verify every file of a pack. Returns the exit code. Raises PackProblem."""
+    """Run `fieldray packs verify`: check every file of a pack. Returns the exit code. Raises PackProblem."""
     from fieldray.packs.verified import read_pack
 
     library = pack_library()
@@ -102,7 +102,7 @@ def run_verify(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_trust(options: argparse.Namespace, console: Console) -> int:
-    """Change or print the trusted keys. Returns the exit code. Raises UsageProblem, StorageProblem."""
+    """Run `fieldray packs trust`: change or list keys. Returns the exit code. Raises UsageProblem, StorageProblem."""
     keys = pack_library().keys
     if options.fingerprint:
         (keys.forget if options.forget else keys.trust)(options.fingerprint)
@@ -114,7 +114,10 @@ def run_trust(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_default(options: argparse.Namespace, console: Console) -> int:
-    """Change or print the site's default. Returns the exit code. Raises PackProblem, UsageProblem, StorageProblem."""
+    """Run `fieldray packs default`: change or print the default pack. Returns the exit code.
+
+    Raises PackProblem, UsageProblem, StorageProblem.
+    """
     settings, problems = load()
     for problem in problems:
         console.print_error(problem.text)
@@ -133,9 +136,9 @@ def run_default(options: argparse.Namespace, console: Console) -> int:
 
 
 def _lasting_name(name: str, operating_point: str | None) -> str:
-    """Return the signer-qualified name of an installed pack that screens, which no other signer's pack can match.
+    """Return the name, with its signer, of an available pack that can screen.
 
-    Raises PackProblem, UsageProblem (operating_point).
+    No pack of another signer has this name. Raises PackProblem, UsageProblem (operating_point).
     """
     from fieldray.packs.naming import pinned, split_name
 
@@ -151,7 +154,7 @@ def _lasting_name(name: str, operating_point: str | None) -> str:
 
 
 def run_install(options: argparse.Namespace, console: Console) -> int:
-    """Copy a pack to this computer. Returns the exit code. Raises PackProblem, StorageProblem."""
+    """Run `fieldray packs install`. Returns the exit code. Raises PackProblem, StorageProblem."""
     library = pack_library()
     folder = library.find(options.pack).folder
     installed = with_trust(library, options.pack, options, partial(library.install, folder))
@@ -160,9 +163,9 @@ def run_install(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_constancy(options: argparse.Namespace, console: Console) -> int:
-    """Run the constancy test, or print its state for each pack.
+    """Run `fieldray constancy`: test each pack, or print the last results with `--status`. Returns the exit code.
 
-    Returns the exit code. Raises PackProblem, StorageProblem.
+    Raises PackProblem, StorageProblem.
     """
     from fieldray.pipeline.constancy import ConstancyRecords, check
     from fieldray.pipeline.session import Session
@@ -174,7 +177,7 @@ def run_constancy(options: argparse.Namespace, console: Console) -> int:
     console.print_lines(reason("constancy_not_run", device=pack, detail=why.text).text for pack, why in left_out)
     if not (names or left_out):
         console.print_error(reason("no_pack").text)
-    is_well = bool(names) and all(why.code in LACKS_A_YES for _, why in left_out)  # what nobody uses is no fault
+    is_well = bool(names) and all(why.code in LACKS_A_YES for _, why in left_out)  # not accepted, so no fault
     for name in names:
         model = load_pack(library, name, options)
         if options.status:
@@ -191,7 +194,7 @@ def run_constancy(options: argparse.Namespace, console: Console) -> int:
 
 
 def _candidate_lines(candidate: PackCandidate) -> Iterator[str]:
-    """Yield the lines about a pack: name, source and trust, then intended patients and measured performance."""
+    """Yield the lines that describe a pack: name, source, trust, patients, measured performance and limits."""
     from fieldray.domain.purpose import patients, performance
     from fieldray.reports.worth import worth_of_pack
     from fieldray.translation import Translator

@@ -57,7 +57,11 @@ NOTHING_THERE: Final = 4
 def json_lines(
     target: str | None, console: Console, *, inputs: Sequence[Path], watches: bool = False
 ) -> Iterator[Say | None]:
-    """Open the target of `--json` lines: None for no target, standard output ("-"), a pipe or device, or a file.
+    """Open the target of `--json` for lines, and yield a function that writes one line.
+
+    target   None (yields None), "-" for standard output, or the path of a file, pipe or device
+    inputs   files that must not be overwritten
+    watches  whether folders are watched
 
     A file appears when the run ends, even if the run was cancelled or failed. While folders are watched, the file
     receives each line at once. Raises UsageProblem, StorageProblem.
@@ -73,17 +77,17 @@ def json_lines(
                 nonlocal is_reported
                 try:
                     opened().write(line + "\n")
-                    opened().flush()  # a full disk is reported at the image that it stops
+                    opened().flush()  # flushed, so that a full disk is reported at once
                 except OSError as error:
                     is_reported = True
                     raise storage_problem(error, path) from error
 
             try:
                 yield emit
-            except FieldrayError as error:  # the lines so far stay true
+            except FieldrayError as error:  # the file keeps the lines written so far
                 problem = error
     except StorageProblem:
-        if not is_reported:  # the line that could not be written fails once more when the stream is closed
+        if not is_reported:  # closing the stream fails again on an unwritten line
             raise
     if problem:
         raise problem
@@ -91,9 +95,10 @@ def json_lines(
 
 @contextlib.contextmanager
 def _stream(path: Path, inputs: Sequence[Path], *, grows: bool) -> Iterator[Callable[[], TextIO]]:
-    """Open a named pipe or device for writing, or a file that appears only when it is complete.
+    """Open a file, named pipe or device for writing, and yield a function that returns the stream.
 
-    With `grows` the file appears with its first line: an empty file in a watched folder would count as a broken image.
+    A file appears only when it is complete. With `grows` it appears with its first line instead. It is never empty,
+    because an empty file in a watched folder would count as a broken image.
     """
     if grows or is_stream(path):
         try:
@@ -121,10 +126,12 @@ def _stream(path: Path, inputs: Sequence[Path], *, grows: bool) -> Iterator[Call
 
 
 class PackRun:
-    """A pack of a run, and the counts of its results.
+    """One pack of a run, with the counts of its results.
 
-    heading  the pack's name among several packs
-    lead     beginning of sentences about this pack if the run has several packs
+    heading  the pack's name, which distinguishes the packs of the run
+    lead     beginning of each sentence about the pack, if the run has several packs
+    folders  number of unreadable folders
+    resumed  number of results from an earlier run
     """
 
     def __init__(self, model: Model, heading: str, *, is_one_of_several: bool = False) -> None:
@@ -137,19 +144,22 @@ class PackRun:
         self.last_notes: Sequence[Reason] = ()
 
     def count(self, kinds: Iterable[ResultKind]) -> None:
-        """Count results that were computed or taken over."""
+        """Add results to the counts."""
         for kind in kinds:
             self.counts[kind.category] += kind.number
             self.patients.add(kind)
             self.folders += kind.number * (not OF_FOLDERS.isdisjoint(kind.codes))
 
     def count_once(self, kinds: Iterable[ResultKind]) -> None:
-        """Set the counts to those in the store: in a watched folder an image may be screened again, or be moved."""
+        """Replace the counts by those of all results in the database.
+
+        Needed for watched folders, where an image may be screened again or be moved.
+        """
         self.counts, self.patients, self.folders = Counter(), PatientCount(), 0
         self.count(kinds)
 
     def lines(self) -> Iterator[str]:
-        """Yield the number of images in each class, and the notes on the pack's answers."""
+        """Yield the line with the number of images in each class, and the notes on the pack's results."""
         yield self.lead + "  ".join(f"{text} {self.counts[category]}" for category, text in self.texts.items())
         if self.model.manifest.is_bare:
             yield reason("unsigned_operating_point_unknown").text
@@ -157,8 +167,9 @@ class PackRun:
             yield self.lead + note.text
 
     def drifts(self, database: Path, of: PackOfRun) -> Iterator[str]:
-        """Yield one sentence for each deviation of these images from the pack's training images or from earlier
-        runs.
+        """Yield one sentence for each drift of this run's images against the pack's images or earlier runs.
+
+        of  the pack and run in the results database
         """
         from fieldray.pipeline.doubts import drifts_of
         from fieldray.store.work_list import HistoryQuery
@@ -166,17 +177,17 @@ class PackRun:
         with HistoryQuery(database) as query:
             found = drifts_of(query, query.run(of.run_id), of.position, self.model.manifest)
         for drift in found:
-            if drift.is_out and drift.of != "evidence":  # the end of the run told that
+            if drift.is_out and drift.of != "evidence":  # already printed with the notes at the end of the run
                 yield self.lead + drift.summary.text
 
 
 class RunReport:
-    """The output of one run, for a person or a program.
+    """The console output of one run, for a person or a program.
 
     emit      receives the JSON lines; None without `--json`
     models    the packs, in the order of the run
     has_list  whether the work list is printed at the end
-    watches   whether folders are watched: without JSON lines, each result is then printed at once
+    watches   whether folders are watched; without `emit`, each result is then printed at once
     """
 
     def __init__(
@@ -196,7 +207,7 @@ class RunReport:
         self._began_s = time.monotonic()
 
     def publish(self, event: Event) -> None:
-        """Handle an event; may be called from any thread."""
+        """Print an event of the run. May be called from any thread."""
         with self._lock:
             match event:
                 case ImageDone():
@@ -209,7 +220,7 @@ class RunReport:
                     self._speed = event
                 case BackendChanged(state="ready", in_use=True):
                     self._backends[event.backend] = event.detail
-                case BackendChanged(state="unavailable", reason=why) if why:  # a change of backend is never silent
+                case BackendChanged(state="unavailable", reason=why) if why:  # backends never change silently
                     self._console.print_error(f"{event.backend}: {why.text}")
                 case RunChanged():
                     self._note_state(event)
@@ -219,10 +230,10 @@ class RunReport:
                     pass
 
     def begin(self, spec: RunSpec, *, ages_confirmed: bool = False) -> None:
-        """Print the packs, their intended patients, and the operating points in force."""
+        """Print the packs of the run, their intended patients, and the operating points in force."""
         for pack, of_run in zip(self._packs, spec.packs, strict=True):
             self._introduce(pack, of_run.operating_points, ages_confirmed=ages_confirmed)
-        if len(self._packs) > 1 and len(self._packs[0].model.files) > 1:  # not the network for the CPU alone
+        if len(self._packs) > 1 and len(self._packs[0].model.files) > 1:  # there is a network for another device, too
             self._console.print_line("A device beside the CPU runs the first pack alone; the CPU runs the others.")
 
     def _introduce(self, pack: PackRun, points: Sequence[OperatingPoint], *, ages_confirmed: bool) -> None:
@@ -261,7 +272,12 @@ class RunReport:
         formats: Sequence[str] | None,
         options: ReportOptions,
     ) -> int:
-        """Print the summary and write the exports. Returns the exit code. Raises UsageProblem, StorageProblem."""
+        """Print the summary of a run and write its exports. Returns the exit code.
+
+        out, formats, options  folder, formats and options of the exports; no exports without a folder
+
+        Raises UsageProblem, StorageProblem.
+        """
         if self._has_list and batch.run_id:
             self._list(batch.run_id, session.database)
         if self._watches and batch.run_id:
@@ -277,7 +293,7 @@ class RunReport:
             return 3 if self._problem.code in {**BACKENDS, **PACKS} else 1
         if batch.state == "cancelled" and not self._watches:
             self._console.print_error("cancelled; run the same command again to resume, without --fresh")
-        if self._console.machine_reads and self._console.is_cut:  # who was to have the lines does not have them all
+        if self._console.machine_reads and self._console.is_cut:  # the program that reads the lines lacks some
             return 1
         if batch.state == "cancelled":
             return CANCELLED
@@ -286,9 +302,13 @@ class RunReport:
         return NOTHING_THERE if self._is_nothing_there or not image_count(self._packs[0].counts) else 0
 
     def add_maps(self, session: Session, batch: Batch, folder: Path, *, code: int) -> int:
-        """Write the heat maps of the screened images into a folder, with one subfolder per pack if there are several.
+        """Write the heat maps of the screened images into a folder. Returns the exit code.
 
-        Returns the exit code. Raises UsageProblem, StorageProblem.
+        With several packs, each gets a subfolder.
+
+        code  the exit code so far
+
+        Raises UsageProblem, StorageProblem.
         """
         if not batch.run_id or code == CANCELLED:
             return code
@@ -308,7 +328,7 @@ class RunReport:
         return int(missing > 0)
 
     def _export(self, session: Session, run_id: int, out: Path, formats: Sequence[str], options: ReportOptions) -> bool:
-        """Write the exports. Returns whether every expected image is in the exports."""
+        """Write the exports of a run. Returns whether they include every expected image."""
         left_out = list[Reason]()
         written = session.export(
             run_id,
@@ -334,7 +354,7 @@ class RunReport:
 
     def _note_state(self, event: RunChanged) -> None:
         self._problem = event.reason
-        if event.state == "finished":  # the list would push them out of sight
+        if event.state == "finished":  # notes are printed below the work list, so that they stay in sight
             self._last_notes = event.notes
             for pack, notes in zip(self._packs, event.pack_notes, strict=True):
                 pack.last_notes = notes
@@ -376,7 +396,7 @@ class RunReport:
         first = self._packs[0]
         number = image_count(first.counts) - first.folders
         unknown = f", and an unknown number in unreadable folders ({first.folders})" if first.folders else ""
-        # Of several, the notes of each say how many; in a watch one image may be taken over more than once.
+        # Several packs have a note each. In watched folders an image may be taken over more than once.
         resumed = first.resumed if len(self._packs) == 1 and not self._watches else 0
         rest = (f", {resumed} from an earlier run" if resumed else "") + unknown
         images = "image" if number == 1 else "images"
@@ -396,10 +416,12 @@ class RunReport:
 
 
 def _work_list(answers: Iterable[ResultBrief], packs: Sequence[PackRun]) -> Iterator[str]:
-    """Yield the work list: a header, then one line per image with result, score and threshold of each pack, and the
-    file.
+    """Yield the lines of the work list.
 
-    Reasons and notes follow below the line of their image.
+    A header is followed by one line per image: result, score and threshold of each pack, then the file. Reasons and
+    notes follow below the line of their image.
+
+    answers  results in the order of the list, those of one image next to each other
     """
     is_first, widths = True, [max(13, *map(len, pack.texts.values())) for pack in packs]
     for _, of_image in itertools.groupby(answers, lambda answer: answer.row_id):
@@ -422,7 +444,10 @@ def _work_list(answers: Iterable[ResultBrief], packs: Sequence[PackRun]) -> Iter
 
 
 def kinds_seen(database: Path, run_id: int) -> tuple[tuple[ResultKind, ...], ...]:
-    """Return the result kinds of a run by the position of the pack, each image counted once."""
+    """Return the numbers of results by category and codes, for each pack of a run in order.
+
+    Each image counts once.
+    """
     from fieldray.store.results import ResultQuery
 
     with ResultQuery(database) as query:
@@ -430,7 +455,7 @@ def kinds_seen(database: Path, run_id: int) -> tuple[tuple[ResultKind, ...], ...
 
 
 def _said(result: ResultBrief) -> Iterator[str]:
-    """Yield the reason for a refusal or failure, and the notes on a result."""
+    """Yield the reason why an image was refused or failed, and the notes on its result."""
     if result.why:
         yield result.why.text + (" (--turn)" if can_be_turned(result.why) else "")
     yield from (note.text for note in result.notes if note.code not in OF_MANY)

@@ -1,4 +1,4 @@
-"""`fieldray screen`: screen every image of some folders, as lines for a program or a work list for a person.
+"""`fieldray screen`: screen every image of some folders, and print JSON lines or a work list.
 
 `fieldray demo`: screen openly licensed images with a matching pack, and show them in the window or print the list.
 """
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 
 _JOIN_S = 0.2
 _DRAWN: Final = "drawn"
-_PATIENTS: Final = ("children", "adults")  # whose images the demonstration has
+_PATIENTS: Final = ("children", "adults")  # parts of the demonstration
 
 
 def add_to(commands: argparse._SubParsersAction[Any]) -> None:
-    """Add both commands with their options."""
+    """Add the commands `screen` and `demo` with their options."""
     parser = add_command(
         commands,
         "screen",
@@ -86,7 +86,7 @@ def _add_demo(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--no-window", action="store_true", help="print the work list even if there is a display")
     add_pack_options(parser, default="the one that these images are for")
     add_run_options(parser)
-    parser.set_defaults(watch=False)  # the folder is the program's own
+    parser.set_defaults(watch=False)  # there is nothing to watch in the folder of the demonstration
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -150,7 +150,7 @@ def add_screening_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Screen images. Returns the exit code."""
+    """Run `fieldray screen`. Returns the exit code. Raises as `screened` does."""
     console.machine_reads = options.json == "-"
     if (options.formats or options.names) and not options.out:
         given = "--formats" if options.formats else "--names"
@@ -175,7 +175,10 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Done:
-    """A finished run whose session is still open; `model` is the first pack."""
+    """A finished run whose session is still open.
+
+    model  the first pack of the run
+    """
 
     model: Model
     report: RunReport
@@ -188,16 +191,18 @@ class Done:
 def screened(
     options: argparse.Namespace, console: Console, *, target: str | None, has_list: bool, watches: bool = False
 ) -> Iterator[Done]:
-    """Screen `options.paths` to the end; the JSON lines go to `target` (see `json_lines`).
+    """Screen `options.paths` to the end, and yield the finished run. The session stays open during the block.
 
-    With `watches` the run lasts until somebody stops it.
+    target    target of the JSON lines (see `json_lines`)
+    has_list  whether the work list is printed at the end
+    watches   whether the folders are watched until somebody stops the run
 
     Raises UsageProblem, PackProblem, StorageProblem, BackendProblem.
     """
     from fieldray.workers.pool import number_of_workers, open_workers
 
     settings = _settings(options)
-    # The other processes get ready while this one imports its own parts and loads the pack: half a second sooner.
+    # The worker processes start while this process imports modules and loads the pack, which saves half a second.
     with contextlib.closing(open_workers(settings, number_of_workers(settings))) as warm:
         library, names = pack_library(), options.pack if isinstance(options.pack, list) else [options.pack]
         loaded = [load_pack(library, name, options, print_error=console.print_error) for name in names]
@@ -210,7 +215,7 @@ def screened(
             report = RunReport(console, emit, models=models, has_list=has_list, watches=watches)
             with Session(settings, report.publish, warm=warm) as session:
                 session.use_packs(*models)
-                # The operating point of the settings goes with the pack of the settings alone.
+                # The operating point of the settings belongs to the default pack, so it is not used with `--pack`.
                 point = options.operating_point or (None if options.pack else str(settings["operating_point"]))
                 batch = session.start(
                     options.paths,
@@ -258,7 +263,7 @@ def _jobs(text: str) -> int:
 
 
 def run_demo(options: argparse.Namespace, console: Console) -> int:
-    """Write the demo images, screen them and show the results. Returns the exit code. Raises as `run` does."""
+    """Run `fieldray demo`: write the images, screen and show them. Returns the exit code. Raises as `run` does."""
     folder = options.folder or user_data() / "demo" / options.part
     console.machine_reads = options.json == "-"
     if options.part == _DRAWN:
@@ -279,7 +284,7 @@ def _write_drawn(folder: Path, console: Console) -> None:
     from fieldray.reports.outputs import require_own
 
     for path in folder.glob("study-*.dcm") if folder.is_dir() else ():
-        require_own(path, "demo")  # a clinic may call its own studies so
+        require_own(path, "demo")  # a clinic's own studies may have such names
     console.print_line(f"Drawing synthetic studies in {folder}")
     console.print_line(
         "They are drawings, not X-rays. Their results show how the program works, not how well the pack performs."
@@ -288,7 +293,10 @@ def _write_drawn(folder: Path, console: Console) -> None:
 
 
 def _write_real(folder: Path, options: argparse.Namespace, console: Console) -> None:
-    """Write the openly licensed images of a part, and make its pack the folder's pack now and for the window."""
+    """Write the openly licensed images of a part of the demonstration.
+
+    Unless `--pack` was given, the pack for these images is used now, and remembered for the folder.
+    """
     from fieldray.imaging.synthetic import PARTS, credits_file
     from fieldray.packs.site_choices import PackMemory
 
@@ -308,9 +316,12 @@ def _write_real(folder: Path, options: argparse.Namespace, console: Console) -> 
 
 
 def _files_to_write(part: Part, folder: Path, *, is_own: bool) -> Iterator[tuple[str, bytes]]:
-    """Yield the demo files that are missing; in the program's own folder also those that another version wrote.
+    """Yield name and content of each demonstration file that is missing.
 
-    Raises UsageProblem if the user's folder has a different file with that name, StorageProblem.
+    In the program's own folder, files of another program version are replaced, too. Raises UsageProblem if the user's
+    folder has a different file of that name, StorageProblem.
+
+    is_own  whether the folder is the program's own
     """
     from fieldray.imaging.synthetic import files
 

@@ -1,26 +1,25 @@
-"""Two framed images compared from end to end: alignment, whether it may be believed, and the change.
+"""Comparison of two framed images: alignment, whether the alignment can be believed, and the change.
 
-The prior is brought over the current image as a whole first, then by a mesh that matches of templates pull at. As a
-whole it is moved, turned and scaled, and then mapped by an affine mapping. Where the lungs of both are gives the
-first guess; a coarse search over scales and angles, each place by one normalised cross-correlation, decides. The same
-search with the prior mirrored, or with black and white swapped, says whether one of the two images is: such images are
-named, never put right in silence.
+1. Placement. The prior is placed over the current image as a whole: moved, turned and scaled. The lungs of both images
+give the first guess. A coarse search over scales and angles decides, with one normalised cross-correlation for each. A
+mirrored prior, and one with black and white swapped, are searched in the same way. If one of them fits better, the pair
+is not compared and the reason is given. Images are never corrected silently.
 
-Three rounds follow, each with smaller templates and a shorter reach than the one before. In each the prior is warped by
-what is known so far, templates of the current image are sought in it, matches that nobody should believe are rejected,
-and the mesh is relaxed again: places found are always places in the prior itself, so that errors do not add up. The
-outlines of the lungs, too, want to lie over each other, where templates find nothing to hold on to.
+2. Mesh. Three rounds of template matching refine the placement, each with smaller templates and a shorter search
+distance. In each round the prior is warped by the displacement so far. Templates of the current image are searched in
+the warped prior, doubtful matches are rejected, and the mesh is relaxed again. Positions found always refer to the
+unwarped prior, so that errors do not add up. The outlines of the lungs attract each other where templates find no
+structure.
 
-The alignment may be believed of two X-rays of one patient, none of them mirrored or inverted; the thresholds are from
-the choosing part of the pairs alone (`benchmarks/comparison_pairs.py`). The change is what differs between the current
-image and the aligned prior beyond what differs between any two X-rays.
+3. Belief. The alignment is believed for two X-rays of one patient, none of them mirrored or inverted. The thresholds
+come from the choosing part of the image pairs alone (`benchmarks/comparison_pairs.py`).
 
-Both are normalised inside the lungs (mean and deviation), subtracted, and averaged at the sizes of opacities, each
-average less that of its wider surroundings: so the local mean falls away. Noise is what such averages are like where
-nothing has changed. How much of it a pair has, its own spread tells (median absolute deviation, which a change in a
-part of the lungs does not move), and it is never taken to be less than that of an image and its own warped copy. How
-many times the noise makes a region is from pairs of one patient whose findings did not change: at most one region in
-each of them.
+4. Change. The change is the difference between the current image and the aligned prior beyond the difference of any two
+X-rays. Both images are normalised inside the lungs (mean and deviation) and subtracted. The difference is averaged at
+the sizes of opacities, minus the average of the wider surroundings, so that the local mean cancels. The noise of a pair
+is estimated from these averages by the median absolute deviation, which a local change does not affect. The estimate is
+never below the noise of an image and its own warped copy. A region begins at a multiple of the noise. The multiple
+comes from pairs of one patient with unchanged findings, so that each pair has at most one false region on average.
 """
 
 from __future__ import annotations
@@ -67,21 +66,22 @@ from fieldray.domain.mask import Mask, components
 from fieldray.processes.child import Call, served
 from fieldray.reasons import Reason, reason
 
-_COARSE: Final = 4  # pixels of the frame that one of the search stands for, each way
-_REACH: Final = 20  # of those pixels: how far the search looks around the guess
+_COARSE: Final = 4  # side, in pixels of the frame, of one pixel of the coarse image
+_REACH: Final = 20  # coarse pixels: how far the search goes around the guess
 _SCALES: Final = (0.87, 0.93, 1.0, 1.07, 1.15)
 _ANGLES: Final = (-9.0, -4.5, 0.0, 4.5, 9.0)  # degrees
-_MARGIN: Final = 0.1  # of the lungs' extent, around them
+_MARGIN: Final = 0.1  # margin around the lungs, as a share of their extent
 _WIDE: Final = (3.0, 24.0)  # band-pass of the search, pixels of the frame
 
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
-    """The placement of the prior over the current image.
+    """A placement of the prior over the current image, with its similarity (NCC, -1..1).
 
-    similarity           NCC of the structure around the lungs at this placement
-    mirrored_similarity  the best NCC with the prior mirrored
-    inverted_similarity  the best NCC with the prior's black and white swapped
+    affine               maps positions of the current image to the prior
+    similarity           NCC of the structures around the lungs at this placement
+    mirrored_similarity  best NCC with the prior mirrored left to right
+    inverted_similarity  best NCC with black and white of the prior swapped
     """
 
     affine: Affine
@@ -91,7 +91,12 @@ class Overlay:
 
 
 def lay_over(prior: Grey, current: Grey, *, prior_lungs: Mask, current_lungs: Mask) -> Overlay:
-    """The best placement in a coarse search. Takes images of `structure` and masks (rows, columns) with some lung."""
+    """Find the best placement of the prior over the current image by a coarse search.
+
+    prior, current  images as `structure` returns them
+    prior_lungs, current_lungs
+                    masks (rows, columns) with some lung
+    """
     small, box = (_coarse(prior), _coarse(current)), _box(current_lungs)
     centre, scale = _centre(current_lungs), _extent(prior_lungs) / _extent(current_lungs)
     affine, best, worst = _search(*small, box, centre, _centre(prior_lungs), scale=scale)
@@ -101,7 +106,10 @@ def lay_over(prior: Grey, current: Grey, *, prior_lungs: Mask, current_lungs: Ma
 
 
 def structure(pixels: NDArray[np.uint8]) -> Grey:
-    """An image (rows, columns) reduced to lasting structure: ribs, heart and diaphragm, whatever the exposure."""
+    """Reduce an image (rows, columns) to its lasting structure: ribs, heart and diaphragm.
+
+    The result hardly depends on exposure and processing.
+    """
     return locally_normalised(band_pass(pixels, fine_px=_WIDE[0], coarse_px=_WIDE[1])[:, :, 0])
 
 
@@ -114,8 +122,11 @@ def _search(
     *,
     scale: float,
 ) -> tuple[Affine, float, float]:
-    """Search all scales and angles at once. Returns the best mapping, the highest and the lowest similarity.
+    """Search all scales and angles for the placement where a template of the current image fits the prior best.
 
+    Returns the best mapping, the highest similarity, and the lowest similarity.
+
+    prior, current        coarse images, see `_coarse`
     box                   the template: a part of the current image
     centre, prior_centre  centres of the lungs in the current image and in the prior (pixels of the frame)
     scale                 how much larger the lungs are in the prior
@@ -152,19 +163,22 @@ def _coarse(image: Grey) -> Grey:
 
 
 def _centre(lungs: Mask) -> NDArray[np.float64]:
-    """The centre of the box around the lungs, in pixels of the frame. A large heart does not move it."""
+    """Return the centre of the box around the lungs, in pixels of the frame.
+
+    Unlike the centre of mass, a large heart does not move this centre.
+    """
     rows, columns = np.flatnonzero(lungs.any(axis=1)), np.flatnonzero(lungs.any(axis=0))
     return np.array([rows[0] + rows[-1], columns[0] + columns[-1]]) / 2
 
 
 def _extent(lungs: Mask) -> float:
-    """Return the width of the lungs, which a deep breath changes less than the height."""
+    """Return the width of the lungs in pixels. A deep breath changes the width less than the height."""
     columns = np.flatnonzero(lungs.any(axis=0))
     return float(columns[-1] - columns[0] + 1)
 
 
 def _box(lungs: Mask) -> tuple[slice, slice]:
-    """Return the box around the lungs with a margin, in pixels of the search."""
+    """Return the box around the lungs with a margin, as slices of the coarse image that the search uses."""
     spans = []
     for axis in (1, 0):
         filled = np.flatnonzero(lungs.any(axis=axis))
@@ -175,31 +189,31 @@ def _box(lungs: Mask) -> tuple[slice, slice]:
 
 
 _EVERY: Final = 8  # points along an outline
-_SLACK_PX: Final = 2.0  # two outlines of the same lungs differ by as much for nothing
+_SLACK_PX: Final = 2.0  # tolerance: two outlines of one pair of lungs differ by this much without a reason
 _REACH_PX: Final = 48.0
 
 
 def outline(lungs: Mask) -> Points:
-    """Return the pixels (n, 2) of a mask (rows, columns) that touch its outside."""
+    """Return the outline pixels (n, 2) of a mask: the pixels inside that have a neighbour outside."""
     padded = np.pad(lungs, 1)
     inner = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
     return np.argwhere(lungs & ~inner).astype(np.float64)
 
 
 def outline_pull(prior: Points, current: Points, field: Displacement) -> tuple[Points, Points]:
-    """Points of the current outline, and where in the prior its outline wants each to be.
+    """Return points of the current outline, and for each the position in the prior to which it should move.
 
     Parameters
     ----------
     prior, current
-        (n, 2) each, as `outline` gives them.
+        Outlines of the lungs (n, 2) each, as `outline` returns them.
     field
-        What is known of the displacement, from the current frame to the prior's.
+        The displacement found so far, from the current frame to the prior's frame.
 
     Returns
     -------
-    Points of the current frame (m, 2) and of the prior's (m, 2): those nearest on the prior's outline, less a slack.
-    Points that have none within reach are left out.
+    Points of the current frame (m, 2) and positions in the prior (m, 2). Each position lies on the way to the nearest
+    outline point of the prior, short of it by a tolerance. Points without a near outline point are left out.
     """
     if not len(prior) or not len(current):
         return np.zeros((0, 2)), np.zeros((0, 2))
@@ -217,10 +231,10 @@ def outline_pull(prior: Points, current: Points, field: Displacement) -> tuple[P
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Round:
-    """One round of matching, in pixels of the frame: template side, search distance, grid spacing.
+    """One round of matching. Template side, search distance and grid spacing are in pixels of the frame.
 
-    outline  weight of each outline point, relative to 1 for a perfect match. It is 0 in the last round, so that errors
-             of the lungs' outlines do not affect matches of templates
+    outline  weight of each outline point, relative to 1 for a perfect match. The last round has 0, so that errors of
+             the outlines do not affect the matches of templates
     """
 
     template_px: int
@@ -236,19 +250,22 @@ _ROUNDS: Final = (
     _Round(template_px=48, reach_px=10, step_px=24, stiffness=0.3, outline=0.0),
 )
 _EXCLUSION_PX: Final = 6
-_AT_ONCE: Final = 24  # templates: more than the CPU's cache holds would only be slower
+_AT_ONCE: Final = 24  # templates per call: more would not fit the CPU's cache and be slower
 _LEAST_PEAK: Final = 0.3
 _LEAST_DIFFERENCE: Final = 0.02
-_FARTHEST_PX: Final = 3.0  # from the relaxed mesh; more where the others lie no nearer
+_FARTHEST_PX: Final = 3.0  # distance of a match from the relaxed mesh; the limit is larger where the median is
 _DEVIATIONS: Final = 3.0
 _REJECTIONS: Final = 4
 _LEAST_MATCHES: Final = 6
-_LEAST_TEXTURE: Final = 0.15  # of the deviation of the whole image
+_LEAST_TEXTURE: Final = 0.15  # local deviation, as a share of the deviation of the whole image
 _SIMILARITY_PX: Final = 12.0
 
 
 def align(prior: FramedImage, current: FramedImage) -> tuple[Alignment, Overlay]:
-    """Align the prior to the current image. Both have lungs."""
+    """Align the prior to the current image. Both must have lungs.
+
+    Returns the alignment, and the placement from which it began.
+    """
     structures = structure(prior.pixels), structure(current.pixels)
     overlay = lay_over(*structures, prior_lungs=prior.lungs, current_lungs=current.lungs)
     compared = band_pass(prior.pixels), band_pass(current.pixels)
@@ -278,7 +295,10 @@ def align(prior: FramedImage, current: FramedImage) -> tuple[Alignment, Overlay]
 
 
 def _matches(prior: Grey, current: Grey, field: Displacement, step: _Round) -> tuple[Points, Peaks]:
-    """Match templates on a grid with the prior as warped so far. Returns template positions and peaks."""
+    """Match templates of the current image, on a grid, with the prior as warped so far.
+
+    Returns the positions of the templates (n, 2) and the peaks of their matches.
+    """
     moved = warped(prior, field)
     half, around = step.template_px // 2, step.template_px // 2 + step.reach_px
     starts = np.arange(half, FRAME_SIDE - half + 1, step.step_px)
@@ -299,7 +319,7 @@ def _matches(prior: Grey, current: Grey, field: Displacement, step: _Round) -> t
 
 
 def squares(image: Grey, corners: NDArray[np.intp], side: int) -> Grey:
-    """Cut squares (n, side, side, channels) by their upper left corners."""
+    """Cut squares (n, side, side, channels) out of an image, given their upper left corners (n, 2)."""
     return np.stack([image[row : row + side, column : column + side] for row, column in corners])
 
 
@@ -310,13 +330,20 @@ def _has_texture(image: Grey, positions: NDArray[np.intp], half: int) -> NDArray
 
 
 def believable(found: Peaks) -> NDArray[np.bool_]:
-    """A mask of n peaks: those high enough, clearly above the next best, and not at the border of the search."""
+    """Return a mask (n,) of the peaks that can be believed.
+
+    Such a peak is high, clearly above the next best match, and not at the border of the search area.
+    """
     alike = (found.first >= _LEAST_PEAK) & (found.first - found.second >= _LEAST_DIFFERENCE)
     return np.asarray(alike & ~found.is_at_border)
 
 
 def _affine(positions: Points, targets: Points, is_good: NDArray[np.bool_], *, otherwise: Affine) -> Affine:
-    """The affine mapping that most matches agree on (iteratively reweighted least squares, Cauchy)."""
+    """Fit the affine mapping from positions to targets on which most good matches agree.
+
+    Iteratively reweighted least squares with Cauchy weights. Returns `otherwise` if there are too few matches, or if
+    the mapping mirrors or stretches too much.
+    """
     if is_good.sum() < _LEAST_MATCHES:
         return otherwise
     known = np.column_stack([positions, np.ones(len(positions))])[is_good]
@@ -343,9 +370,13 @@ def _relaxed(
     rest: Affine,
     step: _Round,
 ) -> tuple[Displacement, NDArray[np.bool_]]:
-    """Relax the mesh, reject matches far from it, and relax it again.
+    """Relax the mesh, reject matches that the mesh contradicts, and repeat until no match is rejected.
 
-    Matches and outline points (`pull`) are positions in the current frame and in the prior's, (n, 2) each.
+    positions, targets  the matches (n, 2) in the current frame and in the prior's frame
+    pull                outline points in both frames, as `outline_pull` returns them
+    rest                the mapping to which the springs pull
+
+    Returns the displacement, and a mask (n,) of the matches that were kept.
     """
     points, targets = np.concatenate([positions, pull[0]]), np.concatenate([targets, pull[1]])
     held = np.full(len(pull[0]), step.outline)
@@ -364,27 +395,33 @@ def _relaxed(
 
 
 def similarity(prior: Grey, current: Grey, inside: Mask, *, displacement: Displacement | None) -> float:
-    """Mean over `inside` of the NCC of both structures around each pixel, -1..1."""
+    """Return the mean local similarity of two structures inside a mask, -1..1; 0 for an empty mask.
+
+    displacement  the displacement by which the prior is warped first; None for no warping
+    """
     moved = prior if displacement is None else warped(prior, displacement)
     local = local_similarity(moved, current)
     return float(local[inside].mean()) if inside.any() else 0.0
 
 
 def local_similarity(first: Grey, second: Grey) -> Grey:
-    """NCC of two structures (rows, columns) under a Gaussian window around each pixel, -1..1."""
+    """Return the NCC of two structures (rows, columns) in a Gaussian window around each pixel, -1..1."""
     one, other = (image - blurred(image, _SIMILARITY_PX) for image in (first, second))
     energies = blurred(np.square(one), _SIMILARITY_PX) * blurred(np.square(other), _SIMILARITY_PX)
     local: Grey = blurred(one * other, _SIMILARITY_PX) / np.sqrt(energies.clip(1e-12, None))
     return local.clip(-1, 1)
 
 
-# ---- whether it may be believed, and the change
+# ---- whether the alignment can be believed, and the change
 
 _LEAST_LUNGS: Final = 0.04  # of the frame
 
 
 def compare(prior: FramedImage, current: FramedImage) -> PairComparison:
-    """Compare two images, in their frames and with their lungs."""
+    """Align two framed images and find the change between them.
+
+    The result holds the reason if the pair is not comparable.
+    """
     for name, image in (("prior", prior), ("current", current)):
         if image.lungs.mean() < _LEAST_LUNGS:
             problem = Incomparable(reason=reason("compare_cut"), image="prior" if name == "prior" else "current")
@@ -407,8 +444,8 @@ def compare(prior: FramedImage, current: FramedImage) -> PairComparison:
 
 
 _LEAST_IN_LUNGS: Final = 12
-# Weights of the figure (logistic regression on 80 pairs of one patient and 80 of two, of the choosing part), and what
-# it must reach: 93 % of those of two patients stay below.
+# Weights of `reliability`, from logistic regression on 80 pairs of one patient and 80 pairs of two patients of the
+# choosing part. The minimum rejects 93 % of the pairs of two patients.
 _SIMILAR, _KEPT, _AFTER = 1.0, 0.67, 0.1
 LEAST_RELIABILITY: Final = 0.80
 _MIRRORED_BY: Final = 0.03
@@ -416,21 +453,25 @@ _INVERTED_BY: Final = 0.03
 
 
 def reliability(alignment: Alignment, overlay: Overlay, lungs: Mask) -> float:
-    """A score, about 0..1.8, for both images being of one patient.
+    """Return a score, about 0..1.8, for both images being of one patient.
 
-    Weighted sum of the similarity of the overlay, the share of matches kept in the lungs, and the final similarity.
+    The score is a weighted sum of three figures: the similarity of the placement, the share of matches kept in the
+    lungs, and the similarity after alignment.
     """
     return _SIMILAR * overlay.similarity + _KEPT * kept_share(alignment, lungs) + _AFTER * alignment.similarity_after
 
 
 def kept_share(alignment: Alignment, lungs: Mask) -> float:
-    """Share of the matches in the lungs that were kept, 0..1."""
+    """Return the share of the matches in the lungs that were kept, 0..1.
+
+    With too few matches in the lungs the share is 0.
+    """
     inside = [match.is_kept for match in alignment.matches if lungs[round(match.row), round(match.column)]]
     return float(np.mean(inside)) if len(inside) >= _LEAST_IN_LUNGS else 0.0
 
 
 def doubt(alignment: Alignment, overlay: Overlay, lungs: Mask) -> Reason | None:
-    """The reason why the pair is not comparable, or None."""
+    """Return the reason why the pair is not comparable; None if the alignment can be believed."""
     if overlay.mirrored_similarity > overlay.similarity + _MIRRORED_BY:
         return reason("compare_mirrored")
     if overlay.inverted_similarity > overlay.similarity + _INVERTED_BY:
@@ -442,12 +483,12 @@ def doubt(alignment: Alignment, overlay: Overlay, lungs: Mask) -> Reason | None:
     return None
 
 
-# Standard deviations in pixels of the frame of what is averaged and of its surroundings, and the least noise of that
-# average in units of the lungs' deviation: several times the 0.004 that warping alone leaves in copies of images of the
-# choosing part, as `python -m benchmarks comparison DATA --part choose` prints it.
+# Sizes at which the difference is averaged: (standard deviation of the average, of its surroundings) in pixels of the
+# frame, and the minimum noise of the average in units of the lungs' deviation. The minimum is several times the 0.004
+# that warping alone leaves in copies of images (`python -m benchmarks comparison DATA --part choose`).
 BANDS: Final[Mapping[tuple[float, float], float]] = {(8.0, 20.0): 0.02, (14.0, 35.0): 0.02, (22.0, 55.0): 0.02}
-# A region begins where the difference is so many times the noise: at 4.5 there were 1.1 regions per stable pair of the
-# choosing part (15 pairs), at 5 there are 0.8.
+# Multiple of the noise at which a region begins. On 15 stable pairs of the choosing part, a multiple of 4.5 gave 1.1
+# regions per pair, and 5 gives 0.8.
 REGION_STRENGTH: Final = 5.0
 _LEAST_AREA_PX: Final = 60
 _MOST_REGIONS: Final = 20
@@ -459,7 +500,10 @@ _LEAST_DEVIATION: Final = 1.0  # grey levels
 
 
 def compared_area(prior: FramedImage, current: FramedImage, displacement: Displacement) -> Mask:
-    """Return the area inside both lungs, without their edges, where a pixel of misalignment looks like a change."""
+    """Return the mask of the area that is compared: inside the lungs of both images, without their edges.
+
+    At an edge, a pixel of misalignment would look like a change.
+    """
     moved = warped(prior.lungs.astype(np.float32), displacement) > 0.5
     both = (moved & current.lungs).astype(np.float32)
     return np.asarray(blurred(both, _ERODED_PX) > _STAYS) & current.lungs & moved
@@ -468,7 +512,10 @@ def compared_area(prior: FramedImage, current: FramedImage, displacement: Displa
 def averages(
     warped_prior: NDArray[np.float32], current: FramedImage, inside: Mask
 ) -> Mapping[tuple[float, float], Grey]:
-    """The difference of the normalised images, averaged at each size of `BANDS`; 0 outside."""
+    """Return the difference of the normalised images, averaged at each size of `BANDS`, by band.
+
+    Each average is minus the average of its wider surroundings. Outside the mask `inside` it is 0.
+    """
     difference = (_normalised(current.pixels, inside) - _normalised(warped_prior, inside)) * inside
     weights = inside.astype(np.float32)
     found = {}
@@ -488,13 +535,16 @@ def _normalised(image: NDArray[Any], inside: Mask) -> Grey:
 
 
 def spread(average: Grey, inside: Mask) -> float:
-    """Estimate the standard deviation from the median absolute deviation."""
+    """Return the standard deviation of an average inside a mask, estimated from the median absolute deviation."""
     values = average[inside]
     return _GAUSSIAN * float(np.median(np.abs(values - np.median(values))))
 
 
 def find_change(prior: FramedImage, current: FramedImage, displacement: Displacement) -> Grey:
-    """The difference in units of the noise (rows, columns): the strongest of all scales; 0 outside the lungs."""
+    """Return the change (rows, columns) in units of the noise; positive where the current image is brighter.
+
+    Each pixel has the strongest change of all sizes in `BANDS`. Outside the compared area the change is 0.
+    """
     inside = compared_area(prior, current, displacement)
     strongest = np.zeros(inside.shape, np.float32)
     if inside.sum() < _LEAST_INSIDE_PX:
@@ -506,7 +556,10 @@ def find_change(prior: FramedImage, current: FramedImage, displacement: Displace
 
 
 def regions(change: Grey) -> tuple[ChangeRegion, ...]:
-    """Connected regions around what reaches `REGION_STRENGTH`, strongest first."""
+    """Return the connected regions in which the change reaches `REGION_STRENGTH`; the strongest comes first.
+
+    A region extends as far as the change is at least `CHANGE_SHOWN`.
+    """
     found = [*_regions(change, sign=1), *_regions(change, sign=-1)]
     return tuple(sorted(found, key=lambda region: -abs(region.strength))[:_MOST_REGIONS])
 
@@ -536,7 +589,7 @@ SERVICE: Final = "fieldray.comparison.compare:handle"
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Pair:
-    """The images to compare."""
+    """The request of `COMPARE`: a prior and a current image, both framed."""
 
     prior: FramedImage
     current: FramedImage

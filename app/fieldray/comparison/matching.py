@@ -1,19 +1,19 @@
-"""What is compared, and how alike it is: features of images, and normalised cross-correlation of templates with them.
+"""Features of images, normalised cross-correlation (NCC) of templates with them, and the spring mesh.
 
-A feature is an image reduced to its structure: (rows, columns, channels) float32 of the same size.
+A feature is an image reduced to its structure: (rows, columns, channels) float32 of the size of the image.
 
 NCC(F_i, T) = (F_i - mean F_i) . (T - mean T) / (|F_i - mean F_i| |T - mean T|), for every window F_i of the template's
 size (valid mode). The numerator is a correlation with the centred template, by FFT (convolution theorem). The norm of a
-window comes from sums over windows, S2 - S1^2 / t for t pixels. The image is centred first, or that difference of large
-numbers would lose its digits. References: D. Buniatyan, synopsis of the thesis on NCCNet, equation 4, with norms in the
-place of standard deviations; J. P. Lewis, Fast normalized cross-correlation, 1995.
+window comes from sums over windows, S2 - S1^2 / t for t pixels. The image is centred first, because a difference of
+large numbers would lose digits. References: D. Buniatyan, synopsis of the thesis on NCCNet, equation 4, with norms in
+the place of standard deviations; J. P. Lewis, Fast normalized cross-correlation, 1995.
 
-Matches pull at a spring mesh over the frame, springs hold it together, and its rest is the displacement. Nodes lie
-`SPACING_PX` apart and reach one spacing beyond the frame. Between them the displacement is a cubic B-spline, which has
-no folds and no edges of its own. Springs between neighbours want both ends displaced alike, and stiffer ones want what
-lies in a row to stay in it. All of it is linear, so that the rest is found by solving one system. References:
-S. Saalfeld et al., Elastic volume reconstruction from series of ultra-thin microscopy sections, Nature Methods 2012;
-D. Rueckert et al., Nonrigid registration using free-form deformations, IEEE TMI 1999.
+The mesh turns matches into a smooth displacement over the frame. Matches pull at the nodes, and springs hold the nodes
+together. Nodes lie `SPACING_PX` apart and extend one spacing beyond the frame. Between nodes the displacement is a
+cubic B-spline, which has no folds and no edges of its own. Springs between neighbours resist unequal displacement, and
+stiffer springs keep a row of nodes straight. All forces are linear, so the mesh at rest is the solution of one linear
+system. References: S. Saalfeld et al., Elastic volume reconstruction from series of ultra-thin microscopy sections,
+Nature Methods 2012; D. Rueckert et al., Nonrigid registration using free-form deformations, IEEE TMI 1999.
 """
 
 from __future__ import annotations
@@ -33,27 +33,33 @@ Grey = NDArray[np.float32]
 # Standard deviations of the two Gaussians of the band-pass, in pixels of a frame of 512.
 FINE_PX: Final = 1.5
 COARSE_PX: Final = 8.0
-# Around how many pixels of a frame mean and deviation are taken where an image is normalised.
+# Standard deviation of the Gaussian window for local mean and deviation, in pixels of a frame of 512.
 LOCAL_PX: Final = 32.0
-_REACH: Final = 3.5  # standard deviations of a Gaussian that are summed
-_LEAST_DEVIATION: Final = 2.0  # grey levels: what is flatter is noise, and not made to look like structure
+_REACH: Final = 3.5  # half width of a Gaussian filter, in standard deviations
+_LEAST_DEVIATION: Final = 2.0  # grey levels: flatter parts are noise, which must not look like structure
 
 
 def band_pass(image: NDArray[Any], *, fine_px: float = FINE_PX, coarse_px: float = COARSE_PX) -> Grey:
-    """Difference of two Gaussians: keeps the sizes of ribs and vessels, without finer noise and coarser brightness."""
+    """Filter an image by a difference of two Gaussians. Returns (rows, columns, 1) float32.
+
+    The result keeps structures of the size of ribs and vessels, without finer noise and coarser brightness.
+    """
     grey = image.astype(np.float32)
     return (blurred(grey, fine_px) - blurred(grey, coarse_px))[..., None]
 
 
 def blurred(image: Grey, sigma_px: float) -> Grey:
-    """Blur an image with a Gaussian along rows and columns. The border is reflected."""
+    """Blur an image (rows, columns) with a Gaussian along rows and columns. The border is reflected."""
     down, across = _gaussian(image.shape[0], sigma_px), _gaussian(image.shape[1], sigma_px)
     smooth: Grey = np.matmul(np.matmul(down, image), across.T)
     return smooth
 
 
 def locally_normalised(image: NDArray[Any]) -> Grey:
-    """Subtract the local mean and divide by the local standard deviation, against exposure and processing."""
+    """Subtract the local mean of an image and divide by the local standard deviation.
+
+    The result hardly depends on exposure and processing.
+    """
     grey = image.astype(np.float32)
     centred = grey - blurred(grey, LOCAL_PX)
     deviation = np.sqrt(blurred(np.square(centred), LOCAL_PX).clip(0, None))
@@ -63,7 +69,10 @@ def locally_normalised(image: NDArray[Any]) -> Grey:
 
 @lru_cache(maxsize=32)
 def _gaussian(size: int, sigma_px: float) -> Grey:
-    """Return weights (size, size), each row adding up to 1: in NumPy a matrix product is the fastest filter."""
+    """Return the weights (size, size) of a Gaussian filter; each row adds up to 1.
+
+    The filter is a matrix, because a matrix product is the fastest filter in NumPy.
+    """
     reach = min(int(np.ceil(_REACH * sigma_px)), size - 1)
     offsets = np.arange(-reach, reach + 1)
     weights = np.exp(-0.5 * np.square(offsets / sigma_px)) if sigma_px > 0 else (offsets == 0).astype(float)
@@ -77,24 +86,25 @@ def _gaussian(size: int, sigma_px: float) -> Grey:
 
 Surface = NDArray[np.float64]
 
-# Of the mean square of the image: a window whose variance is below this share of it is flat. Rounding stays far below.
+# A window is flat if its variance is below this share of the image's mean square. Rounding errors are far smaller.
 _FLAT_SHARE: Final = 1e-9
 
 
 def correlate(searches: NDArray[Any], templates: NDArray[Any]) -> Surface:
-    """NCC of templates with every window of images, many at once.
+    """Return the NCC of templates with every window of images, n pairs at a time.
 
     Parameters
     ----------
     searches
-        (n, rows, columns) or (n, rows, columns, channels): what is searched; n may be 1 for one image for all.
+        Images to search: (n, rows, columns) or (n, rows, columns, channels). One image may serve all templates (n = 1).
     templates
-        (n, height, width) or with as many channels, no larger; n may be 1 for one template for all.
+        (n, height, width), or with as many channels as the images, no larger than the images. One template may serve
+        all images (n = 1).
 
     Returns
     -------
-    (n, rows - height + 1, columns - width + 1) float64 in -1..1, the mean over channels. Where a window or the template
-    is flat there is nothing to compare: 0.
+    (n, rows - height + 1, columns - width + 1) float64 in -1..1, the mean over channels. The value is 0 where the
+    window or the template is flat.
 
     Raises
     ------
@@ -119,7 +129,7 @@ def correlate(searches: NDArray[Any], templates: NDArray[Any]) -> Surface:
 
 
 def _with_channels(arrays: NDArray[Any]) -> NDArray[np.float64]:
-    """(n, channels, rows, columns) float64."""
+    """Convert (n, rows, columns) or (n, rows, columns, channels) to (n, channels, rows, columns) float64."""
     if arrays.ndim not in (3, 4):
         raise ValueError(f"(n, rows, columns) or (n, rows, columns, channels), not {arrays.shape}")
     wide = arrays[:, None] if arrays.ndim == 3 else np.moveaxis(arrays, 3, 1)
@@ -127,21 +137,24 @@ def _with_channels(arrays: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _products(images: NDArray[np.float64], patterns: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Correlate by FFT. A transform of the image's size suffices: windows inside the image do not wrap around."""
+    """Correlate images with patterns in all windows, by FFT: the numerator of the NCC.
+
+    A transform of the image's size is enough, because windows inside the image do not wrap around.
+    """
     (rows, columns), (height, width) = images.shape[2:], patterns.shape[2:]
     spectrum = np.fft.rfft2(images) * np.conj(np.fft.rfft2(patterns, s=(rows, columns)))
     return np.fft.irfft2(spectrum, s=(rows, columns))[:, :, : rows - height + 1, : columns - width + 1]
 
 
 def _energies(images: NDArray[np.float64], height: int, width: int) -> NDArray[np.float64]:
-    """Return S2 - S1^2 / t of every window, 0 or more (see the module)."""
+    """Return S2 - S1^2 / t of every window of t pixels, 0 or more: the squared norm of the centred window."""
     sums, squares = _window_sums(images, height, width), _window_sums(np.square(images), height, width)
     energies: NDArray[np.float64] = (squares - np.square(sums) / (height * width)).clip(0, None)
     return energies
 
 
 def _window_sums(values: NDArray[np.float64], height: int, width: int) -> NDArray[np.float64]:
-    """Return sums over every window, from cumulative sums over rows and columns."""
+    """Return the sum of the values in every window (height, width), from cumulative sums."""
     totals = np.zeros((*values.shape[:2], values.shape[2] + 1, values.shape[3] + 1))
     np.cumsum(values, axis=2, out=totals[:, :, 1:, 1:])
     np.cumsum(totals[:, :, 1:, 1:], axis=3, out=totals[:, :, 1:, 1:])
@@ -152,11 +165,12 @@ def _window_sums(values: NDArray[np.float64], height: int, width: int) -> NDArra
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Peaks:
-    """The two best places of each of n surfaces.
+    """The highest value of each of n correlation surfaces, and the second highest at a distance.
 
-    rows, columns  (n,) float64: where P1 is, to a fraction of a pixel
-    first, second  (n,) float64: P1, and P2, the best at `exclusion_px` or more from it
-    is_at_border   (n,) bool: whether P1 lies on the border of its surface, where the true place may be outside
+    rows, columns  (n,) float64: position of the highest value, to a fraction of a pixel
+    first          (n,) float64: the highest value
+    second         (n,) float64: the highest value at `exclusion_px` or more from the first
+    is_at_border   (n,) bool: whether the highest value is at the border, so that the true position may be outside
     """
 
     rows: NDArray[np.float64]
@@ -167,20 +181,20 @@ class Peaks:
 
 
 def find_peaks(surfaces: Surface, *, exclusion_px: int) -> Peaks:
-    """P1 and P2 of surfaces (n, rows, columns).
+    """Find the highest value of each surface (n, rows, columns), and the second highest at a distance.
 
     Parameters
     ----------
     surfaces
-        As `correlate` gives them.
+        As `correlate` returns them.
     exclusion_px
-        P2 is sought where the larger of the distances in rows and columns from P1 is this or more: nearer by, it would
-        be P1's own slope.
+        Minimum distance of the second value from the first, in rows or in columns. Any nearer value would belong to the
+        slope of the first peak.
 
     Raises
     ------
     ValueError
-        Where the exclusion zone may leave nothing.
+        If the surface is too small for the exclusion zone.
     """
     number, rows, columns = surfaces.shape
     if exclusion_px < 1 or max(rows, columns) // 2 < exclusion_px:
@@ -202,19 +216,19 @@ def find_peaks(surfaces: Surface, *, exclusion_px: int) -> Peaks:
 
 
 def own_offset(images: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The bias of the subpixel position of a template in its own image, by the parabola fit of `find_peaks`.
+    """Return the bias of the subpixel position of each template, measured in the template's own image.
 
-    The neighbours of a peak are of different height even where the peak is exact, for a window that moves loses other
-    pixels than it gains. What this gives is to be taken off what `find_peaks` says of the template.
+    The parabola fit of `find_peaks` has a bias: the neighbours of an exact peak differ in height, because a window that
+    moves loses other pixels than it gains. Subtract the bias from the positions that `find_peaks` returns.
 
     Parameters
     ----------
     images
-        (n, side + 2, side + 2) or with channels: templates with one pixel more on each side.
+        Templates with one more pixel on each side: (n, side + 2, side + 2), or with channels.
 
     Returns
     -------
-    Rows and columns, (n,) float64 each, -0.5..0.5.
+    The bias in rows and in columns, (n,) float64 each, -0.5..0.5.
     """
     values = _with_channels(images)
     side = values.shape[2] - 2
@@ -228,21 +242,21 @@ def own_offset(images: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.fl
 
 
 def _unit(windows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Centre windows and scale them to length 1; flat windows become 0."""
+    """Centre windows and scale them to length 1. Flat windows become 0."""
     centred = windows - windows.mean(axis=(2, 3), keepdims=True)
     unit: NDArray[np.float64] = centred / np.sqrt(np.square(centred).sum(axis=(2, 3), keepdims=True)).clip(1e-12, None)
     return unit
 
 
 def joined(parts: Sequence[Peaks]) -> Peaks:
-    """Join the peaks of several calls."""
+    """Join the peaks of several calls of `find_peaks` into one."""
     return Peaks(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in Peaks.__slots__})
 
 
 def _vertex(
     surfaces: Surface, each: NDArray[np.intp], row: NDArray[np.intp], column: NDArray[np.intp], *, axis: int
 ) -> NDArray[np.float64]:
-    """Return the offset (-0.5..0.5) of the vertex of the parabola through the peak and its two neighbours."""
+    """Return the subpixel offset (-0.5..0.5) of a peak, from a parabola through it and its two neighbours."""
     last = surfaces.shape[axis] - 1
     index = row if axis == 1 else column
     before, behind = (index - 1).clip(0), (index + 1).clip(None, last)
@@ -273,17 +287,20 @@ _MOST_TRIES: Final = 16
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Affine:
-    """prior = matrix @ current + offset, both as (row, column) in pixels of their frames (pixel centres)."""
+    """An affine mapping from the current frame to the prior's frame: prior = matrix @ current + offset.
+
+    Positions are (row, column) in pixels of the frames (pixel centres).
+    """
 
     matrix: NDArray[np.float64]
     offset: NDArray[np.float64]
 
     def at(self, points: Points) -> Points:
-        """Map points (n, 2)."""
+        """Map points (n, 2) of the current frame to the prior's frame."""
         return points @ self.matrix.T + self.offset
 
     def displacement(self) -> Displacement:
-        """Return the displacement over the whole frame."""
+        """Return the displacement (rows, columns, 2) of the mapping over the whole frame, in pixels."""
         rows, columns = np.arange(FRAME_SIDE)[:, None, None], np.arange(FRAME_SIDE)[None, :, None]
         moved = rows * (self.matrix[:, 0] - (1, 0)) + columns * (self.matrix[:, 1] - (0, 1)) + self.offset
         return moved.astype(np.float32)
@@ -295,22 +312,23 @@ IDENTITY: Final = Affine(np.eye(2), np.zeros(2))
 def relaxed(
     points: Points, targets: Points, weights: NDArray[np.float64], *, rest: Affine, stiffness: float = 1.0
 ) -> tuple[Displacement, Points]:
-    """The mesh at rest.
+    """Return the displacement of the mesh at rest, pulled by matches and held by springs.
 
     Parameters
     ----------
     points, targets
-        (n, 2) rows and columns: where matches lie in the current frame and in the prior's.
+        (n, 2) rows and columns: positions of matches in the current frame and in the prior's frame.
     weights
-        (n,) 0 or more: how hard each pulls.
+        (n,) 0 or more: the strength with which each match pulls.
     rest
-        Where the springs want everything to be.
+        The mapping to which the springs pull.
     stiffness
-        Of the springs; doubled until nothing is folded.
+        Stiffness of the springs. It is doubled until the mesh has no folds.
 
     Returns
     -------
-    The displacement over the frame, and what it is at the points (n, 2), float64.
+    The displacement over the frame (rows, columns, 2), and the displacement at the points (n, 2) float64. If no
+    stiffness prevents folds, both are those of `rest`.
     """
     down, across = _weights(points[:, 0]), _weights(points[:, 1])
     basis = (down[:, :, None] * across[:, None, :]).reshape(len(points), -1)  # (n, nodes * nodes)
@@ -327,8 +345,9 @@ def relaxed(
 
 
 def least_jacobian(displacement: Displacement) -> float:
-    """Return the smallest determinant of the derivative of position + displacement, over all 2 x 2 squares of
-    pixels.
+    """Return the minimum Jacobian determinant of position + displacement, over all 2 x 2 squares of pixels.
+
+    A value of 0 or less means that the displacement folds the image.
     """
     down, across = np.diff(displacement, axis=0), np.diff(displacement, axis=1)
     least = np.inf
@@ -343,7 +362,7 @@ def least_jacobian(displacement: Displacement) -> float:
 
 
 def _weights(offsets: NDArray[Any]) -> Points:
-    """Return weights (n, nodes) of a cubic B-spline at positions along one side, in pixels."""
+    """Return the weights (n, nodes) of a cubic B-spline at n positions along one side, in pixels."""
     scaled = np.asarray(offsets, np.float64) / SPACING_PX + 1  # node 0 lies one spacing before the frame
     distance = np.abs(scaled[:, None] - np.arange(_NODES))
     near = 2 / 3 - np.square(distance) + 0.5 * distance**3
@@ -366,7 +385,7 @@ def _along_frame() -> NDArray[np.float32]:
 
 @lru_cache(maxsize=1)
 def _springs() -> Points:
-    """Return the springs' energy as a matrix (nodes * nodes, nodes * nodes)."""
+    """Return the energy of the springs as a matrix (nodes * nodes, nodes * nodes)."""
     stretch, bend, one = np.diff(np.eye(_NODES), axis=0), np.diff(np.eye(_NODES), 2, axis=0), np.eye(_NODES)
     energy = np.zeros((_NODES**2, _NODES**2))
     for weight, difference in ((_STRETCH, stretch), (_BEND, bend)):
@@ -381,14 +400,14 @@ def _springs() -> Points:
 
 
 def warped(image: NDArray[Any], displacement: NDArray[Any]) -> NDArray[np.float32]:
-    """Warp an image of the prior to the current image, with linear interpolation; 0 beyond its border.
+    """Warp an image of the prior to the current image, with linear interpolation; 0 beyond the border.
 
     Parameters
     ----------
     image
         (rows, columns) or (rows, columns, channels).
     displacement
-        (height, width, 2) rows and columns in pixels of `image`.
+        (height, width, 2) rows and columns, in pixels of `image`.
     """
     rows = np.arange(displacement.shape[0], dtype=np.float32)[:, None] + displacement[..., 0]
     columns = np.arange(displacement.shape[1], dtype=np.float32)[None, :] + displacement[..., 1]

@@ -1,4 +1,4 @@
-"""The sentences of a comparison of two images, and about the pair of a prior and a current one (see `fieldray.reasons`)."""
+"""Message texts of a comparison of two images, and of the choice of a prior image (see `fieldray.reasons`)."""
 
 from __future__ import annotations
 

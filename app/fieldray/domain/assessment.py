@@ -1,4 +1,4 @@
-"""What is applied to every image of a run: a model, and the operating point of each of its labels."""
+"""The assessment of a run's images by one pack: a model, and the operating point in force for each label."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from fieldray.domain.run import Overrides, RunSpec
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
-# Raised by one when reading, preparing or judging changes so that stored results must not be taken over any more.
+# Raised by one when a change in reading, preparing or judging makes stored results invalid.
 _RULES_VERSION: Final = 8
-_LUNG_RULES_VERSION: Final = 7  # the same for results that lungs were found for
-# Fields of `Model` and `Manifest` that decide nothing by themselves, and why.
+_LUNG_RULES_VERSION: Final = 7  # for results with lung fields: raised when a change makes them invalid
+# Fields of `Model` and `Manifest` that do not enter the hash of the settings, each with the reason.
 DECIDES_NOTHING: Final = {
     "trust": "whose pack it is decides whether it is loaded",
     "fingerprint": "as `trust`",
@@ -56,9 +56,10 @@ DECIDES_NOTHING: Final = {
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Assessment:
-    """A model and, by label code, the operating point in force (None: no threshold).
+    """A model, and the operating point in force for each label.
 
-    ages_confirmed  whether a person said that patients without a stated age are of the ages the pack is for
+    points          operating point by label code; None for a label without a threshold
+    ages_confirmed  whether a person confirmed that patients without a stated age are in the pack's age range
     overrides       what a person asked for: to screen a refused image, to turn an image
     """
 
@@ -68,7 +69,10 @@ class Assessment:
     overrides: Overrides = Overrides()  # noqa: RUF009 - it is frozen
 
     def findings(self, scores: Mapping[str, float]) -> tuple[Finding, ...]:
-        """Return the finding of each label, from the network's raw scores in [0, 1] by label code."""
+        """Return the finding of each label.
+
+        scores  the network's uncalibrated scores, 0..1, by label code
+        """
         manifest = self.model.manifest
         if manifest.is_bare:
             return decide_by_larger({label.code: scores[label.code] for label in manifest.labels})
@@ -82,9 +86,12 @@ class Assessment:
     def is_close(
         self, scores: Mapping[str, float], features: NDArray[np.float32] | None, *, oversampling: float
     ) -> bool:
-        """Return whether reading the image in full resolution could change the outcome.
+        """Return whether reading the image in full resolution could change its outcome.
 
-        If lungs were found, the out-of-distribution check gives only a note. `oversampling` as for `borderline_scores`.
+        scores, features  output of the network for the image as read
+        oversampling      pixels read per pixel of the network's input, along the axis with fewer
+
+        With lungs found, the out-of-distribution check only gives a note, so its distance does not count.
         """
         gate = None if self.model.lungs else self.model.manifest.ood_gate
         distance = gate.distance(features) if gate and features is not None else None
@@ -93,16 +100,16 @@ class Assessment:
 
     @property
     def settings_hash(self) -> str:
-        """Return the SHA-256 (hex) of everything besides the model file and the image that decides a result."""
+        """The SHA-256 (hex) of everything that decides a result, besides the model file and the image."""
         decisive = {
             "rules": _RULES_VERSION,
             "lung_rules": _LUNG_RULES_VERSION if self.model.lungs else None,
             "model": _deciding(self.model),
             "points": _deciding([point for point in self.points.values() if point]),
             "evidence_limit": evidence_limit(self.model.manifest),
-            # Each result says whether its patient's age is known, and from whom.
+            # Each result says whether the age is stated, or was confirmed by a person.
             "ages_confirmed": self.ages_confirmed if self.model.manifest.accepted.ages_years else None,
-            "wishes": _deciding(self.overrides),  # a name of version 0.2.0, of which the hash is made
+            "wishes": _deciding(self.overrides),  # the key of version 0.2.0, kept so that its hashes stay valid
         }
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
@@ -114,9 +121,9 @@ def choose(
     ages_confirmed: bool = False,
     overrides: Overrides = Overrides(),  # noqa: B008 - it is frozen
 ) -> Assessment:
-    """Return the assessment at the named operating point, or at the first point of each label.
+    """Return the assessment of a model at the named operating point, or at the first point of each label.
 
-    A legacy pack has no operating point: the larger output decides. Raises UsageProblem (operating_point) for an
+    A legacy model has no operating point: its larger output decides. Raises UsageProblem (operating_point) for an
     unknown name.
     """
     manifest = model.manifest
@@ -130,9 +137,10 @@ def choose(
 def assessments_of(
     models: Sequence[Model], point: str | None, assess: Callable[..., Assessment]
 ) -> tuple[Assessment, ...]:
-    """Return the assessment of each model at the operating point `point`, where the model has that point.
+    """Return the assessment of each model, made by `assess`.
 
-    Raises UsageProblem (operating_point) if no model has it, and UsageProblem (ages_apart).
+    A model is assessed at the operating point named `point` if it has that point, else at its first points. Raises
+    UsageProblem: operating_point if no model has the point, ages_apart if confirmed age ranges do not overlap.
     """
     has = [point in {known.name for known in model.manifest.operating_points} for model in models]
     made = tuple(
@@ -146,9 +154,12 @@ def assessments_of(
 
 
 def assessment_of_run(spec: RunSpec, position: int, model: Model) -> Assessment:
-    """Return the assessment that gave a pack's answers in a run.
+    """Return the assessment by which a pack gave its results in a run.
 
-    Raises UsageProblem (again_other_pack) for another model.
+    position  position of the pack in the run
+    model     the pack's model as available now
+
+    Raises UsageProblem (again_other_pack) if the model or its settings are not those of the run.
     """
     pack, labels = spec.packs[position], model.manifest.labels
     points = dict.fromkeys((label.code for label in labels), None) | {one.label: one for one in pack.operating_points}
@@ -160,7 +171,7 @@ def assessment_of_run(spec: RunSpec, position: int, model: Model) -> Assessment:
     raise UsageProblem(reason("again_other_pack", pack=pack.pack_name))
 
 
-# A run of version 0.2.0 did not note what a person asked for, but its hash says so.
+# Runs of version 0.2.0 did not store these choices. The combination with the run's hash is found by trying.
 _ALL_ASKED: Final = [
     (ages_confirmed, Overrides(overrules=overrules, turns=turns))
     for overrules, turns, ages_confirmed in itertools.product((False, True), repeat=3)
@@ -168,13 +179,16 @@ _ALL_ASKED: Final = [
 
 
 def scores_of(model: Model, scores: NDArray[np.float32]) -> dict[str, float]:
-    """Map label codes to a network's scores (labels,)."""
+    """Return a network's scores (labels,) by label code."""
     codes = (label.code for label in model.manifest.labels)
     return dict(zip(codes, map(float, scores), strict=True))
 
 
 def _deciding(part: Any) -> Any:
-    """Return the values of a model's part that decide a result, as plain values; files and arrays as a hash."""
+    """Return the parts of a value that decide a result, as plain values for a hash.
+
+    Files and arrays are replaced by their SHA-256.
+    """
     if dataclasses.is_dataclass(part):
         names = [field.name for field in dataclasses.fields(part) if field.name not in DECIDES_NOTHING]
         return {name: _deciding(getattr(part, name)) for name in names}

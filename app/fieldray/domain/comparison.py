@@ -20,23 +20,23 @@ from fieldray.domain.mask import Mask
 from fieldray.reasons import Reason
 
 FRAME_SIDE: Final = 512
-# From where on a difference is shown, in units of the noise; full colour at the second.
+# Strengths, in units of the noise, from which a difference is shown, and from which in full colour.
 CHANGE_SHOWN: Final = 3.0
 CHANGE_STRONGEST: Final = 8.0
-# Colours of what is denser (whiter) and less dense in the current image: told apart by colour-blind eyes (Okabe, Ito).
+# Colours of denser (whiter) and less dense areas of the current image, distinct for colour-blind eyes (Okabe, Ito).
 DENSER: Final = (230, 159, 0)
 LESS_DENSE: Final = (86, 180, 233)
 
-_BACK_STEPS: Final = 8  # of a fixed point: the mesh is smooth, so that each leaves a fraction of the error
+_BACK_STEPS: Final = 8  # steps of a fixed-point iteration; each leaves a fraction of the error on a smooth mesh
 
 ImageOfPair = Literal["prior", "current", "both"]
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A template of the current image and its match in the prior: their centres, in pixels of the frame.
+    """A template of the current image, with its centre in pixels of the frame.
 
-    is_kept  whether the match was used for the mesh; else it was rejected
+    is_kept  whether its match in the prior was used for the mesh; otherwise the match was rejected
     """
 
     row: float
@@ -46,13 +46,14 @@ class Match:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Alignment:
-    """The deformation that lays the prior over the current image.
+    """The deformation that aligns the prior with the current image.
 
     displacement       (FRAME_SIDE, FRAME_SIDE, 2) float32: rows and columns, from the current frame to the prior's
+                       frame
     matches            kept and rejected matches
-    similarity_before  similarity of structure inside the lungs, -1..1, of the images overlaid without deformation
-    similarity_after   the same similarity with the prior warped
-    least_jacobian     smallest determinant of the mapping's derivative; above 0: nothing is folded
+    similarity_before  similarity of structure inside the lungs, -1..1, without deformation
+    similarity_after   similarity of structure inside the lungs, -1..1, with the prior warped
+    least_jacobian     minimum determinant of the mapping's derivative; above 0 if nothing is folded
     """
 
     displacement: NDArray[np.float32]
@@ -70,17 +71,19 @@ class Alignment:
 
     @property
     def kept(self) -> int:
-        """Return the number of matches that the mesh was fitted to."""
+        """The number of matches to which the mesh was fitted."""
         return sum(match.is_kept for match in self.matches)
 
     @property
     def rejected(self) -> int:
-        """Return the number of matches that were rejected."""
+        """The number of matches that were rejected."""
         return len(self.matches) - self.kept
 
     def length_px(self, percent: float, *, inside: Mask | None = None) -> float:
-        """Return a percentile of the displacement's length in pixels of the frame, over the mask `inside` (rows,
-        columns) if given.
+        """Return a percentile of the displacement's length, in pixels of the frame.
+
+        percent  the percentile, 0..100
+        inside   mask (rows, columns) of the pixels that count; by default the whole frame
         """
         lengths = np.hypot(self.displacement[:, :, 0], self.displacement[:, :, 1])
         chosen = lengths[inside] if inside is not None and inside.any() else lengths
@@ -129,7 +132,10 @@ class FramedImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incomparable:
-    """The reason why two images are not compared. `image` names the image at fault; "both" means the pair."""
+    """The reason why two images are not compared.
+
+    image  the image to which the reason applies; "both" for a reason about the pair
+    """
 
     reason: Reason
     image: ImageOfPair = "both"
@@ -137,13 +143,13 @@ class Incomparable:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Aligned:
-    """The results that may be shown of a comparable pair.
+    """The results of a comparable pair, which may be shown.
 
     alignment     how the prior was warped
     warped_prior  (FRAME_SIDE, FRAME_SIDE) uint8: the prior in the current image's frame
     change        (FRAME_SIDE, FRAME_SIDE) float32: the difference in units of the noise, 0 outside the lungs; above 0
                   where the current image is denser (whiter)
-    regions       regions of change beyond the noise, strongest first
+    regions       regions of change beyond the noise, the strongest first
     """
 
     alignment: Alignment
@@ -160,7 +166,10 @@ class Aligned:
 
     @property
     def shown_change(self) -> NDArray[np.float32]:
-        """`change` inside regions, else 0: a speck that is no region counts as no difference and gets no colour."""
+        """The change (FRAME_SIDE, FRAME_SIDE) inside regions; 0 elsewhere.
+
+        A speck outside all regions counts as no difference and gets no colour.
+        """
         wanted = np.zeros(self.change.shape, bool)
         for region in self.regions:
             top, left = int(region.box.top), int(region.box.left)
@@ -171,12 +180,12 @@ class Aligned:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class PairComparison:
-    """The result of comparing two images: `aligned`, or the problem that forbids showing anything.
+    """The result of comparing two images: either `aligned`, or the `problem` that forbids showing anything.
 
     prior, current  the images as read; None for an image that could not be read
-    tried           a failed alignment, for its figures alone, or None
+    tried           an alignment that was not believed, kept for its figures; or None
     reliability     score for both images being of one patient, about 0..1.8; None without an alignment
-    seconds         duration, reading included
+    seconds         duration, including reading
     """
 
     prior: FramedImage | None
@@ -200,20 +209,23 @@ class PairComparison:
 
     @property
     def alignment(self) -> Alignment | None:
-        """The alignment, also where it failed."""
+        """The alignment, even if it was not believed; None if there was none."""
         return self.aligned.alignment if self.aligned else self.tried
 
     def prior_position(self, row: Coordinate, column: Coordinate) -> tuple[Coordinate, Coordinate]:
-        """Map a position in the current image to the prior image; rows and columns in pixels of their files.
+        """Map a position in the current image to the prior image.
 
-        Raises ValueError for a pair that is not comparable.
+        Rows and columns are in pixels of the files (edges). Raises ValueError for a pair that is not comparable.
         """
         field, prior, current = self._laid()
         at = np.stack(current.cell(row, column))
         return prior.position(*(at + _displacement(field, at)))
 
     def current_position(self, row: Coordinate, column: Coordinate) -> tuple[Coordinate, Coordinate]:
-        """Map a position in the prior image to the current image: the inverse of `prior_position`."""
+        """Map a position in the prior image to the current image: the inverse of `prior_position`.
+
+        Rows and columns are in pixels of the files (edges). Raises ValueError for a pair that is not comparable.
+        """
         field, prior, current = self._laid()
         at = wanted = np.stack(prior.cell(row, column))
         for _ in range(_BACK_STEPS):
@@ -227,14 +239,19 @@ class PairComparison:
 
 
 def _displacement(field: NDArray[np.float32], at: NDArray[Any]) -> NDArray[np.float32]:
-    """Return the displacement (2, ...) in rows and columns at positions of the frame (edges); the border value
-    outside.
+    """Return the displacement (2, ...) in rows and columns at positions of the frame (edges).
+
+    Outside the frame the displacement of the nearest border pixel counts.
     """
     return np.moveaxis(sampled_at(field, *(at - 0.5).clip(0, FRAME_SIDE - 1)), -1, 0)
 
 
 def sampled_at(image: NDArray[Any], rows: NDArray[Any], columns: NDArray[Any]) -> NDArray[np.float32]:
-    """Sample an image at positions (0 is the centre of the first pixel) by linear interpolation; 0 outside."""
+    """Sample an image at positions by linear interpolation; 0 outside.
+
+    image          (rows, columns) or (rows, columns, channels)
+    rows, columns  positions; 0 is the centre of the first pixel
+    """
     height, width = image.shape[:2]
     values = image.reshape(height * width, -1).astype(np.float32, copy=False)
     top, left = np.floor(rows.clip(0, height - 1)).astype(np.intp), np.floor(columns.clip(0, width - 1)).astype(np.intp)
@@ -253,9 +270,10 @@ def sampled_at(image: NDArray[Any], rows: NDArray[Any], columns: NDArray[Any]) -
 
 
 def change_colours(change: NDArray[np.float32], *, shown: float = CHANGE_SHOWN) -> NDArray[np.uint8]:
-    """Map a difference in units of the noise to colours (rows, columns, 4) uint8.
+    """Return the colours (rows, columns, 4) uint8 of a change in units of the noise.
 
-    `DENSER` above 0, `LESS_DENSE` below. Transparent below `shown`, then increasingly opaque.
+    The colour is `DENSER` above 0 and `LESS_DENSE` below. A pixel is transparent if its strength is below `shown`, and
+    more opaque the stronger the change.
     """
     strength = ((np.abs(change) - shown) / (CHANGE_STRONGEST - shown)).clip(0, 1)
     colours = np.zeros((*change.shape, 4), np.uint8)
@@ -266,7 +284,10 @@ def change_colours(change: NDArray[np.float32], *, shown: float = CHANGE_SHOWN) 
 
 
 def comparison_json(comparison: PairComparison) -> Mapping[str, Any]:
-    """Return the JSON object of `fieldray compare --json`, without the notice; lengths in pixels of the frame."""
+    """Return the JSON object of `fieldray compare --json`, without its notice.
+
+    Lengths are in pixels of the frame.
+    """
     alignment, aligned, current = comparison.alignment, comparison.aligned, comparison.current
     inside = current.lungs if current else None
     return {

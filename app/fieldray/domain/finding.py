@@ -1,4 +1,7 @@
-"""Findings and outcomes: from a score to a decision at an operating point, and the category of every image."""
+"""Findings and outcomes of images.
+
+A finding is a score with the decision at an operating point. An outcome has the category of an image in the work list.
+"""
 
 from __future__ import annotations
 
@@ -21,42 +24,43 @@ Status = Literal["screened", "refused", "failed"]
 Stage = Literal["discover", "decode", "quality", "inference", "store"]
 Category = Literal["read_first", "abnormal", "unsure", "normal", "not_assessed", "refused", "failed", "not_an_image"]
 
-# Of 300 images as JPEG and as JPEG 2000, read both ways, half of the scores between 0.2 and 0.95 moved by less than
-# 0.025 and nine in ten by less than 0.055; half of the distances near the limit by less than 1.5 %, so that this
-# margin misses half of what the gate changes. Wider ones read many images twice to save few decisions.
+# Margin of the score. Measured on 300 images (JPEG and JPEG 2000) read reduced and in full: of the scores between 0.2
+# and 0.95, half moved by less than 0.025, and nine in ten by less than 0.055. A wider margin reads many images twice to
+# save few decisions. For `BORDERLINE_DISTANCE`: half of the distances near the limit moved by less than 1.5 %, so this
+# margin misses half of the changes by the out-of-distribution check.
 BORDERLINE_SCORE: Final = 0.05
-# Near 0 and 1 scores move by less than that: it is the log-odds of the raw score that a lower resolution moves,
-# wherever they lie. Of 239 images of adults, read both ways, none moved by more than 0.77. This margin changed no
-# decision of 399; one of 0.55 changed one, and one of 0.3 more.
+# Margin of the log-odds of the uncalibrated score. Near 0 and 1 a lower resolution moves scores by less than the margin
+# above, but log-odds by as much as elsewhere. Of 239 images of adults, read both ways, none moved by more than 0.77.
+# Of 399 decisions this margin missed none; a margin of 0.55 missed one, and 0.3 missed more.
 BORDERLINE_LOG_ODDS: Final = 0.8
-# That was near the resolution the network needs. What is averaged over more pixels that were read moves less. With the
-# packs of 256 pixels 99 of 100 images of children do by less than 0.2 from 1.5 on. Those that are cropped to the lungs
-# move more, by 0.3 to 0.5, but by where the lungs are found: a wider margin changed the decision of none of 397.
+# The margin above is for images read near the resolution that the network needs. With an oversampling of 1.5 or more,
+# scores move less: by less than 0.2 for 99 of 100 images of children with the packs of 256 pixels. The scores of images
+# cropped to the lungs move by 0.3 to 0.5, because the crop moves. There a wider margin changed none of 397 decisions.
 FINELY_READ: Final = 1.5
 BORDERLINE_LOG_ODDS_FINELY_READ: Final = 0.2
-_INT8_STEP: Final = 1 / 256  # of a raw score; close to 0 and 1 it is the wider margin
+_INT8_STEP: Final = 1 / 256  # step of an uncalibrated int8 score; close to 0 and 1 this margin is the wider one
 BORDERLINE_DISTANCE: Final = 0.015  # as a share of the gate's limit
 THUMBNAIL_SIDE: Final = 64
 PREVIEW_SIDE: Final = 256
 _EPSILON = 1e-7
-# Which finding decides an image with several labels: the first of these decisions, then the highest score.
+# The finding that decides an image with several labels has the first of these decisions, then the highest score.
 _MOST_URGENT_FIRST: Final[tuple[Decision, ...]] = ("above", "unsure", "not_assessed", "below")
-# The order of a work list: what needs eyes first comes first. Normal images are last of those read, never hidden. Files
-# beside the images are of no patient: nobody's refusal.
+# The order of a work list, most urgent first. Normal images come last among the screened ones and are never hidden.
+# Files that are no images have a category of their own, because they are no refused images.
 WORK_LIST_ORDER: Final[tuple[Category, ...]] = (
     *("read_first", "abnormal", "unsure", "not_assessed"),
     *("normal", "refused", "failed", "not_an_image"),
 )
-# What a person who looks at the image can see to be wrong: it is screened all the same if they say so. Nobody sees an
-# age, and a file without a usable image stays one.
+# Codes of refusals that a person can see to be wrong by looking at the image. The image is then screened if the person
+# asks for it. An age cannot be seen, and a file without a usable image cannot be overruled.
 _OVERRULABLE: Final = frozenset(
     {"view", "body_part", "for_processing", "image_type"}
     | {"not_frontal_chest", "rotated", "upside_down", "inverted", "unlike_training"}
 )
-# Codes of notes on an image of which a part, or the detail, may be missing.
+# Codes of notes that a part of the image, or its detail, may be missing. Such an image is never called normal.
 NEVER_NORMAL: Final = frozenset({"lower_part_dark", "little_detail"})
 _TURNABLE: Final = frozenset({"rotated", "upside_down", "inverted"})
-# Codes of notes on a result that is there because a person asked for it.
+# Codes of notes on a result that exists because a person asked for it.
 ASKED_FOR: Final = frozenset(
     {"screened_anyway", "turned_back", "turned_clockwise", "turned_round", "grey_swapped_back"}
 )
@@ -64,7 +68,7 @@ ASKED_FOR: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The calibrated score of a label, and the decision at its operating point."""
+    """The calibrated score of one label, and the decision at the label's operating point."""
 
     label: str
     score: float
@@ -73,12 +77,12 @@ class Finding:
 
     @property
     def is_by_larger(self) -> bool:
-        """Return whether the larger output alone decided, because no operating point is known."""
+        """Whether the larger output of the network decided, because no operating point is known."""
         return self.point is None and self.decision != "not_assessed"
 
 
 def calibrate(score: float, calibration: Calibration | None) -> float:
-    """Calibrated score in [0, 1] of a raw score in [0, 1] (Platt 1999, on the logit)."""
+    """Return the calibrated score (0..1) of an uncalibrated score (0..1), by Platt scaling of the logit (1999)."""
     if calibration is None:
         return score
     clipped = min(max(score, _EPSILON), 1 - _EPSILON)
@@ -87,7 +91,10 @@ def calibrate(score: float, calibration: Calibration | None) -> float:
 
 
 def decide(score: float, point: OperatingPoint | None) -> Decision:
-    """Return the decision at an operating point. Without a point: "not_assessed", never a threshold of 0.5."""
+    """Return the decision for a score at an operating point.
+
+    Without an operating point the decision is "not_assessed". A threshold of 0.5 is never assumed.
+    """
     if point is None:
         return "not_assessed"
     if score >= point.unsure_high:
@@ -96,10 +103,12 @@ def decide(score: float, point: OperatingPoint | None) -> Decision:
 
 
 def decide_by_larger(scores: Mapping[str, float]) -> tuple[Finding, ...]:
-    """Return the findings of a model without an operating point: the label with the larger score decides.
+    """Return the findings of a model without an operating point, by its larger score.
 
-    The first label is the abnormal one. Of equal scores the first decides. The decision of other labels is never
-    "above".
+    The first label means abnormal. Its decision is "above" if its score is the largest or equal to the largest, else
+    "below". The decision of every other label is "below".
+
+    scores  score by label code, in the order of the labels
     """
     abnormal, *others = scores
     is_abnormal = scores[abnormal] >= max(scores[label] for label in others)
@@ -111,12 +120,18 @@ def decide_by_larger(scores: Mapping[str, float]) -> tuple[Finding, ...]:
 
 
 def without_normal(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Replace "below" by "unsure" in findings, for an image of which a part may be missing."""
+    """Return findings with every decision "below" replaced by "unsure".
+
+    Used for an image of which a part or the detail may be missing, so that the image is not called normal.
+    """
     return tuple(replace(found, decision="unsure") if found.decision == "below" else found for found in findings)
 
 
 def position_on_scale(score: float, threshold: float) -> float:
-    """Map a score in [0, 1] to a display scale 0..1 with the threshold at 0.5 and both sides linear."""
+    """Return the position (0..1) of a score (0..1) on a display scale.
+
+    The threshold is at 0.5, and both sides of the scale are linear.
+    """
     if score < threshold:
         return 0.5 * score / threshold
     return 1.0 if threshold >= 1 else 0.5 + 0.5 * (score - threshold) / (1 - threshold)
@@ -125,8 +140,9 @@ def position_on_scale(score: float, threshold: float) -> float:
 def borderline_scores(
     scores: Mapping[str, float], *, oversampling: float = 1.0
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Move raw scores in [0, 1] down and up by the borderline margin in log-odds. Returns lowest, highest by label.
+    """Return the scores moved down, and moved up, by the borderline margin in log-odds; each by label code.
 
+    scores        uncalibrated scores, 0..1, by label code
     oversampling  pixels read per pixel of the network's input, along the axis with fewer
     """
     margin = BORDERLINE_LOG_ODDS_FINELY_READ if oversampling >= FINELY_READ else BORDERLINE_LOG_ODDS
@@ -150,11 +166,12 @@ def is_borderline(
 ) -> bool:
     """Return whether the small error of a codec's reduced resolution could change the outcome of an image.
 
-    A score is borderline only within both margins of a limit: the margin of the score, and the margin of its log-odds.
+    A score is borderline only if it is within two margins of a limit: `BORDERLINE_SCORE`, and a margin in log-odds.
 
     findings         findings of the image as read
     lowest, highest  findings of the `borderline_scores`
-    distance         distance measured by the out-of-distribution check, or None
+    gate             the out-of-distribution check, or None
+    distance         distance of the image measured by that check, or None
     """
     if gate is not None and distance is not None:
         if abs(distance - gate.limit) <= BORDERLINE_DISTANCE * gate.limit:
@@ -169,9 +186,9 @@ def is_borderline(
 
 
 def _decided_like(found: Finding, score: float) -> Decision:
-    """Return the decision of a finding for another score.
+    """Return the decision of a finding if it had another score.
 
-    Where the larger of two shares decides, 0.5 and more is above.
+    For a model without an operating point, a score of 0.5 or more is above.
     """
     if found.is_by_larger:
         return "above" if score >= 0.5 else "below"
@@ -180,15 +197,17 @@ def _decided_like(found: Finding, score: float) -> Decision:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ReadFacts:
-    """Facts from reading an image, small enough to keep for every row.
+    """Facts from reading an image, small enough to keep for every row of the work list.
 
-    thumbnail   (h, w) uint8, longer side `THUMBNAIL_SIDE` or less, as displayed; None if the image was not read
-    preview     JPEG of the image, longer side `PREVIEW_SIDE` or less, in the orientation of the file; only set on the
-                way
-                to the store, else empty
-    stamp       identifies the state of the file (see `imaging.source`); only set on the way to the store, else empty;
-                also
-                empty if no stamp can identify the state
+    content_sha256  SHA-256 (hex) of the file; empty if the file could not be read
+    thumbnail       (h, w) uint8, longer side `THUMBNAIL_SIDE` or less, as displayed; None if the image was not read
+    preview         JPEG of the image in the orientation of the file, longer side `PREVIEW_SIDE` or less; emptied once
+                    stored
+    pixel_map       maps pixels of the network's input to the image
+    decode_ms       duration of decoding
+    notes           codes of notes from reading
+    stamp           identifies the state of the file (see `imaging.source`); emptied once stored, and empty if no stamp
+                    can identify the state
     """
 
     content_sha256: str = ""
@@ -206,8 +225,11 @@ class ReadFacts:
 class Screened:
     """The outcome of an image that was read, run and assessed.
 
-    lungs  the lung fields, None where no lung-field pack ran
-    notes  notes for a person about this result
+    class_maps  (labels, rows, columns) float32 logits; None if the model has none
+    backend     the backend that ran the model
+    extra       further figures by name
+    lungs       the lung fields; None if no lung-field pack ran
+    notes       notes for a person about this result
     """
 
     status: ClassVar[Status] = "screened"
@@ -226,10 +248,10 @@ class Screened:
 
     @property
     def category(self) -> Category:
-        """Return the category of the image.
+        """The category of the image.
 
-        Read first if a lung was not seen, whatever the findings are. Else abnormal if any finding is above, else unsure
-        if any is unsure, else normal if all are below.
+        The first rule that applies decides: *read first* if a lung was not seen, *abnormal* if any finding is above,
+        *unsure* if any finding is unsure, *normal* if all findings are below, else *not assessed*.
         """
         if why_of(self):
             return "read_first"
@@ -243,9 +265,9 @@ class Screened:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Refused:
-    """The outcome of an image that is no usable frontal chest X-ray, or of a file that is no image.
+    """The outcome of an image that is not suitable for the pack, or of a file that is no image.
 
-    `lungs` as in `Screened`; they may be the reason.
+    lungs  the lung fields, which may be the reason; None if no lung-field pack ran
     """
 
     status: ClassVar[Status] = "refused"
@@ -257,12 +279,16 @@ class Refused:
 
     @property
     def category(self) -> Category:
+        """The category: "not_an_image" for a file that is no image, else "refused"."""
         return "not_an_image" if self.reason.code == "not_an_image" else "refused"
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Failed:
-    """The outcome of an image that could not be read or run; `stage` names the failed step."""
+    """The outcome of an image that could not be read, or that the network could not run.
+
+    stage  the step that failed
+    """
 
     status: ClassVar[Status] = "failed"
     category: ClassVar[Category] = "failed"
@@ -277,35 +303,39 @@ Outcome = Screened | Refused | Failed
 
 
 def image_count(counts: Mapping[Category, int]) -> int:
-    """Return the number of images counted; files that are no image are left out."""
+    """Return the number of images among counted results. Files that are no image are left out."""
     return sum(counts.values()) - counts.get("not_an_image", 0)
 
 
 def can_be_overruled(why: Reason) -> bool:
-    """Return whether a person may overrule a refusal for this reason."""
+    """Return whether a person may have an image screened although it was refused for this reason."""
     return why.code in _OVERRULABLE
 
 
 def can_be_turned(why: Reason) -> bool:
-    """Return whether an image refused for this reason can be turned: it lies on its side, upside down or is
-    inverted.
+    """Return whether an image refused for this reason can be turned.
+
+    Such an image lies on its side, is upside down, or is inverted.
     """
     return why.code in _TURNABLE
 
 
 def without_preview(outcome: Outcome) -> Outcome:
-    """Return the outcome without the data for the store (preview, stamp), to keep thousands of outcomes in memory."""
+    """Return an outcome without preview and stamp, which only the database needs.
+
+    This saves memory where thousands of outcomes are kept.
+    """
     facts = outcome.facts
     return replace(outcome, facts=replace(facts, preview=b"", stamp=b"")) if facts.preview or facts.stamp else outcome
 
 
 def lungs_of(outcome: Outcome) -> LungFields | None:
-    """Return the lung fields of an image, None if they are not known."""
+    """Return the lung fields of an outcome; None if they are not known."""
     return None if isinstance(outcome, Failed) else outcome.lungs
 
 
 def why_of(outcome: Outcome) -> Reason | None:
-    """Return the reason why an image was refused, failed, or must be read first; None for any other image."""
+    """Return the reason why an image was refused, failed, or is to be read first; None for any other image."""
     if isinstance(outcome, Screened):
         return outcome.lungs.read_first if outcome.lungs else None
     return outcome.reason
@@ -317,7 +347,7 @@ def notes_of(outcome: Outcome) -> tuple[Reason, ...]:
 
 
 def asked_for(outcome: Outcome) -> tuple[Reason, ...]:
-    """Return the notes that a person overruled a refusal or had the image turned; empty if nobody did."""
+    """Return the notes that say what a person asked for: to overrule a refusal, or to turn the image."""
     return tuple(note for note in notes_of(outcome) if note.code in ASKED_FOR)
 
 
@@ -327,16 +357,16 @@ def leading_finding(outcome: Outcome) -> Finding | None:
 
 
 def leading_of(findings: Iterable[Finding]) -> Finding | None:
-    """Return the finding that decides an image's category, out of all its findings; None without any."""
+    """Return the one of several findings that decides an image's category; None without findings."""
     order = _MOST_URGENT_FIRST.index
     return min(findings, key=lambda found: (order(found.decision), -found.score), default=None)
 
 
 def listed_score(findings: Iterable[Finding]) -> float | None:
-    """Return the score that orders an image within its category, the highest first; None without findings.
+    """Return the score by which an image is sorted within its category, the highest first; None without findings.
 
-    Without an operating point the larger of two scores decides. A normal image is then ordered by its smaller score, so
-    that the least certain image comes first.
+    For a model without an operating point, a normal image is sorted by its smaller score, so that the least certain
+    image comes first.
     """
     found = tuple(findings)
     leading = leading_of(found)
@@ -346,9 +376,9 @@ def listed_score(findings: Iterable[Finding]) -> float | None:
 
 
 def leading_position(outcomes: Sequence[Outcome]) -> int:
-    """Return the position of the most urgent of several packs' outcomes for an image; of equals, the first.
+    """Return the position of the most urgent one of several packs' outcomes for an image.
 
-    Within a category the highest score is the most urgent one.
+    Within a category, the highest score is the most urgent. Of equally urgent outcomes, the first counts.
     """
 
     def urgency(position: int) -> tuple[int, float]:
@@ -360,9 +390,10 @@ def leading_position(outcomes: Sequence[Outcome]) -> int:
 
 
 def as_one_image(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
-    """Give every pack's outcome for one image the facts from reading the image.
+    """Return the outcomes of several packs for one image, all with the facts from reading the image.
 
-    A pack whose worker was lost before it read the image takes the facts from the other packs' outcomes.
+    An outcome lacks these facts if its worker was lost before reading the image. They are then copied from another
+    pack's outcome.
     """
     known = next((outcome for outcome in outcomes if outcome.facts.content_sha256), None)
     if known is None:
@@ -378,7 +409,7 @@ def as_one_image(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultKind:
-    """The number of results with one category and the same codes of reason and notes."""
+    """The number of results that have one category and one set of codes of reason and notes."""
 
     category: Category
     codes: tuple[str, ...]
@@ -386,7 +417,7 @@ class ResultKind:
 
 
 def counted_as(outcome: Outcome) -> ResultKind:
-    """Return the kind of one outcome, with the number 1."""
+    """Return the `ResultKind` of a single outcome, with the number 1."""
     why = why_of(outcome)
     codes = tuple(said.code for said in (*([why] if why else []), *notes_of(outcome)))
     return ResultKind(category=outcome.category, codes=codes, number=1)

@@ -1,6 +1,6 @@
 """Heat maps: from a pack's class map to the colours laid over the image.
 
-The class map has a logit for each cell; the mean over the cells is the classifier's logit. The colour of a cell shows
+The class map has a logit for each cell. The mean over the cells is the classifier's logit. The colour of a cell shows
 how far its logit exceeds both the logit of the operating point and even odds. The scale belongs to the pack, so maps of
 two images can be compared, and an image far below the threshold shows no false hot spot.
 """
@@ -20,9 +20,9 @@ from fieldray.domain.finding import Finding, Outcome, Screened, leading_finding
 from fieldray.domain.image import PixelMap
 from fieldray.domain.model import Calibration, Manifest
 
-USUAL_SPAN: Final = 6.0  # of a pack that measured none
+USUAL_SPAN: Final = 6.0  # for a pack whose metrics have no span
 OUTLINE: Final = (80, 220, 255)  # red, green, blue of the lungs' outline: far from every colour of the heat map
-_SPANS: Final = (1e-3, 1e6)  # others are none: a smaller one is 0 as float32
+_SPANS: Final = (1e-3, 1e6)  # valid range of a pack's span
 _FINER: Final = 16
 _EDGE: Final = 1e-6
 
@@ -42,7 +42,12 @@ Grid = NDArray[np.float32]
 
 
 def label_logits(class_maps: NDArray[np.float32], label: str, manifest: Manifest) -> Grid:
-    """Return the map of one label as logits (rows, columns); with softmax, against all other labels together."""
+    """Return the class map of one label as logits (rows, columns).
+
+    With softmax outputs the logit is that of the label against all other labels together.
+
+    class_maps  (labels, rows, columns)
+    """
     index = [entry.code for entry in manifest.labels].index(label)
     own: Grid = class_maps[index]
     if manifest.outputs.activation == "sigmoid" or len(class_maps) < 2:
@@ -53,16 +58,18 @@ def label_logits(class_maps: NDArray[np.float32], label: str, manifest: Manifest
 
 
 def zero_logit(threshold: float | None, calibration: Calibration | None) -> float:
-    """Return the uncalibrated logit above which a cell is evidence for the finding: the threshold's, or even odds if
-    higher.
+    """Return the uncalibrated logit above which a cell counts as evidence for the finding.
 
-    The threshold of a sensitive operating point can lie below even odds. A cell between the two speaks rather against
-    the finding, and maps of images without findings lie in that range.
+    This is the logit of the threshold, or even odds (0) if that is higher. The threshold of a sensitive operating point
+    can lie below even odds. A cell between the two speaks rather against the finding, and maps of images without
+    findings lie in that range.
 
     Parameters
     ----------
     threshold
-        On the calibrated score, 0..1; None for even odds.
+        Threshold on the calibrated score, 0..1; None for even odds.
+    calibration
+        The label's calibration, or None.
     """
     if threshold is None:
         return 0.0
@@ -72,8 +79,9 @@ def zero_logit(threshold: float | None, calibration: Calibration | None) -> floa
 
 
 def span(label: str, manifest: Manifest) -> float:
-    """Return the logits above zero at which a cell has full colour: `metrics.labels.LABEL.heat_map.span` of the
-    pack.
+    """Return how many logits above zero a cell has full colour.
+
+    The number is `metrics.labels.LABEL.heat_map.span` of the pack, or `USUAL_SPAN` if the pack has no valid one.
     """
     found: Any = manifest.metrics
     for key in ("labels", label, "heat_map", "span"):
@@ -89,14 +97,14 @@ def evidence(logits: Grid, zero: float) -> Grid:
 
 
 def smooth(cells: Grid) -> Grid:
-    """Enlarge a map to 16 times as many rows and columns by cubic convolution (Keys 1981)."""
+    """Enlarge a map (rows, columns) to 16 times as many rows and columns by cubic convolution (Keys 1981)."""
     down, across = _cubic_weights(cells.shape[0]), _cubic_weights(cells.shape[1])
     fine: Grid = (down @ cells @ across.T).clip(0, 1)
     return fine
 
 
 def colours(shares: Grid) -> NDArray[np.uint8]:
-    """Map strengths 0..1 to red, green, blue, opacity (rows, columns, 4) uint8, not premultiplied."""
+    """Return the colour of each strength 0..1: red, green, blue, opacity (rows, columns, 4) uint8."""
     channels = [np.interp(shares, _STOPS[:, 0], _STOPS[:, channel]) for channel in range(1, 5)]
     painted: NDArray[np.uint8] = np.rint(np.stack(channels, axis=-1)).astype(np.uint8)
     return painted
@@ -107,8 +115,8 @@ class ShownMap:
     """The class map of the finding that decides an image.
 
     logits  (rows, columns) float32
-    zero    the logit above which a cell is evidence for the finding
-    span    logits above zero at which a cell is shown at full strength
+    zero    the logit above which a cell counts as evidence for the finding
+    span    how many logits above zero a cell has full colour
     cells   maps cells to pixels of the image
     """
 
@@ -120,19 +128,20 @@ class ShownMap:
 
     @property
     def evidence(self) -> Grid:
-        """Return the evidence in each cell; see the function `evidence`."""
+        """The evidence in each cell (rows, columns): its logit minus `zero`, at least 0."""
         return evidence(self.logits, self.zero)
 
     @property
     def strength(self) -> Grid:
-        """Return the strength of colour of each cell, 0..1."""
+        """The strength of colour of each cell (rows, columns), 0..1."""
         share: Grid = (self.evidence / np.float32(self.span)).clip(0, 1)
         return share
 
     @property
     def region(self) -> tuple[float, float, float, float]:
-        """Return left, top, width and height of the network's field of view in pixels of the image; it may exceed
-        the image.
+        """Left, top, width and height of the network's field of view, in pixels of the image.
+
+        The field of view may extend beyond the image.
         """
         rows, columns = self.logits.shape
         cells = self.cells
@@ -140,7 +149,7 @@ class ShownMap:
 
 
 def shown_map(outcome: Outcome, manifest: Manifest) -> ShownMap | None:
-    """Return the class map to show for an image, or None if there is none."""
+    """Return the class map to show for an outcome, or None if there is none."""
     finding, pixel_map = leading_finding(outcome), outcome.facts.pixel_map
     if not isinstance(outcome, Screened) or finding is None or outcome.class_maps is None or pixel_map is None:
         return None
@@ -157,8 +166,9 @@ def shown_map(outcome: Outcome, manifest: Manifest) -> ShownMap | None:
 
 @lru_cache(maxsize=8)
 def _cubic_weights(count: int) -> Grid:
-    """Return weights (16 count, count), read-only, for cubic interpolation of cell centres; outer cells extend to
-    the edge.
+    """Return weights (16 * count, count) for cubic interpolation between the centres of `count` cells. Read-only.
+
+    Outside the centres of the first and last cell, the value of that cell counts.
     """
     positions = (np.arange(count * _FINER) + 0.5) / _FINER - 0.5
     weights = np.zeros((count * _FINER, count), np.float32)

@@ -1,4 +1,4 @@
-"""Lists of runs and of a run's results: their rows, filters and order, and the comparison of two runs."""
+"""Lists of runs and of results: their rows, filters and order, and the comparison of two runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ ReadingFilter = VerdictFilter | Literal["unread"]
 
 
 def has_verdict(choice: VerdictChoice | None, wanted: VerdictFilter) -> bool:
-    """Whether a result with this verdict (None: no verdict) passes the filter `wanted`."""
+    """Return whether a result passes a filter by verdict.
+
+    choice  the verdict of the result; None without a verdict
+    """
     if wanted == "any":
         return True
     if wanted == "disagreed":
@@ -31,12 +34,12 @@ def has_verdict(choice: VerdictChoice | None, wanted: VerdictFilter) -> bool:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class RunSummary:
-    """A run and its counts. All counts are of images that are present in the run.
+    """A run and its counts. All counts are of images that the run's last complete pass found.
 
-    counts       images by the category of their most urgent answer
-    backends     answers by backend, "" for answers without a backend
-    verdicts     answers by the reader's verdict
-    not_present  images that the run once saw and its last complete pass did not find
+    counts       images by the category of their most urgent result
+    backends     results by backend, "" for results without a backend
+    verdicts     results by the reader's verdict
+    not_present  images that the run saw before and its last complete pass did not find
     """
 
     run: Run
@@ -52,7 +55,7 @@ class RunSummary:
 
     @property
     def judged(self) -> int:
-        """Return the number of answers with a reader's verdict."""
+        """The number of results with a reader's verdict."""
         return sum(self.verdicts.values())
 
 
@@ -60,10 +63,11 @@ class RunSummary:
 class RunFilter:
     """A filter of runs.
 
-    text          part of a pack's name or of a path, in upper or lower case
-    since, until  the first and the last day on which a run may have begun, by this computer's time zone
-    verdict       any run, or runs with verdicts, with results that nobody judged, or with disagreements
-    backend       runs in which this backend ran; "" for all runs
+    text          part of a pack's name or of a path; letter case does not matter
+    since, until  the first and the last day on which a run may have begun, in this computer's time zone
+    verdict       "any": all runs; "given": runs with verdicts; "none": runs with results without a verdict;
+                  "disagreed": runs with disagreements
+    backend       the backend that must have run in the run; "" for all runs
     """
 
     text: str = ""
@@ -73,7 +77,7 @@ class RunFilter:
     backend: str = ""
 
     def has(self, summary: RunSummary) -> bool:
-        """Whether a run passes the filter."""
+        """Return whether a run passes the filter."""
         spec = summary.run.spec
         searched = (*(pack.pack_name for pack in spec.packs), *spec.paths)
         if self.text and not any(self.text.casefold() in found.casefold() for found in searched):
@@ -95,16 +99,16 @@ class RunFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultBrief:
-    """A stored answer without header, maps and previews.
+    """A stored result of one pack for one image, without header, maps and previews.
 
-    row_id               row of the image in the store
+    row_id               row of the image in the results database
     position             position of the pack in the run
-    key                  names the image within its run (see `store.rows.image_key`)
+    key                  identifies the image within its run (see `store.rows.image_key`)
     image                names the image for a person: path, member, frame
-    label, score, point  of the finding that decides the category; "" and None where there is none
-    backend              the backend that ran the model, "" if none did
-    verdict              the reader's verdict
-    why                  why the image was refused or failed, None where it was screened
+    label, score, point  of the finding that decides the category; "" and None without a finding
+    backend              the backend that ran the model; "" if none did
+    verdict              the reader's verdict, or None
+    why                  the reason why the image was refused, failed, or is to be read first; None for any other image
     notes                notes for a person about the result
     """
 
@@ -126,12 +130,12 @@ class ResultBrief:
 
     @property
     def threshold(self) -> float | None:
-        """Return the threshold of the operating point, None without one."""
+        """The threshold of the operating point; None without an operating point."""
         return self.point.threshold if self.point else None
 
     @property
     def identity(self) -> tuple[str, int]:
-        """The identity of the image in all runs: hash of the bytes (else the name) and frame."""
+        """The identity of the image in all runs: SHA-256 of the file (or the name, if unknown) and the frame."""
         return (self.content_sha256 or self.image, self.frame)
 
 
@@ -139,7 +143,7 @@ class ResultBrief:
 class Tally:
     """The number of images of a period that a pack put into one class, for one reason, with one verdict.
 
-    spec  the pack and its operating points
+    spec  the pack with its operating points
     """
 
     spec: PackSpec
@@ -151,9 +155,10 @@ class Tally:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Month:
-    """The counts of a site's month, which begins on the day `first`.
+    """The counts of a site's month.
 
-    tallies    of the images that each pack first saw in the month
+    first      first day of the month
+    tallies    counts of the images that each pack saw for the first time in the month
     manifests  the packs' manifests by pack name; None for a pack that is not available
     checks     the results of the constancy tests
     """
@@ -169,19 +174,19 @@ class Month:
 
 @dataclass(frozen=True, slots=True)
 class ResultPair:
-    """The two answers for one image in two runs."""
+    """The results of one image in two runs."""
 
     first: ResultBrief
     second: ResultBrief
 
     @property
     def has_changed(self) -> bool:
-        """Return whether the class of the image differs between both results."""
+        """Whether the image is in different classes in both runs."""
         return self.first.category != self.second.category
 
     @property
     def difference(self) -> float | None:
-        """Return the second score minus the first; None if one is missing or the labels differ."""
+        """The second score minus the first; None if one is missing or the labels differ."""
         if self.first.score is None or self.second.score is None or self.first.label != self.second.label:
             return None
         return self.second.score - self.first.score
@@ -189,13 +194,13 @@ class ResultPair:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Comparison:
-    """The comparison of two runs, or of two packs of a run, image by image.
+    """The comparison of two runs, or of two packs of one run, image by image.
 
     first, second            the runs
     positions                positions of the compared packs in their runs
     pairs                    images that are in both runs: changed classes first, then by the difference of scores
     only_first, only_second  images that are in one run only
-    manifests                of the packs of either run, None for a pack that is not available
+    manifests                manifests of the compared packs; None for a pack that is not available
     """
 
     first: Run
@@ -208,23 +213,23 @@ class Comparison:
 
     @property
     def sides(self) -> tuple[tuple[PackOfRun, PackSpec], tuple[PackOfRun, PackSpec]]:
-        """Return both sides of the comparison, each with its pack."""
+        """Both sides of the comparison, each as (name of the pack in its run, pack)."""
         first, second = zip((self.first, self.second), self.positions, strict=True)
         return _side(*first), _side(*second)
 
     @property
     def moves(self) -> Mapping[tuple[Category, Category], int]:
-        """Return the number of images by their class in both runs, unchanged images included."""
+        """The number of images by their (first class, second class), including images whose class is unchanged."""
         return Counter((pair.first.category, pair.second.category) for pair in self.pairs)
 
     @property
     def changed(self) -> int:
-        """Return the number of images whose class changed."""
+        """The number of images whose class changed."""
         return sum(pair.has_changed for pair in self.pairs)
 
     @property
     def is_same_label(self) -> bool:
-        """Return whether all scores are of one label."""
+        """Whether all scores of the compared images are of one label."""
         labels = {found.label for pair in self.pairs for found in (pair.first, pair.second) if found.label}
         return len(labels) <= 1
 
@@ -241,9 +246,11 @@ def compare(
     *,
     positions: tuple[int, int] = (0, 0),
 ) -> Comparison:
-    """Match the answers of two packs by the content of the files.
+    """Compare the results of two packs, matching images by the content of their files.
 
     If a run has several images with equal bytes, the first counts.
+
+    positions  positions of the packs in their runs
     """
     before, after = _by_identity(first_results), _by_identity(second_results)
     pairs = [ResultPair(found, after[key]) for key, found in before.items() if key in after]
@@ -270,13 +277,13 @@ def _by_identity(results: Iterable[ResultBrief]) -> dict[tuple[str, int], Result
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionPlan:
-    """The extent of deleting runs, or one patient, for a person to confirm.
+    """The extent of a deletion of runs, or of one patient, for a person to confirm.
 
-    run_ids        the deleted runs; or, for a patient, the remaining runs with images of the patient
-    patient_id     the patient whose images are deleted in all runs; "" if whole runs are deleted
-    results        number of answers, including those of images that are not present any more
+    run_ids        the runs to delete. For a patient: the runs that keep other images and lose those of the patient
+    patient_id     the patient whose images are deleted from all runs; "" if whole runs are deleted
+    results        number of results, including those of images whose files were not found any more
     verdicts       number of verdicts that are stored nowhere else and will be lost
-    verdicts_kept  number of verdicts that remain with an equal result in another run
+    verdicts_kept  number of verdicts that stay with an equal result in another run
     """
 
     run_ids: tuple[int, ...]
@@ -290,10 +297,11 @@ class DeletionPlan:
 class Deletion:
     """The result of a deletion.
 
-    plan         the deletion plan that was carried out
-    freed_bytes  how much smaller the store is; below 0 if something was added meanwhile
-    is_wiped     whether the bytes are gone from the store's files: another program that reads keeps them meanwhile
-    copies_left  files that may still hold the deleted results: damaged stores that were set aside
+    plan         the plan that was carried out
+    freed_bytes  how much smaller the database is; below 0 if something was added meanwhile
+    is_wiped     whether the deleted bytes are gone from the database's files; another program that reads them prevents
+                 this
+    copies_left  files that may still hold the deleted results: damaged databases that were set aside
     """
 
     plan: DeletionPlan
@@ -312,12 +320,12 @@ ListColumn = Literal["image", "patient", "date", "view", "class", "score", "back
 class ResultFilter:
     """A filter of results.
 
-    category  the only class, None for all
-    backend   the backend that ran the model, "" for any
-    verdict   results with such a verdict, or those that nobody has read
-    text      parts of the patient's name, the number, the study date or the file name, in any order; upper and lower
-              case and accents do not matter
-    staying   rows that are kept whatever their verdict: those judged or read since the verdict filter was chosen
+    category  the only class; None for all classes
+    backend   the backend that ran the model; "" for any
+    verdict   results with such a verdict; "unread" for results that nobody has read
+    text      parts of the patient's name, patient ID, study date or file name, in any order; letter case and accents do
+              not matter
+    staying   row ids that pass whatever their verdict: rows judged or read since the verdict filter was chosen
     """
 
     category: Category | None = None
@@ -329,11 +337,12 @@ class ResultFilter:
 
 @dataclass(frozen=True, slots=True)
 class ResultOrder:
-    """The order of results: by a column, or by class with the most urgent on top. Equal rows are ordered by class.
+    """The order of results in the work list.
 
-    In the order by class, images of an earlier day than their patient's newest image follow all others.
+    column      the column to sort by; "class" puts the most urgent class on top. Equal rows are sorted by class
+    by_patient  whether all images of a patient, and of each study, follow the most urgent one of them
 
-    by_patient  whether all images of a patient, and of each study, follow the first of them
+    In the order by class, images of an earlier day than their patient's newest image come after all others.
     """
 
     column: ListColumn = "class"
@@ -341,7 +350,7 @@ class ResultOrder:
     by_patient: bool = False
 
 
-# What begins in a row of a list by patient: nothing, another study of the same patient, or another patient.
+# What begins in a row of a list by patient: nothing new, another study of one patient, or another patient.
 SAME_STUDY, NEW_STUDY, NEW_PATIENT = range(3)
 _MOST_OF_A_PATIENT: Final = 1000
 
@@ -349,9 +358,9 @@ _MOST_OF_A_PATIENT: Final = 1000
 class Group(NamedTuple):
     """The position of a row among the rows of its patient.
 
-    begins       what begins in this row: a patient, a study or neither (see `Listed.begins`)
-    next_begins  what begins in the next row; a new patient after the last row
-    size         the number of rows up to the next patient; counted up to 1000
+    begins       what begins in this row: `SAME_STUDY`, `NEW_STUDY` or `NEW_PATIENT`
+    next_begins  what begins in the next row; `NEW_PATIENT` after the last row
+    size         the number of rows up to the next patient, counted up to 1000
     """
 
     begins: int
@@ -360,8 +369,10 @@ class Group(NamedTuple):
 
 
 def group_at(begins: NDArray[np.uint8], position: int) -> Group | None:
-    """Return the position of a row among its patient's rows, from `Listed.begins`; None if the list is not by
-    patient.
+    """Return the position of a row among its patient's rows; None if the list is not by patient.
+
+    begins    `Listed.begins` of the list
+    position  position of the row in the list
     """
     if position >= len(begins):
         return None
@@ -376,11 +387,11 @@ def group_at(begins: NDArray[np.uint8], position: int) -> Group | None:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Listed:
-    """The content of a work list at a moment.
+    """The content of a work list at one moment.
 
     row_ids     (n,) int64, the rows of the filtered results, in order
-    begins      (n,) uint8, what begins in each row by patient (`NEW_PATIENT`); (0,) in a list that is not by patient
-    is_earlier  (n,) of an earlier day than the newest image of the patient in the run (`domain.patient`)
+    begins      (n,) uint8, what begins in each row (`SAME_STUDY`, `NEW_STUDY`, `NEW_PATIENT`); (0,) if not by patient
+    is_earlier  (n,) bool, whether the image is of an earlier day than its patient's newest image in the run
     counts      all images of the run by class, without the filter
     """
 

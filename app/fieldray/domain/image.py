@@ -1,4 +1,4 @@
-"""An image: its pixels and display window, its location, and the facts from its DICOM header."""
+"""An image: its pixels and display window, its file, and the facts from its DICOM header."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from fieldray.reasons import Reason
 
 WindowFunction = Literal["LINEAR", "LINEAR_EXACT", "SIGMOID"]
-# What a spacing is of: the detector's plane, where things look larger than they are; the patient, by a calibration; or
-# the file does not say which of the two. "" where there is no spacing.
+# The plane in which a pixel spacing is measured: the detector's plane, where anatomy appears magnified; calibrated to
+# the patient; or unstated in the file. "" if there is no spacing.
 SpacingPlane = Literal["", "detector", "calibrated", "unstated"]
-Coordinate = TypeVar("Coordinate", float, NDArray[np.float64])  # a row or a column, or those of many places at once
+Coordinate = TypeVar("Coordinate", float, NDArray[np.float64])  # a row or a column, or an array of them
 
 
-# How much of a file is read for the network: what it needs, its crop finely and all of it finer for a borderline
-# result, or all pixels.
+# The resolution at which a file is read for a network: as needed; "fine" for a crop and "finer" for the whole image,
+# both to settle a borderline result; or all pixels.
 Detail = Literal["needed", "fine", "finer", "full"]
 
 
@@ -41,9 +41,9 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The correction of an image that is rotated or inverted, applied before anything else.
+    """The correction of an image that is rotated or inverted, applied before any other step.
 
-    degrees     anticlockwise: 0, 90, 180 or 270
+    degrees     rotation anticlockwise: 0, 90, 180 or 270
     swaps_grey  whether black and white are swapped
     """
 
@@ -56,15 +56,15 @@ class Turn:
 
     @property
     def back(self) -> Turn:
-        """Return the inverse turn."""
+        """The inverse turn."""
         return Turn(-self.degrees % 360, self.swaps_grey)
 
     def grid(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Turn an array of values (rows, columns) of the image; a copy."""
+        """Return a turned copy of an array (rows, columns) of values of the image; grey is not swapped."""
         return np.rot90(values, self.degrees // 90).copy()
 
     def shown(self, grey: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Turn grey levels (rows, columns) as displayed, including the swap of black and white."""
+        """Return turned grey levels (rows, columns) as displayed, with black and white swapped if wanted."""
         levels: NDArray[np.uint8] = self.grid(grey) if self.degrees else grey
         return ~levels if self.swaps_grey else levels
 
@@ -76,19 +76,21 @@ UPRIGHT: Final = Turn()
 class Image:
     """One upright grey image, read-only.
 
-    pixels      (rows, columns) uint8 or uint16, after the Modality LUT, or float32 averages of such with a `step`; 0
-                is air (black) whatever the photometric interpretation was. A modality value is
-                `pixels * value_scale + value_offset`.
-    window      the file's VOI window in the units of `pixels`; None if the file has none
-    voi_lut     the file's VOI LUT as display values 0..65535 for each pixel value (index = pixel value); or None
-    padding     pixel value that marks "no data" (DICOM Pixel Padding Value), or None
-    spacing_mm  (row, column) distance between these pixels' centres, or None
-    spacing_plane  the plane in which `spacing_mm` is measured
-    step        how many of the file's pixels, down and across, one pixel stands for; the last row and column stand for
-                the remainder. Above 1 if the file was read at a reduced resolution on purpose
-    is_approximate  whether a codec reduced the resolution: pixels then differ a little from averages of all pixels
-    full_rows, full_columns  the size of the file, 0 for the size of `pixels`
-    notes       codes of assumptions and repairs made while reading, for the log and the viewer
+    pixels                   (rows, columns) uint8 or uint16 after the Modality LUT, or float32 averages if `step` is
+                             above 1. 0 is air (black), whatever the photometric interpretation was. The modality value
+                             is `pixels * value_scale + value_offset`
+    window                   the file's VOI window in the units of `pixels`; None if the file has none
+    voi_lut                  the file's VOI LUT as display values 0..65535, indexed by pixel value; or None
+    padding                  pixel value that marks "no data" (DICOM Pixel Padding Value); or None
+    spacing_mm               (row, column) distance between the centres of these pixels; or None
+    spacing_plane            the plane in which `spacing_mm` is measured
+    view                     View Position
+    step                     how many pixels of the file, down and across, one pixel stands for; the last row and column
+                             stand for the remainder. Above 1 if the file was read at a reduced resolution on purpose
+    is_approximate           whether a codec reduced the resolution: pixels then differ a little from averages of all
+                             pixels
+    full_rows, full_columns  the size of the file; 0 for the size of `pixels`
+    notes                    codes of assumptions and repairs made while reading, for the log and the viewer
     """
 
     pixels: NDArray[Any]
@@ -117,20 +119,24 @@ class Image:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Return rows and columns of the file."""
+        """Rows and columns of the file."""
         rows, columns = self.pixels.shape
         return self.full_rows or rows, self.full_columns or columns
 
     @property
     def extent(self) -> tuple[float, float]:
-        """Return rows and columns of `pixels` that the image fills: with a step the last of each may be filled in
-        part.
+        """Rows and columns of `pixels` that the image fills.
+
+        With a `step`, the last row and column may be filled only in part, which gives fractions.
         """
         rows, columns = self.size
         return rows / self.step, columns / self.step
 
     def turned(self, turn: Turn) -> Image:
-        """Return the turned image. If it was read reduced, a last row that was filled in part then comes first."""
+        """Return the turned image.
+
+        If the image was read reduced, a partly filled last row may become the first row.
+        """
         image = replace(self, pixels=turn.grid(self.pixels)) if turn.degrees else self
         if turn.degrees % 180:
             spacing = self.spacing_mm and (self.spacing_mm[1], self.spacing_mm[0])
@@ -138,13 +144,16 @@ class Image:
         return image._with_grey_swapped() if turn.swaps_grey else image
 
     def _with_grey_swapped(self) -> Image:
-        """Swap black and white, in the file's window and VOI LUT too; modality values stay as they are."""
+        """Return the image with black and white swapped, in the window and VOI LUT as well.
+
+        Modality values do not change.
+        """
         most = (2**8 if self.pixels.dtype == np.uint8 else 2**16) - 1
         if self.voi_lut is not None:
             most = len(self.voi_lut) - 1
         window = self.window
         if window is not None:
-            shift = 1 if window.function == "LINEAR" else 0  # its centre lies half a value below the one that is named
+            shift = 1 if window.function == "LINEAR" else 0  # its real centre is half a value lower
             window = replace(window, center=most - window.center + shift)
         return replace(
             self,
@@ -159,10 +168,10 @@ class Image:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ShownImage:
-    """An image as displayed without a window chosen by a person, at the size of a report.
+    """An image as displayed by default, at the size for a report.
 
     pixels         (h, w) uint8 grey levels, read-only
-    rows, columns  of the file
+    rows, columns  size of the file
     """
 
     pixels: NDArray[np.uint8]
@@ -177,9 +186,10 @@ class ShownImage:
 
 @dataclass(frozen=True, slots=True)
 class PixelMap:
-    """The map from a tensor's pixels to the image: image = tensor * scale + offset, pixel centres at +0.5.
+    """The map from the pixels of a network's input to the image: image = tensor * scale + offset.
 
-    `(row + 0.5) * row_scale + row_offset` is the image row (in pixel edges) of the centre of tensor row `row`.
+    Positions are in pixel edges: `(row + 0.5) * row_scale + row_offset` is the image row of the centre of input row
+    `row`.
     """
 
     row_scale: float
@@ -189,26 +199,30 @@ class PixelMap:
 
     @property
     def finest(self) -> float:
-        """Return how many pixels of the image a tensor's pixel covers, along the side where it covers fewer."""
+        """How many pixels of the image one input pixel covers, along the axis where it covers fewer."""
         return min(self.row_scale, self.column_scale)
 
     def position(self, row: Coordinate, column: Coordinate) -> tuple[Coordinate, Coordinate]:
-        """Map a position in the tensor to the image (both in pixel edges)."""
+        """Map a position in the network's input to the image (both in pixel edges)."""
         return row * self.row_scale + self.row_offset, column * self.column_scale + self.column_offset
 
     def cell(self, row: Coordinate, column: Coordinate) -> tuple[Coordinate, Coordinate]:
-        """Map a position in the image to the tensor (both in pixel edges): the inverse of `position`."""
+        """Map a position in the image to the network's input (both in pixel edges): the inverse of `position`."""
         return (row - self.row_offset) / self.row_scale, (column - self.column_offset) / self.column_scale
 
     def for_cells(self, cells: tuple[int, int], *, of: tuple[int, int]) -> PixelMap:
-        """Return the map of this region divided into `cells` (rows, columns) instead of the tensor's pixels `of`."""
+        """Return the map for an output grid of the network that covers the whole input.
+
+        cells  rows and columns of the output grid
+        of     rows and columns of the input
+        """
         down, across = of[0] / cells[0], of[1] / cells[1]
         return PixelMap(self.row_scale * down, self.row_offset, self.column_scale * across, self.column_offset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """A region of an image, in pixels of its file (edges, not centres)."""
+    """A rectangular region of an image, in pixels of its file (edges, not centres)."""
 
     top: float
     left: float
@@ -222,9 +236,10 @@ class Box:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Tensor:
-    """The input of a network, as the pack's `InputSpec` asks: values (1, height, width, channels) uint8.
+    """The input of a network as the pack's `InputSpec` describes.
 
-    `pixel_map` maps the tensor's pixels back to the image.
+    values     (1, height, width, channels) uint8
+    pixel_map  maps pixels of the input to the image
     """
 
     values: NDArray[np.uint8]
@@ -240,7 +255,10 @@ class Tensor:
 
 
 def is_name(text: str) -> bool:
-    """Return whether a text is a valid name of a file or zip member: encodable by the system, without a zero byte."""
+    """Return whether a text can be the name of a file or zip member.
+
+    The system must be able to encode the text, and it must have no zero byte.
+    """
     try:
         return b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:
@@ -251,7 +269,10 @@ _DATE: Final = re.compile(r"([0-9]{4})[-./: ]?([0-9]{2})[-./: ]?([0-9]{2})(?![0-
 
 
 def day_of(dicom_date: str) -> datetime.date | None:
-    """Parse a DICOM date (PS3.5 6.2), old forms with dots included; None for an invalid day, or one before X-rays."""
+    """Parse a DICOM date (PS3.5 6.2), including old forms with dots.
+
+    Returns None for an invalid day, or for a day before X-rays were known.
+    """
     found = _DATE.match(dicom_date.strip())
     try:
         day = datetime.date(*map(int, found.groups())) if found else None
@@ -260,7 +281,7 @@ def day_of(dicom_date: str) -> datetime.date | None:
     return day if day and day.year > 1800 else None
 
 
-# Words that stand in place of a Patient ID where nobody gave one, or where it was taken out: they name nobody.
+# Words entered in place of a missing or removed Patient ID. They identify nobody.
 _NOBODY: Final = re.compile(
     "anon(ym(ous|ized|ised|e)?)?|unk(nown)?|unidentified|none|null|nil|na|no|not|(not?)?(id|known|number|available)|"
     "patient|removed|deleted|test|temp(orary)?|emergency|невідом(о|ий|а)|немає|пацієнт|анонім|тест|нд|бн|"
@@ -269,9 +290,9 @@ _NOBODY: Final = re.compile(
 
 
 def known_person(patient_id: str) -> str:
-    """Return the Patient ID stripped of blanks; empty if it names nobody.
+    """Return a Patient ID without surrounding blanks; empty if it identifies nobody.
 
-    Also empty if one of its letters could not be decoded.
+    Words such as "unknown" identify nobody, and neither does an ID with letters that could not be decoded.
     """
     words = re.split(r"[\s\-_.?*/^,]+", patient_id.casefold())
     names_nobody = any(all(map(_NOBODY.fullmatch, said)) for said in (words, ["".join(words)]))
@@ -281,8 +302,8 @@ def known_person(patient_id: str) -> str:
 FileKind = Literal["dicom", "png", "jpeg", "unknown"]
 
 
-# The fields of a header that neither decide a result nor say whose image it is: a result is taken over whatever an
-# earlier version of the program read there. A new field that is shown alone belongs here.
+# Header fields that neither decide a result nor identify the patient. A stored result stays valid even if an earlier
+# version of the program read another value there. New fields that are only displayed belong here.
 SHOWN_ALONE: Final = frozenset({"accession_number", "manufacturer", "study_description", "study_id", "study_time"})
 
 
@@ -292,12 +313,12 @@ class ImageHeader:
 
     PNG and JPEG have only `rows` and `columns`. Person names are for display only and are never logged.
 
-    view_code           the view named by the View Code Sequence
+    view_code            the view named by the View Code Sequence
     patient_orientation  both values: the directions of rows and columns in the patient
-    image_type          all values; `derivation` is the Derivation Description
-    patient_age_years   as stated, else from birth date and the date of the image
-    contrary_age_years  another age that the file gives, from those dates or as a further value, if it differs by more
-                        than a year from the first
+    image_type           all values
+    derivation           Derivation Description
+    patient_age_years    the stated age, else computed from birth date and date of the image
+    contrary_age_years   another age in the file that differs by more than a year from the first; or None
     """
 
     modality: str = ""
@@ -335,22 +356,23 @@ class ImageHeader:
 
     @property
     def deciding(self) -> tuple[object, ...]:
-        """Return the header facts that decide a result or identify the patient."""
+        """The header facts that decide a result or identify the patient."""
         return tuple(getattr(self, one.name) for one in fields(self) if one.name not in SHOWN_ALONE)
 
     @property
     def view(self) -> str:
-        """Return View Position, or else the view named by the View Code Sequence."""
+        """View Position, or else the view named by the View Code Sequence."""
         return self.view_position or self.view_code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageRef:
-    """The reference to one image: a file, perhaps a member of a zip, perhaps one frame of several.
+    """The reference to one image: a file, perhaps a member of a zip file, perhaps one frame of several.
 
-    `problem` is set if discovery already knows that there is nothing to decode; such a reference still becomes exactly
-    one outcome. `problem_is_refusal` says which outcome: refused or failed. `turn` is the correction that a person
-    asked for; readers of the image apply it.
+    problem             the reason why there is nothing to decode, if the search for images found one. Such a reference
+                        still gets an outcome
+    problem_is_refusal  whether that outcome is *not suitable* instead of *failed*
+    turn                the correction that a person asked for, which readers of the image apply
     """
 
     path: Path
@@ -368,21 +390,22 @@ class ImageRef:
 
     @property
     def key(self) -> str:
-        """Return a stable text that is unique for each image of a run: `path`, `path!member`, `...#frame`."""
+        """A stable text that is unique for each image of a run: `path`, `path!member`, `...#frame`."""
         member = f"!{self.member}" if self.member is not None else ""
         frame = f"#{self.frame}" if self.header.number_of_frames > 1 else ""
         return f"{self.path}{member}{frame}"
 
     @property
     def study(self) -> str:
-        """Return the key of the image's study: its Study Instance UID, or else its own key (a study of one image)."""
+        """The key of the image's study: its Study Instance UID, or else the image's own key."""
         return self.header.study_instance_uid or self.key
 
     @property
     def study_key(self) -> str:
-        """Return the key of the study of one patient: archives have given two patients equal Study Instance UIDs.
+        """The key of the image's study and patient.
 
-        Patients are distinguished by their ID, or by the other facts known about them if the ID names nobody.
+        Some archives gave one Study Instance UID to two patients, so the patient is part of the key. The patient is
+        known by Patient ID, or else by name, birth date and sex.
         """
         header = self.header
         person = (header.patient_name, header.patient_birth_date, header.patient_sex)

@@ -1,7 +1,7 @@
-"""The evaluation of a lung-field network's answer: is the image a usable frontal chest X-ray, and where are the lungs?
+"""The evaluation of a lung-field network's output: is the image a usable frontal chest X-ray, and where are the lungs?
 
-The network gives the share of lung for every cell of its mask, and a score for each of `model.LUNG_CHECKS`. The
-conclusions are drawn here, for screening and for training alike.
+The network gives the share of lung for every cell of its mask, and a score for each of `model.LUNG_CHECKS`. Screening
+and training both use the rules of this module.
 """
 
 from __future__ import annotations
@@ -26,56 +26,54 @@ Quality = Literal["lungs_tilted", "lungs_low", "lungs_black", "lungs_white", "lu
 SIDES: Final[tuple[Side, ...]] = ("top", "bottom", "left", "right")
 QUALITY: Final = frozenset(
     (*(f"lungs_cut_off_{side}" for side in SIDES), *get_args(Quality))
-)  # of notes; see `quality`
+)  # codes of notes on image quality
 ROTATIONS: Final[Mapping[str, int]] = {"rotated_90": 90, "rotated_180": 180, "rotated_270": 270}
 
 # Lungs of adults fill a quarter of a usual image, those of infants on a large detector a tenth.
 _LEAST_LUNG_SHARE: Final = 0.03
-_LEAST_PART: Final = 0.1  # parts of the mask smaller than this share of the largest are no lung
-# A part larger than this share of the largest may be the lung, and one of those two the arm.
+_LEAST_PART: Final = 0.1  # parts of the mask smaller than this share of the largest part are no lung
+# A lateral part larger than this share of the largest may be a lung, and one of the two largest an arm.
 _MAX_LATERAL_PART: Final = 0.5
-_LEAST_ABOVE: Final = 0.5  # what shares fewer of its columns with one of the two largest parts lies beside both
+_LEAST_ABOVE: Final = 0.5  # a part is lateral if it shares less of its columns with each of the two largest parts
 _BOTH_LUNGS: Final = 0.7  # one part with more than this share of the mask is both lungs grown together
-_BORDER: Final = 0.01  # so near to the border of the image, as a share of its side, the mask touches it
-_ACROSS: Final = 0.15  # reaching so far, as a share of the width, past the middle of the image on both sides
-_LEAST_TOUCH: Final = 0.05  # over so much of a side; less is a tip of a lung that is all there
-_FAR_SMALLER: Final = 0.5  # a lung with less than this share of the area of its mirror image is not seen
-_LEAST_OF_COVERED: Final = 0.15  # of the image's area: a lung and its mirror image, put where the other is not seen
-_MOST_UNDECIDED_OF_COVERED: Final = 0.4  # of a chest on its side half with its mirror image is decided less
-# What the check doubts is a chest all the same where the mask is that of two lungs: large, on both sides, and with few
-# cells that the network could not decide. Lungs full of pneumonia look so, hands and heads do not (decision 55).
-_LEAST_FRONTAL: Final = 0.025  # of the check
-_LEAST_OF_TWO: Final = 0.2  # of the image's area
+_BORDER: Final = 0.01  # distance to the border, as a share of the image's side, that counts as touching
+_ACROSS: Final = 0.15  # how far lungs must reach past the image's middle on both sides, as a share of the width
+_LEAST_TOUCH: Final = 0.05  # share of a side that must be touched; less is only the tip of a complete lung
+_FAR_SMALLER: Final = 0.5  # a lung with less than this share of the other lung's area counts as not seen
+_LEAST_OF_COVERED: Final = 0.15  # share of the image's area of a lung and its mirror image (`find_one_lung`)
+_MOST_UNDECIDED_OF_COVERED: Final = 0.4  # mirrored halves of a chest on its side have more undecided cells
+# An image that the check `frontal_chest` doubts still counts as a chest if the mask shows two lungs: large, on both
+# sides, with few undecided cells. Lungs full of pneumonia give such a mask, hands and heads do not (decision 55).
+_LEAST_FRONTAL: Final = 0.025  # score of the check
+_LEAST_OF_TWO: Final = 0.2  # share of the image's area
 _LEAST_OF_SMALLER: Final = 0.06
-_LEAST_ACROSS: Final = 0.6  # of the image's width
-_MOST_UNDECIDED: Final = 0.8  # such cells, as a share of those in the lungs
-_PLAINLY_INSIDE: Final = 0.75  # so much of the evidence inside the lungs is never pointed out, however rare it is
+_LEAST_ACROSS: Final = 0.6  # share of the image's width
+_MOST_UNDECIDED: Final = 0.8  # undecided cells, divided by the cells in the lungs
+_PLAINLY_INSIDE: Final = 0.75  # a larger share of the evidence inside the lungs never gets a note
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class LungFields:
     """The lung fields of one image.
 
-    is_frontal_chest  whether this is a chest image from the front or the back, whatever its rotation
-    found             whether lungs were found in the image
-    left_share        share of the image's area; left and right are the patient's, and the patient's left is on the
-                      right of
-    right_share       an image that is not mirrored
-    cut_off           the sides of the image where the lungs reach the border
-    rotation_degrees  clockwise rotation of the image: 0, 90, 180 or 270
-    is_inverted       whether black and white are swapped
-    is_mirrored       whether it may be mirrored left to right
-    unseen            the patient's lungs that were not found in a chest image, or are far smaller than the other lung's
-                      mirror image: such an image must be read first, whatever a classifier says
-    region            the lung region, opacified parts included: top, bottom, left and right in pixels; None if the
-                      network
-                      does not give it
-    evidence_inside   share of the classifier's positive evidence inside the lung region; None without evidence
-    latency_ms        of the network that found the lungs
-    quality           codes of notes on image quality, for the person who takes the images
-    kept              the shares of the cells along the mask's edge: 255 is lung, outside the fields 0
-    kept_region       the kept shares of the lung region; None if the network does not give it, or if it was not kept
-    pixel_map         maps cells of the mask to the image
+    is_frontal_chest         whether this is a frontal chest image, in any rotation
+    found                    whether lungs were found in the image
+    left_share, right_share  share of the image's area that each of the patient's lungs covers, 0..1
+    cut_off                  the sides of the image where the lungs reach the border
+    rotation_degrees         clockwise rotation of the image: 0, 90, 180 or 270
+    is_inverted              whether black and white are swapped
+    is_mirrored              whether the image may be mirrored left to right
+    unseen                   the patient's lungs that were not found, or are far smaller than the other, or partly
+                             white. Such an image must be read first, whatever a classifier says
+    region                   the lung region, opacified parts included: top, bottom, left, right in pixels; None if the
+                             network gives none
+    evidence_inside          share of the classifier's positive evidence inside the lung region; None without evidence
+    latency_ms               duration of the lung-field network
+    quality                  codes of notes on image quality, for the person who takes the images
+    kept                     the shares of lung, compressed; see `KeptShares`
+    kept_region              the shares of lung region, compressed; None if the network gives none, or if they were not
+                             kept
+    pixel_map                maps cells of the mask to the image
     """
 
     is_frontal_chest: bool
@@ -97,30 +95,30 @@ class LungFields:
 
     @property
     def shares(self) -> NDArray[np.uint8]:
-        """Return the shares of lung (rows, columns) uint8, read-only; a cell with `threshold` or more is lung."""
+        """The shares of lung (rows, columns) uint8, read-only. A cell with `threshold` or more is lung."""
         return self.kept.shares
 
     @property
     def threshold(self) -> int:
-        """Return the share (0..255) from which a cell is lung."""
+        """The share (0..255) from which a cell is lung."""
         return self.kept.threshold
 
     @property
     def mask(self) -> Mask:
-        """Return the mask of the visible lungs, (rows, columns) bool."""
+        """The mask of the visible lungs, (rows, columns) bool."""
         return self.shares >= self.threshold
 
     @property
     def whole_mask(self) -> Mask:
-        """Return the mask of the visible lungs and the lung region, (rows, columns) bool."""
+        """The mask of the visible lungs and the lung region together, (rows, columns) bool."""
         return self.mask if self.kept_region is None else self.mask | (self.kept_region.shares >= self.threshold)
 
     @property
     def refusal(self) -> Reason | None:
-        """Return the reason why the image cannot be judged as it is, or None."""
+        """The reason why the image cannot be judged as it is, or None."""
         if not self.is_frontal_chest:
             return reason("not_frontal_chest")
-        if self.rotation_degrees:  # before the mask is asked: it means something in upright images alone
+        if self.rotation_degrees:  # checked first, because the mask is only valid for an upright image
             return reason("upside_down" if self.rotation_degrees == 180 else "rotated")
         if self.is_inverted:
             return reason("inverted")
@@ -128,25 +126,26 @@ class LungFields:
 
     @property
     def read_first(self) -> Reason | None:
-        """Return the reason why a person must read the image before all others, or None."""
+        """The reason why a person must read the image before all others, or None."""
         if self.refusal or not self.unseen:
             return None
         return reason("lungs_unseen" if len(self.unseen) > 1 else f"{self.unseen[0]}_lung_unseen")
 
     @property
     def notes(self) -> tuple[Reason, ...]:
-        """Return notes for a person about an image that can be judged."""
+        """Notes for a person about an image that can be judged."""
         cut_off = (reason(f"lungs_cut_off_{side}") for side in self.cut_off)
         first, mirrored = self.read_first, reason("perhaps_mirrored") if self.is_mirrored else None
         return tuple(note for note in (first, *cut_off, mirrored, *map(reason, self.quality)) if note)
 
     def box(self, *, rows: int, columns: int, margin: float, crop: CropRule = "lungs") -> Box:
-        """Return the part of an image of this size that a classifier receives: the lungs, with `margin` of their
-        extent around.
+        """Return the part of an image of this size that a classifier receives: the lungs with a margin.
 
         With crop "lung_region" the box holds the lung region, if the network gives it. Otherwise the box includes the
         place of a lung that was not seen, as the mirror image of the other lung: the white side is what must be judged.
         The box is the whole image if no lungs were found, or if a person overruled a refusal.
+
+        margin  share of the lungs' extent added on each side
         """
         region = self.region if crop == "lung_region" else None
         if self.refusal or (region is None and (not self.found or self.shares.max() < self.threshold)):
@@ -170,10 +169,11 @@ class LungFields:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class LungAnswer:
-    """The network's answer for an image of `rows` x `columns` pixels.
+    """The output of a lung-field network for an image of `rows` x `columns` pixels.
 
-    shares      (rows, columns) share of lung in each cell, 0..1; `region` is the share of lung region
-    scores      of each check, 0..1
+    shares      (mask rows, mask columns) share of lung in each cell, 0..1
+    region      share of lung region in each cell, 0..1; None if the network gives none
+    scores      score of each check, 0..1
     pixel_map   maps cells of the mask to the image
     latency_ms  duration of the inference
     """
@@ -190,7 +190,7 @@ class LungAnswer:
 def find_lungs(
     answer: LungAnswer, rules: LungRules, *, says_chest: bool = False, grey: NDArray[np.uint8] | None = None
 ) -> LungFields:
-    """Draw the conclusions from the network's answer.
+    """Return the lung fields that follow from a network's output.
 
     rules       the pack's thresholds
     says_chest  whether the file's header says that this is a frontal chest image
@@ -206,7 +206,7 @@ def find_lungs(
     looks_so = scores["frontal_chest"] >= _LEAST_FRONTAL and _are_two_lungs(first, second, quantised, parts)
     is_frontal_chest = not is_doubted or says_chest or looks_so
     passed = {name for name in LUNG_CHECKS if is_frontal_chest and scores[name] >= rules.thresholds[name]}
-    turned = [name for name in ROTATIONS if name in passed]  # of a hand nobody knows it
+    turned = [name for name in ROTATIONS if name in passed]  # only chests have a known rotation
     left, right = (first, second) if "mirrored" in passed else (second, first)
     white = () if grey is None else _white(quantised, parts > 0, areas, grey, is_mirrored="mirrored" in passed)
     return LungFields(
@@ -235,7 +235,7 @@ def look_for_lungs(
 ) -> LungFields:
     """Find the lungs of an image.
 
-    If the whole image is refused, try again with one half covered by the other's mirror image.
+    If the whole image is refused, each half is tried together with its own mirror image, because one lung may be white.
 
     values  (1, height, width, channels) input of the network
     ask     runs the network
@@ -248,18 +248,21 @@ def look_for_lungs(
 
 
 def half_mirrored(values: NDArray[np.uint8], *, seen: Side) -> NDArray[np.uint8]:
-    """Replace one half of an image by the mirror image of the other half, `seen`: (1, height, width, channels)."""
+    """Return an image in which the mirror image of the half `seen` replaces the other half.
+
+    values  (1, height, width, channels)
+    """
     is_left = np.arange(values.shape[2])[:, None] < values.shape[2] / 2
     return np.where(is_left if seen == "left" else ~is_left, values, values[:, :, ::-1])
 
 
 def find_one_lung(answer: LungAnswer, rules: LungRules, *, seen: Side) -> LungFields | None:
-    """Find the lung fields of a refused image in which the mirror image of the half `seen` covers the other half.
+    """Return the lung fields of a refused image, found with the half `seen` mirrored over the other half.
 
-    If the result is plainly an upright chest with two lungs, the image is a chest in which one lung is not visible.
-    Otherwise returns None.
+    Returns None unless the mirrored image is plainly an upright chest with two lungs. If it is, the original image is a
+    chest in which one lung is not visible.
     """
-    answer = replace(answer, scores={**answer.scores, "mirrored": 0.0})  # of two equal halves nobody can tell
+    answer = replace(answer, scores={**answer.scores, "mirrored": 0.0})  # equal halves show no mirroring
     both, shares = find_lungs(answer, rules), answer.shares
     if both.refusal or both.unseen or both.left_share + both.right_share < _LEAST_OF_COVERED:
         return None
@@ -273,19 +276,18 @@ def find_one_lung(answer: LungAnswer, rules: LungRules, *, seen: Side) -> LungFi
 def evidence_inside(
     evidence: NDArray[np.float32], evidence_map: PixelMap, lungs: LungFields, *, rows: int, columns: int
 ) -> float | None:
-    """Return the share (0..1, by area) of the evidence that lies inside the lung region; None without evidence in
-    the image.
+    """Return the share (0..1, by area) of the evidence inside the lung region; None without evidence.
 
     Parameters
     ----------
     evidence
-        (rows, columns), 0 or more: how far each cell of the class map speaks for the finding.
+        (rows, columns), 0 or more: how strongly each cell of the class map speaks for the finding.
     evidence_map
         Maps cells of the evidence to the image.
     lungs
         The lung fields of the image.
     rows, columns
-        The size of the image: cells outside of it do not count.
+        The size of the image. Cells outside the image do not count.
     """
     down, across = edges(evidence_map, evidence.shape)
     areas = _areas(evidence_map, evidence.shape, rows=rows, columns=columns)
@@ -301,9 +303,7 @@ def evidence_inside(
 
 
 def _areas(pixel_map: PixelMap, shape: tuple[int, int], *, rows: int, columns: int) -> NDArray[np.float64]:
-    """Return the area of each cell in pixels of an image of `rows` x `columns`; parts outside the image do not
-    count.
-    """
+    """Return the area of each cell in pixels of an image, without the parts that lie outside the image."""
     down, across = edges(pixel_map, shape)
     return np.outer(np.diff(down.clip(0, rows)), np.diff(across.clip(0, columns)))
 
@@ -311,15 +311,15 @@ def _areas(pixel_map: PixelMap, shape: tuple[int, int], *, rows: int, columns: i
 def evidence_limit(manifest: Manifest) -> float | None:
     """Return the share of evidence inside the lungs below which a result gets a note.
 
-    It is `metrics.evidence_inside.limit` of the pack, at most `_PLAINLY_INSIDE`; None if the pack has no measured
-    limit. A warning beside nearly every image would be read by nobody.
+    The limit is the pack's measured limit, at most `_PLAINLY_INSIDE`; None if the pack has none. A higher limit would
+    put a note on nearly every image, and nobody would read it.
     """
     limit = measured_evidence_limit(manifest)
     return None if limit is None else min(limit, _PLAINLY_INSIDE)
 
 
 def measured_evidence_limit(manifest: Manifest) -> float | None:
-    """Return the share inside the lungs below which the evidence of one in twenty of the pack's own images lies."""
+    """Return the share of evidence inside the lungs that 1 in 20 of the pack's own images are below; or None."""
     measured: Any = manifest.metrics.get("evidence_inside")
     limit = measured.get("limit") if isinstance(measured, Mapping) else None
     return float(limit) if isinstance(limit, int | float) and 0 <= limit <= 1 else None
@@ -328,13 +328,13 @@ def measured_evidence_limit(manifest: Manifest) -> float | None:
 def lung_parts(shares: NDArray[np.uint8], threshold: int) -> tuple[NDArray[np.uint8], NDArray[np.intp]]:
     """Remove parts that are no lung from the shares.
 
-    Returns the shares, and the part number of each cell (0 for none).
+    Returns the remaining shares, and the number of the part to which each cell belongs (0 for none).
     """
     parts = components(shares >= threshold)
     sizes = np.bincount(parts.reshape(-1))
     sizes[0] = 0
     is_other = (sizes < _LEAST_PART * sizes.max()) | _lie_laterally(parts, sizes)
-    is_other[0] = not sizes.any()  # the soft edge around a lung belongs to it; without a lung it is the edge of nothing
+    is_other[0] = not sizes.any()  # part 0 (the soft edge) is kept if there is any lung
     if not is_other.any():
         return shares, parts
     is_none = is_other[parts]
@@ -342,10 +342,9 @@ def lung_parts(shares: NDArray[np.uint8], threshold: int) -> tuple[NDArray[np.ui
 
 
 def _lie_laterally(parts: NDArray[np.intp], sizes: NDArray[np.intp]) -> Mask:
-    """Return, by part number, whether a part is an arm or a corner of the image: lateral of the two largest, and far
-    smaller.
+    """Return for each part number whether the part is an arm or a corner of the image.
 
-    A divided lung's parts lie above or below each other.
+    Such a part lies lateral of the two largest parts and is far smaller. Parts of a divided lung lie above each other.
     """
     is_lateral = np.zeros(len(sizes), bool)
     if np.count_nonzero(sizes) < 3:
@@ -362,7 +361,7 @@ def _lie_laterally(parts: NDArray[np.intp], sizes: NDArray[np.intp]) -> Mask:
 
 
 def _sides(parts: NDArray[np.intp], areas: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the share of the image's area left and right of the middle of the mask, as seen in the image."""
+    """Return the shares of the image's area that lung covers left and right of the middle, as seen in the image."""
     weights = np.bincount(parts.reshape(-1), weights=areas.reshape(-1))[1:]
     total = float(weights.sum())
     if not total > 0:
@@ -378,7 +377,7 @@ def _sides(parts: NDArray[np.intp], areas: NDArray[np.float64]) -> tuple[float, 
 
 
 def _are_two_lungs(first: float, second: float, shares: NDArray[np.uint8], parts: NDArray[np.intp]) -> bool:
-    """Return whether a mask shows two lungs: large on both sides, reaching across the image, with few undecided cells.
+    """Return whether a mask shows two lungs: large on both sides, wide, and with few undecided cells.
 
     first, second  shares of the image's area on both sides
     """
@@ -391,7 +390,7 @@ def _are_two_lungs(first: float, second: float, shares: NDArray[np.uint8], parts
 
 
 def _undecided(shares: NDArray[np.uint8], is_lung: Mask) -> float:
-    """Return the number of undecided cells as a share of the cells in the lungs."""
+    """Return the number of undecided cells, divided by the number of cells in the lungs."""
     low, high = UNDECIDED
     undecided = np.count_nonzero((shares >= low) & (shares <= high))
     return float(undecided / max(1, int(np.count_nonzero(is_lung))))
@@ -400,7 +399,7 @@ def _undecided(shares: NDArray[np.uint8], is_lung: Mask) -> float:
 def _white(
     shares: NDArray[np.uint8], is_lung: Mask, areas: NDArray[np.float64], grey: NDArray[np.uint8], *, is_mirrored: bool
 ) -> tuple[LungSide, ...]:
-    """Return the patient's lungs of which one third is too white to be seen."""
+    """Return the patient's lungs of which a third is too white to be seen."""
     if not is_lung.any():
         return ()
     middle = middle_between(np.flatnonzero(is_lung.any(axis=0)), np.flatnonzero(areas.any(axis=0)))
@@ -409,7 +408,7 @@ def _white(
 
 
 def _unseen(left: float, right: float, *, is_doubted: bool, white: tuple[LungSide, ...]) -> tuple[LungSide, ...]:
-    """Return the lungs of a chest that are not visible: both, or one that is far smaller than the other, or white.
+    """Return the lungs of a chest that are not visible: both, a lung far smaller than the other, or a white one.
 
     left, right  shares of the image's area
     is_doubted   whether the check did not recognise the image as a chest
@@ -423,14 +422,18 @@ def _unseen(left: float, right: float, *, is_doubted: bool, white: tuple[LungSid
 
 
 def middle_between(filled: NDArray[np.intp], seen: NDArray[np.intp]) -> float:
-    """Return the column between the lungs if they lie on both sides of the image's middle; else the image's middle."""
+    """Return the column between the lungs; the middle of the image if the lungs do not lie on both sides of it.
+
+    filled  columns with lung
+    seen    columns inside the image
+    """
     middle, least = float(seen[0] + seen[-1]) / 2, _ACROSS * len(seen)
     is_both = filled[0] < middle - least and filled[-1] > middle + least
     return float(filled[0] + filled[-1]) / 2 if is_both else middle
 
 
 def _cut_off(mask: Mask, areas: NDArray[np.float64]) -> tuple[Side, ...]:
-    """The sides of the image that the mask touches over more than `_LEAST_TOUCH` of their length."""
+    """Return the sides of the image that the mask touches over more than `_LEAST_TOUCH` of their length."""
     rows, columns = np.flatnonzero(areas.any(axis=1)), np.flatnonzero(areas.any(axis=0))
     seen = mask[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
     deep, wide = (max(1, round(_BORDER * side)) for side in seen.shape)
@@ -444,7 +447,7 @@ def _cut_off(mask: Mask, areas: NDArray[np.float64]) -> tuple[Side, ...]:
 
 
 def _of_region(shares: NDArray[np.float32], threshold: int, pixel_map: PixelMap) -> dict[str, Any]:
-    """Return the fields of `LungFields` for the lung region: the kept shares and the extent."""
+    """Return the fields of `LungFields` for the lung region: the compressed shares and the extent."""
     fields, parts = lung_parts(np.rint(255 * shares.clip(0, 1)).astype(np.uint8), threshold)
     reached = _extent(fields, threshold, pixel_map) if parts.any() else None
     return {"region": reached, "kept_region": KeptShares.of(fields, threshold)}
@@ -457,12 +460,12 @@ def _extent(shares: NDArray[np.uint8], threshold: int, pixel_map: PixelMap) -> t
 
 
 def _span(borders: NDArray[np.float64], shares: NDArray[np.uint8], threshold: int) -> tuple[float, float]:
-    """Return where a mask begins and ends along one axis.
+    """Return where a mask begins and ends along one axis, in pixels.
 
-    Interpolated between cell centres, so that a small change of a share moves the result a little.
+    The ends are interpolated between cell centres, so that a small change of a share moves them only a little.
 
-    borders    (n + 1,) edges of the rows or columns of cells
-    shares     (n,) the largest share in each row or column
+    borders  (n + 1,) edges of the rows or columns of cells
+    shares   (n,) the largest share in each row or column
     """
     filled = np.flatnonzero(shares >= threshold)
     start = _crossing(borders[: filled[0] + 2], shares[: filled[0] + 1], threshold)
@@ -471,7 +474,7 @@ def _span(borders: NDArray[np.float64], shares: NDArray[np.uint8], threshold: in
 
 
 def _crossing(borders: NDArray[np.float64], shares: NDArray[np.uint8], threshold: int) -> float:
-    """Interpolate where the shares cross the threshold between the last two cells; the outer edge for a single cell."""
+    """Return where shares cross the threshold between the last two cells; the outer edge for a single cell."""
     if len(shares) < 2:
         return float(borders[0])
     before, last = (borders[-3] + borders[-2]) / 2, (borders[-2] + borders[-1]) / 2
@@ -481,36 +484,38 @@ def _crossing(borders: NDArray[np.float64], shares: NDArray[np.uint8], threshold
 
 # ---- which thirds of two lungs are white
 #
-# What their mask and the grey say, compared with the mirror image. A network that learnt on whole lungs draws them into
-# white ones as well, but lower, narrower or without deciding. The weights are those of a logistic regression on lungs
-# painted white: `python -m benchmarks.white_lungs` fits them again (decision 55).
+# A third is judged by mask and grey, compared with the mirror image. A network trained on whole lungs also draws masks
+# into white lungs, but lower, narrower or undecided. The weights come from logistic regression on lungs painted white.
+# `python -m benchmarks.white_lungs` fits them again (decision 55).
 
 
 THIRDS: Final = 3
 UNDECIDED: Final = (26, 229)  # of 255: from a tenth to nine tenths lung
-_DARKER: Final = 25  # percentile of the grey in a third: ribs and vessels of a lung are white as well
-_AIR: Final = 10  # percentile of a lung
-_LEAST_CONTRAST: Final = 8.0  # between air and what lies around, of 255
-_MOST: Final = 3.0  # a fact beyond it says no more
+_DARKER: Final = 25  # percentile that stands for the grey of a third, below the white of ribs and vessels
+_AIR: Final = 10  # percentile of a lung's grey that stands for air
+_LEAST_CONTRAST: Final = 8.0  # between air and the tissue around the lungs, of 255
+_MOST: Final = 3.0  # limit of a fact's absolute value
 
-# By fact, in the order of `third_facts`; above 0 in all a third is not seen.
+# Weight of each fact, in the order of `third_facts`. A third with a weighted sum above 0 counts as not seen.
 WEIGHTS: Final = (-3.09, -2.8, 13.0, -14.97, 4.5, 8.46, 1.9, -5.41)
 OF_THIRD: Final = (-7.08, -4.78, -8.13)  # upper, middle, lower
-OF_LEFT: Final = 0.23  # the heart lies there
+OF_LEFT: Final = 0.23  # for the left lung, next to the heart
 
 
 def third_facts(
     shares: NDArray[np.uint8], is_lung: Mask, grey: NDArray[np.uint8], middle: float
 ) -> NDArray[np.float64]:
-    """Return eight facts (2, 3, 8) of each third of both lungs: left and right half as seen; upper, middle and lower
-    third.
+    """Return eight facts about each third of both lungs, as (2, 3, 8): left and right half as seen, from top to bottom.
 
-    A third is the place that either lung or its mirror image takes. Facts 1 to 4: the share that is lung in this half
-    and in the other, and the share that is undecided in this half and in the other. Facts 5 and 6, on a scale from air
-    (0) to the tissue around the lungs (1): how much whiter the third is than the other half's, and how white. Facts 7
-    and 8, of the whole lung: area and height relative to the other lung's, as logarithms.
+    A third covers the cells that either lung or its mirror image takes.
 
-    shares   (rows, columns) share of lung of 255
+    facts  content
+    1, 2   share that is lung, in this half and in the other
+    3, 4   share that is undecided, in this half and in the other
+    5, 6   how much whiter than the other half, and how white, from air (0) to the tissue around the lungs (1)
+    7, 8   area and height of the whole lung relative to the other lung, as logarithms
+
+    shares   (rows, columns) share of lung, 0..255
     is_lung  (rows, columns), not empty
     grey     (height, width), 0 is air
     middle   column between the lungs
@@ -540,7 +545,7 @@ def third_facts(
 
 
 def _percentile(levels: NDArray[np.uint8], percent: float) -> float:
-    """Exactly what `numpy.percentile` gives for grey levels (n,), not empty: they are counted, not put in order."""
+    """Return exactly what `numpy.percentile` returns for grey levels (n,), but faster: by counting levels."""
     ends = np.bincount(levels, minlength=256).cumsum()
     position = (len(levels) - 1) * (percent / 100)
     below = int(position)
@@ -558,10 +563,9 @@ def halves(values: NDArray[Any], middle: float) -> NDArray[Any]:
 
 
 def thirds(lungs: Mask) -> list[tuple[Mask, Mask]]:
-    """Return three pairs of masks (rows, width) from top to bottom: a third of the lungs, and the part whose grey
-    counts.
+    """Return the thirds of the lungs from top to bottom, each with the part whose grey counts: masks (rows, width).
 
-    Next to the heart only the outer half counts.
+    Of the middle and lower third only the outer half counts, because the heart covers the inner half.
     """
     either: Mask = np.any(lungs, axis=0)
     rows, columns = np.flatnonzero(either.any(axis=1)), np.flatnonzero(either.any(axis=0))
@@ -578,9 +582,7 @@ def thirds(lungs: Mask) -> list[tuple[Mask, Mask]]:
 
 
 def whiteness(facts: NDArray[np.float64], *, is_mirrored: bool) -> tuple[float, float]:
-    """Return the whiteness of the whitest third of the patient's left and right lung; above 0 the third counts as
-    unseen.
-    """
+    """Return the whiteness of the whitest third of the patient's left and right lung; above 0 it counts as unseen."""
     patients = facts if is_mirrored else facts[::-1]
     of_third = (patients @ np.array(WEIGHTS) + np.array(OF_THIRD)).max(axis=1)
     return float(of_third[0]) + OF_LEFT, float(of_third[1])

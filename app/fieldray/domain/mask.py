@@ -22,10 +22,10 @@ _BLOCK_ROWS: Final = 256
 
 
 def components(mask: Mask) -> NDArray[np.intp]:
-    """Number every connected part (4 neighbours) of a mask (rows, columns) from 1, in reading order; 0 is the rest.
+    """Number the connected parts (4 neighbours) of a mask (rows, columns) from 1, in reading order; 0 is the rest.
 
-    The runs of each row are joined with those of the row above (Rosenfeld and Pfaltz 1966), all rows at once: each run
-    takes the lowest number among those that touch it, until none changes.
+    The runs of each row are joined with those of the row above (Rosenfeld and Pfaltz 1966), for all rows at once. Each
+    run takes the lowest number among the runs that touch it, until nothing changes.
     """
     starts, ends = _runs(mask)
     above, below = _touching(starts, ends, row_length=mask.shape[1] + 1)
@@ -43,8 +43,9 @@ def components(mask: Mask) -> NDArray[np.intp]:
 
 
 def _runs(mask: Mask) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the start and end of every run in reading order, as indices into one line of rows that are one cell
-    longer.
+    """Return the starts and ends of the runs of set cells in a mask, in reading order.
+
+    They are indices into all rows joined to one line, with each row one cell longer to separate rows.
     """
     padded = np.zeros(mask.shape[0] * (mask.shape[1] + 1) + 1, np.int8)
     padded[1:].reshape(mask.shape[0], mask.shape[1] + 1)[:, :-1] = mask
@@ -87,7 +88,13 @@ def edges(pixel_map: PixelMap, shape: tuple[int, int]) -> tuple[NDArray[np.float
 
 
 def enlarged(shares: Shares, pixel_map: PixelMap, *, rows: int, columns: int, threshold: int) -> Mask:
-    """Enlarge shares linearly to the size of the image and threshold them. Returns (rows, columns) bool."""
+    """Enlarge shares linearly to the size of the image, and compare with a threshold.
+
+    Returns a mask (rows, columns).
+
+    pixel_map  maps cells of the shares to the image
+    threshold  share (0..255) from which a pixel is inside
+    """
     mask = np.empty((rows, columns), bool)
     across = _linear(columns, pixel_map.column_scale, pixel_map.column_offset, shares.shape[1])
     down = _linear(rows, pixel_map.row_scale, pixel_map.row_offset, shares.shape[0])
@@ -102,7 +109,10 @@ Weights = tuple[NDArray[Any], ...]
 
 
 def _linear(count: int, scale: float, offset: float, size: int) -> Weights:
-    """Return, for the centres of `count` pixels, the cell before, the cell after, and the weight of the cell after."""
+    """Return weights for linear interpolation of cells at the centres of `count` pixels.
+
+    The weights are the cell before, the cell after, and the weight of the cell after, (count,) each.
+    """
     positions = ((np.arange(count) + 0.5 - offset) / scale - 0.5).clip(0, size - 1)
     before = np.floor(positions).astype(np.intp)
     return before, np.minimum(before + 1, size - 1), (positions - before).astype(np.float32)
@@ -117,8 +127,8 @@ def _mixed(values: NDArray[np.float32], weights: Weights) -> NDArray[np.float32]
 # ---- outline
 
 
-# Of the four corners of a square (above left, above right, below right, below left: 8, 4, 2, 1), those inside decide
-# between which of its sides the outline runs; the inside lies on its right.
+# Marching squares: the sum of the corners inside (above left 8, above right 4, below right 2, below left 1) gives the
+# sides between which the outline runs, with the inside on its right.
 _TOP, _RIGHT, _BOTTOM, _LEFT = range(4)
 _WAYS: Final[Mapping[int, tuple[tuple[int, int], ...]]] = {
     1: ((_LEFT, _BOTTOM),),
@@ -140,16 +150,20 @@ Point = tuple[float, float]
 
 
 def outlines(shares: Shares, pixel_map: PixelMap, *, threshold: int) -> tuple[tuple[Point, ...], ...]:
-    """Return closed polygons around the mask, (x, y) in pixels of the image (marching squares; Lorensen and Cline
-    1987).
+    """Return closed polygons around the mask, each with points (x, y) in pixels of the image.
+
+    Marching squares (Lorensen and Cline 1987).
+
+    shares     (rows, columns) 0..255
+    threshold  share from which a cell is inside
     """
-    level = threshold - 0.5  # no share is equal to it
+    level = threshold - 0.5  # shares are whole numbers, so no share equals the level
     field = np.pad(shares.astype(np.float64), 1)
     inside = (field > level).astype(np.uint8)
     case = 8 * inside[:-1, :-1] + 4 * inside[:-1, 1:] + 2 * inside[1:, 1:] + inside[1:, :-1]
     following: dict[Point, Point] = {}
     positions = np.nonzero((case > 0) & (case < 15))
-    values = field.tolist()  # numbers of Python: an array hands out single ones slowly
+    values = field.tolist()  # single values of a list are read faster than those of an array
     for row, column, one in zip(*(part.tolist() for part in (*positions, case[positions])), strict=True):
         for begin, end in _WAYS[one]:
             following[_crossing(values, level, row, column, begin)] = _crossing(values, level, row, column, end)
@@ -157,7 +171,10 @@ def outlines(shares: Shares, pixel_map: PixelMap, *, threshold: int) -> tuple[tu
 
 
 def _crossing(field: Sequence[Sequence[float]], level: float, row: int, column: int, side: int) -> Point:
-    """Return where the outline crosses a side of a square, as (row, column) between centres of the padded field."""
+    """Return where the outline crosses a side of a square of four cells.
+
+    The point is (row, column) of the padded field, where a whole number is the centre of a cell.
+    """
     if side in (_TOP, _BOTTOM):
         row += side == _BOTTOM
         return float(row), column + _part(field[row][column], field[row][column + 1], level)
@@ -180,12 +197,15 @@ def _loops(following: dict[Point, Point]) -> Iterator[list[Point]]:
 
 
 def _in_image(point: Point, pixel_map: PixelMap) -> Point:
-    """Map a point of the padded field to the image: the centre of the field's cell 1 is that of the mask's cell 0."""
+    """Map a point of the padded field to the image, as (x, y).
+
+    Padding makes cell 1 of the field out of cell 0 of the mask.
+    """
     row, column = pixel_map.position(point[0] - 0.5, point[1] - 0.5)
     return column, row
 
 
-# ---- as it is kept
+# ---- compression for the database
 
 
 _MOST_CELLS: Final = 2**22  # the largest input that a network may have
@@ -193,10 +213,10 @@ _MOST_CELLS: Final = 2**22  # the largest input that a network may have
 
 @dataclass(frozen=True, slots=True)
 class KeptShares:
-    """Compressed shares (rows, columns): the mask, and the shares of the cells along the mask's edge.
+    """Compressed shares (rows, columns): the mask, and the exact shares of cells along the mask's edge.
 
-    Outline and mask are interpolated between neighbouring cells inside and outside, so they are bit-identical to those
-    of the original shares. All other cells become 0 or 255.
+    All other cells become 0 or 255. Outline and mask are interpolated between neighbouring cells inside and outside, so
+    they are bit-identical to those of the original shares.
     """
 
     rows: int
@@ -213,11 +233,11 @@ class KeptShares:
 
     @property
     def shares(self) -> Shares:
-        """Return the shares (rows, columns) uint8, read-only. Raises ValueError for invalid data."""
+        """The shares (rows, columns) uint8, read-only. Raises ValueError for invalid data."""
         return _unpacked(self)
 
 
-@lru_cache(maxsize=4)  # an image's are asked for several times while it is screened or shown
+@lru_cache(maxsize=4)  # the shares of an image are needed several times
 def _unpacked(kept: KeptShares) -> Shares:
     size = kept.rows * kept.columns
     if min(kept.rows, kept.columns) < 1 or size > _MOST_CELLS or not 0 < kept.threshold <= 255:
@@ -233,7 +253,10 @@ def _unpacked(kept: KeptShares) -> Shares:
 
 
 def _along_edge(mask: Mask) -> Mask:
-    """Return the cells of every 2 x 2 square that is partly inside; cells beyond the mask are outside."""
+    """Return the cells along the edge of a mask: those of every 2 x 2 square that is partly inside.
+
+    Cells beyond the mask count as outside.
+    """
     field = np.zeros((mask.shape[0] + 2, mask.shape[1] + 2), bool)
     field[1:-1, 1:-1] = mask
     above, below = field[:-1], field[1:]
@@ -244,7 +267,7 @@ def _along_edge(mask: Mask) -> Mask:
 
 
 def _decompressed(data: bytes, most: int) -> bytes:
-    """Decompress at most `most` bytes, whatever size the data claim. Raises ValueError."""
+    """Decompress data to at most `most` bytes, whatever size they claim. Raises ValueError."""
     stream = zlib.decompressobj()
     try:
         found = stream.decompress(data, most)

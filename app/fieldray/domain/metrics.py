@@ -1,18 +1,29 @@
-"""Figures of a test: AUC, thresholds, calibration, and shares and AUCs with their 95 % intervals over patients.
+"""Figures of a test: AUC, thresholds, calibration, and shares and AUCs with 95 % intervals over patients.
 
-NumPy alone: the program that a clinic installs computes them too. The intervals are valid also at 0 and 1. A percentile
-bootstrap has no width where every image is right: 63 of 63 became 1.000 (1.000 to 1.000). Over normal scores with a
-true area of 0.99 it held the truth in 70 of 100 data sets of 20 and 20 images, the interval here in 97. So a share has
-Wilson's interval and an area Newcombe's, and of two packs on the same images the difference of areas has DeLong's and
-that of shares Newcombe's. The bootstrap remains for a share at a threshold that was chosen on the same images.
+NumPy alone, because the program that a clinic installs computes these figures too.
 
-Images of one patient are correlated. A few images cannot show how much, so the worst is assumed: that all images of a
-patient say the same. The number of images that counts is then (sum m)^2 / sum m^2 over the patients' numbers of images
-m (Kish 1965): all of them where each patient has one, the number of patients where all have equally many.
+figure                interval
+share                 Wilson
+area under the curve  Newcombe
+difference of areas of two packs on the same images
+                      DeLong
+difference of shares of two packs on the same images
+                      Newcombe
+share at a threshold chosen on the same images
+                      bootstrap
 
-Wilson E. B., J Am Stat Assoc 22 (1927) 209; Brown, Cai, DasGupta, Statistical Science 16 (2001) 101: closer to its 95 %
-than the exact interval of Clopper and Pearson, which is always too wide, and defined for numbers that are not whole.
-Newcombe R. G., Statistics in Medicine 25 (2006) 559, method 5.
+All of these are valid also at 0 and 1, unlike a percentile bootstrap. The bootstrap has no width if every image is
+right: 63 of 63 became 1.000 (1.000 to 1.000). In simulated data sets of 20 and 20 images with normal scores and a true
+area of 0.99, the bootstrap contained the truth in 70 of 100, the interval here in 97.
+
+Images of one patient are correlated. A few images cannot show how strongly, so the worst case is assumed: that all
+images of a patient give one result. The effective number of images is then (sum m)^2 / sum m^2 over the patients'
+numbers of images m (Kish 1965). It equals the number of images if each patient has one, and the number of patients if
+all have equally many.
+
+Wilson E. B., J Am Stat Assoc 22 (1927) 209; Brown, Cai, DasGupta, Statistical Science 16 (2001) 101: closer to 95 %
+than the exact interval of Clopper and Pearson, which is always too wide, and defined for effective numbers that are not
+whole. Newcombe R. G., Statistics in Medicine 25 (2006) 559, method 5.
 """
 
 from __future__ import annotations
@@ -27,41 +38,41 @@ from numpy.typing import ArrayLike, NDArray
 
 from fieldray.domain.model import Calibration, Estimate
 
-# exp(700) is about 1e304, near the largest number of 64 bits; what lies further out is 0 or 1 to any precision of use.
+# exp(700) is about 1e304, near the largest float64. Beyond, the sigmoid is 0 or 1 to any useful precision.
 _FARTHEST: Final = 700.0
 
 
 def sigmoid(logits: ArrayLike) -> NDArray[np.float64]:
-    """1 / (1 + exp(-x)) in [0, 1], float64 of the same shape; infinities are allowed."""
+    """Return 1 / (1 + exp(-x)) of logits, float64 in 0..1, in the shape given. Infinite logits are allowed."""
     return np.asarray(1 / (1 + np.exp(np.minimum(-np.asarray(logits, np.float64), _FARTHEST))))
 
 
 Scores = NDArray[np.float64]
 Truth = NDArray[np.bool_]
-Unit = Literal["image", "exam", "patient"]  # what is counted as one
+Unit = Literal["image", "exam", "patient"]  # the unit that figures count
 UNITS: Final[tuple[Unit, ...]] = get_args(Unit)
-Referral = Literal["above", "unsure"]  # what counts as referred: at or above the threshold, or in the zone, too
+Referral = Literal["above", "unsure"]  # referred at or above the threshold, or already in the uncertain zone
 
 _SMALLEST: Final = 1e-7
 
 
 def auc(scores: Scores, truth: Truth) -> float:
-    """Area under the ROC curve (Mann-Whitney, ties count half); nan if a class is missing."""
+    """Return the area under the ROC curve (Mann-Whitney, ties count half); nan if a class is missing."""
     positive, negative = int(truth.sum()), int((~truth).sum())
     if not positive or not negative:
         return math.nan
     levels, rank = np.unique(scores, return_inverse=True)
     of_positives, of_negatives = (np.bincount(rank[own], minlength=len(levels)) for own in (truth, ~truth))
-    # For each positive the negatives below it, and half of those that are equal.
+    # For each positive: the negatives with a lower score, and half of those with an equal score.
     beaten = np.cumsum(of_negatives) - of_negatives / 2
     return float((of_positives * beaten).sum() / (positive * negative))
 
 
 def threshold_for_sensitivity(scores: Scores, truth: Truth, *, wanted: float) -> float:
-    """Return the highest threshold at which the sensitivity is at least `wanted`, halfway to the next lower score.
+    """Return the highest threshold with a sensitivity of at least `wanted`, halfway to the next lower score.
 
-    The threshold is in 0..1, even if scores are infinite. If too many positives have the lowest score, no higher
-    threshold reaches the wanted sensitivity; the result is then the threshold at which every score is positive.
+    The threshold is in 0..1, even if scores are infinite. If too many positives have the lowest score, no threshold
+    above that score reaches the wanted sensitivity. The result is then so low that every score is positive.
     """
     positive = np.sort(scores[truth])
     allowed = math.floor((1 - wanted) * len(positive) + 1e-9)
@@ -71,7 +82,10 @@ def threshold_for_sensitivity(scores: Scores, truth: Truth, *, wanted: float) ->
 
 
 def threshold_for_specificity(scores: Scores, truth: Truth, *, wanted: float) -> float:
-    """The lowest threshold at which the specificity is at least `wanted`, halfway to the next higher score; in 0..1."""
+    """Return the lowest threshold with a specificity of at least `wanted`, halfway to the next higher score.
+
+    The threshold is in 0..1.
+    """
     negative = np.sort(scores[~truth])
     needed = math.ceil(wanted * len(negative) - 1e-9)
     lowest = min(max(negative[needed - 1], 0.0), 1.0) if needed else 0.0
@@ -80,8 +94,9 @@ def threshold_for_specificity(scores: Scores, truth: Truth, *, wanted: float) ->
 
 
 def threshold_for_balance(scores: Scores, truth: Truth) -> float:
-    """Return the threshold with the largest sensitivity + specificity (Youden's index), in the middle of its
-    interval.
+    """Return the threshold with the largest sensitivity + specificity (Youden's index).
+
+    Of several such thresholds, the middle one is returned.
     """
     levels = np.unique(scores)
     middles = np.concatenate([[levels[0] / 2], (levels[1:] + levels[:-1]) / 2])
@@ -91,7 +106,7 @@ def threshold_for_balance(scores: Scores, truth: Truth) -> float:
 
 
 def logit(scores: Scores) -> Scores:
-    """log(s / (1 - s)), with scores clipped to just inside 0..1."""
+    """Return log(s / (1 - s)) of scores, which are first clipped to just inside 0..1."""
     clipped = np.clip(scores, _SMALLEST, 1 - _SMALLEST)
     odds: Scores = np.log(clipped / (1 - clipped))
     return odds
@@ -103,7 +118,10 @@ def calibrated(scores: Scores, calibration: Calibration) -> Scores:
 
 
 def calibration_error(scores: Scores, truth: Truth, *, bins: int = 10) -> float:
-    """Expected calibration error: the mean distance of score and observed share, over bins of equal numbers."""
+    """Return the expected calibration error, 0..1.
+
+    This is the mean distance between score and observed share of positives, over bins with equal numbers of images.
+    """
     parts = [part for part in np.array_split(np.argsort(scores, kind="stable"), bins) if len(part)]
     return float(sum(len(part) * abs(scores[part].mean() - truth[part].mean()) for part in parts) / len(scores))
 
@@ -114,12 +132,15 @@ def calibration_error(scores: Scores, truth: Truth, *, bins: int = 10) -> float:
 _Z: Final = 1.959964  # 97.5 % of a normal distribution lie below
 _ROUNDS: Final = 1000
 _HALVINGS: Final = 60
-_NO_VARIANCE: Final = 1e-18  # what rounding leaves of none
+_NO_VARIANCE: Final = 1e-18  # rounding errors of a variance of zero
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """`count` of `of` images as a share with its interval, all in 0..1."""
+    """A share with its 95 % interval, all in 0..1.
+
+    count, of  numbers of images: `count` of `of`
+    """
 
     count: int
     of: int
@@ -129,29 +150,40 @@ class Share:
 
     @property
     def estimate(self) -> Estimate:
-        """Return the share and its interval without the counts."""
+        """The share and its interval without the counts."""
         return Estimate(self.value, self.low, self.high)
 
 
 def effective_number(patients: Sequence[str]) -> float:
-    """The effective number of images, if all images of one patient say the same: 1 to their number."""
+    """Return the effective number of images if all images of a patient give one result (Kish 1965).
+
+    It lies between 1 and the number of images.
+
+    patients  the patient of each image
+    """
     _, images = np.unique(np.asarray(patients), return_counts=True)
     return float(images.sum() ** 2 / (images**2).sum())
 
 
 def share(hits: NDArray[np.bool_], *, patients: Sequence[str]) -> Share:
-    """The share of images that are hits, with Wilson's interval. Raises ValueError without images."""
+    """Return the share of images that are hits, with Wilson's interval. Raises ValueError without images.
+
+    patients  the patient of each image
+    """
     if not len(hits):
         raise ValueError("a share needs images")
     return share_of(int(hits.sum()), len(hits), number=effective_number(patients))
 
 
 def share_of(count: int, of: int, *, number: float) -> Share:
-    """`count` of `of` (1 or more) images with Wilson's interval; `number` of them count (see `effective_number`)."""
+    """Return the share `count` of `of` images with Wilson's interval; `of` must be 1 or more.
+
+    number  the effective number of images (see `effective_number`)
+    """
     value, shrink = count / of, 1 + _Z**2 / number
     middle = (value + _Z**2 / (2 * number)) / shrink
     half = _Z / shrink * math.sqrt(value * (1 - value) / number + _Z**2 / (4 * number**2))
-    # The interval holds the value; the bounds are for rounding alone.
+    # The interval contains the value. The bounds only correct rounding errors.
     low, high = min(max(middle - half, 0.0), value), max(min(middle + half, 1.0), value)
     return Share(count=count, of=of, value=value, low=low, high=high)
 
@@ -159,16 +191,20 @@ def share_of(count: int, of: int, *, number: float) -> Share:
 def share_difference(
     first: NDArray[np.bool_], second: NDArray[np.bool_], *, patients: Sequence[str]
 ) -> tuple[float, float, float]:
-    """The share of hits in `second` less that in `first`, of the same images (n,), and the ends of its interval.
+    """Return the share of hits in `second` minus that in `first`, and the ends of its interval.
 
     Method 10 of Newcombe, Statistics in Medicine 17 (1998) 2635: the square-and-add of Wilson's intervals, with the
-    correlation of the two and its correction for continuity. Raises ValueError without images.
+    correlation of both and its correction for continuity.
+
+    first, second  (n,) hits of two tests on the same images
+
+    Raises ValueError without images.
     """
     a, b = share(first, patients=patients), share(second, patients=patients)
     both, neither = int((first & second).sum()), int((~first & ~second).sum())
     spread = math.sqrt(a.count * (a.of - a.count) * b.count * (b.of - b.count))
     excess = both * neither - (a.count - both) * (b.count - both)
-    # Of fewer images that count, each cell has fewer: the correction, of one image, weighs more.
+    # With a smaller effective number, the correction by one image weighs more.
     corrected = excess if excess < 0 else max(excess - a.of**2 / (2 * effective_number(patients)), 0.0)
     likeness = corrected / spread if spread else 0.0
 
@@ -181,20 +217,20 @@ def share_difference(
 
 
 def sensitivity(scores: Scores, truth: Truth, *, threshold: float, patients: Sequence[str]) -> Share:
-    """The share of the positives at or above a threshold chosen on other images."""
+    """Return the share of positives at or above a threshold, which must have been chosen on other images."""
     return share(scores[truth] >= threshold, patients=_of(patients, truth))
 
 
 def specificity(scores: Scores, truth: Truth, *, threshold: float, patients: Sequence[str]) -> Share:
-    """The share of the negatives below a threshold chosen on other images."""
+    """Return the share of negatives below a threshold, which must have been chosen on other images."""
     return share(scores[~truth] < threshold, patients=_of(patients, ~truth))
 
 
 def specificity_at_sensitivity(scores: Scores, truth: Truth, *, wanted: float, patients: Sequence[str]) -> Share:
     """Return the specificity at the threshold that gives at least the wanted sensitivity on these images.
 
-    The threshold is as uncertain as the share. The interval is the wider one of a bootstrap over patients and of
-    Wilson's interval.
+    The threshold is uncertain, too. So the interval is the wider one of Wilson's interval and a bootstrap over patients
+    that chooses the threshold anew in each draw.
     """
 
     def measure(drawn: Scores, answers: Truth) -> float:
@@ -231,10 +267,13 @@ def _widened(found: Share, drawn: tuple[float, float, float]) -> Share:
 def kappa(
     first: NDArray[np.bool_], second: NDArray[np.bool_], *, patients: Sequence[str]
 ) -> tuple[float, float, float] | None:
-    """Return Cohen's kappa (-1..1) of two readers of these images (n,), and the ends of its 95 % interval.
+    """Return Cohen's kappa (-1..1) of two readers, and the ends of its 95 % interval.
 
-    Cohen, Educational and Psychological Measurement 20 (1960) 37; its variance by Fleiss, Cohen and Everitt,
-    Psychological Bulletin 72 (1969) 323. None if both readers gave one answer to all images, or if there are no images.
+    Returns None if both readers gave one answer to all images, or without images. Cohen, Educational and Psychological
+    Measurement 20 (1960) 37; variance by Fleiss, Cohen and Everitt, Psychological Bulletin 72 (1969) 323.
+
+    first, second  (n,) answers of the readers on the same images
+    patients       the patient of each image
     """
     table = np.array([[np.sum((first == one) & (second == other)) for other in (True, False)] for one in (True, False)])
     if not table.sum():
@@ -253,7 +292,7 @@ def kappa(
 
 
 def area(scores: Scores, truth: Truth, *, patients: Sequence[str]) -> Estimate:
-    """The area under the ROC curve with Newcombe's interval. Raises ValueError where a class has no images."""
+    """Return the area under the ROC curve with Newcombe's interval. Raises ValueError if a class has no images."""
     value = auc(scores, truth)
     if math.isnan(value):
         raise ValueError("the area has no value: a class has no images")
@@ -266,7 +305,12 @@ def area(scores: Scores, truth: Truth, *, patients: Sequence[str]) -> Estimate:
 
 
 def _area_variance(area: float, positives: float, negatives: float) -> float:
-    """Return Hanley and McNeil's variance for exponential scores, made equal for both classes (Newcombe 2006)."""
+    """Return the variance of an area by Hanley and McNeil for exponential scores.
+
+    The variance is made symmetric in both classes (Newcombe 2006).
+
+    positives, negatives  effective numbers of images
+    """
     spread = (positives + negatives) / 2 - 1
     shape = 1 + spread * (1 - area) / (2 - area) + spread * area / (1 + area)
     return area * (1 - area) * shape / (positives * negatives)
@@ -282,12 +326,14 @@ def _farthest(value: float, end: float, is_near: Callable[[float], bool]) -> flo
 
 
 def area_difference(scores: Scores, truth: Truth, *, patients: Sequence[str]) -> tuple[float, float, float]:
-    """Return the area of the second column of scores (images, 2) minus that of the first, and the ends of its interval.
+    """Return the area of the second column of scores minus that of the first, and the ends of its interval.
 
     DeLong, DeLong and Clarke-Pearson, Biometrics 44 (1988) 837. For patients with several images, the contributions of
-    each patient are summed (Obuchowski, Biometrics 53 (1997) 567). If the variance is zero because both networks are
-    right or wrong on every pair, the ends come from the areas' own intervals (square-and-add, Newcombe, Statistics in
+    each patient are summed (Obuchowski, Biometrics 53 (1997) 567). The variance is zero if both networks rank every
+    pair correctly or wrongly. The ends then come from the areas' own intervals (square-and-add, Newcombe, Statistics in
     Medicine 17 (1998) 873).
+
+    scores  (images, 2) scores of two networks
     """
     beaten = _beaten(scores[:, 1], truth) - _beaten(scores[:, 0], truth)
     value = float(beaten[truth].mean())
@@ -312,8 +358,9 @@ def _of_sample(number: int) -> float:
 
 
 def _beaten(scores: Scores, truth: Truth) -> Scores:
-    """Return DeLong's components (n,): for each image the share of the other class ranked correctly, ties counting
-    half.
+    """Return DeLong's components (n,): for each image the share of the other class that is ranked correctly.
+
+    Ties count half.
     """
     found = np.empty(len(scores))
     for own, sign in ((truth, 1), (~truth, -1)):
@@ -331,11 +378,16 @@ def drawn_interval(
     patients: Sequence[str],
     seed: int = 0,
 ) -> tuple[float, float, float]:
-    """The measure and the ends of its 95 % interval over 1000 draws of patients with replacement, all images of each.
+    """Return a measure and the ends of its 95 % percentile interval, by a bootstrap over patients.
 
-    Draws without a value (a class is missing) are left out. An interval of percentiles may miss the measure itself, by
-    a little and where there are few patients; it is then widened to hold it. Raises ValueError if the measure itself
-    has none.
+    Each of 1000 draws takes patients with replacement, with all images of each patient. Draws in which a class is
+    missing are left out. The interval is widened if it does not contain the measure, which can happen with few
+    patients.
+
+    measure  computes the measure from scores and truths
+    seed     seed of the random numbers
+
+    Raises ValueError if the measure has no value for all images.
     """
     value = measure(scores, truth)
     if math.isnan(value):

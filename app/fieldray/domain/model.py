@@ -1,7 +1,7 @@
 """A pack's manifest, a verified model in memory, and a model's input and output.
 
-The fields follow the pack format, version 2 (docs/pack-format.md). The classes validate themselves: `__post_init__`
-raises ValueError with the offending field's name. `packs.manifest` reads them from JSON.
+The fields follow the pack format, version 2 (docs/pack-format.md), which `packs.manifest` reads from JSON. The classes
+validate themselves: the constructor raises ValueError with the name of the offending field.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Activation = Literal["sigmoid", "softmax"]
 Trust = Literal["builtin", "signed", "legacy"]
 CompanionKind = Literal["lung-fields"]
 PackKind = Literal["classifier"] | CompanionKind
-# What a lung-field network says of an image as a whole, in the order of its scores.
+# The checks that a lung-field network makes of the whole image, in the order of its scores.
 LUNG_CHECKS: Final = ("frontal_chest", "rotated_90", "rotated_180", "rotated_270", "inverted", "mirrored")
 
-# No pack may name an operating point so: it is one that a site chose on its own images (packs/site_choices).
+# Prefix of the names of operating points that a site chose on its own images (packs/site_choices). No pack may use it.
 LOCAL_PREFIX: Final = "local:"
 
 
@@ -37,15 +37,15 @@ def _require(condition: bool, message: str) -> None:
 class InputSpec:
     """The network's input.
 
-    intensity   "as_displayed": the file's own VOI LUT or window (else 1st to 99th percentile) mapped to 0..255;
-                "percentile": the same, then, on the resized tensor, its 1st..99th percentile stretched to 0..255,
-                so that the grey level of a site does not matter
-    fit         "stretch" to height x width; "pad" keeps the aspect and fills with 0; "crop" keeps the aspect and
-                cuts the longer side about its middle
-    margin      share of each side cut off before fitting (borders carry letters and collimation), 0..0.2
-    crop        "lungs": only the lungs that can be seen are fitted, as a lung-field pack finds them; "lung_region":
-                all of where lung belongs, where the pack knows that
-    crop_margin share of the lungs' height and width kept around them on each side, 0..0.5
+    intensity    "as_displayed": the file's own VOI LUT or window (else the 1st to 99th percentile) mapped to 0..255.
+                 "percentile": in addition, the 1st..99th percentile of the resized input is stretched to 0..255, so
+                 that a site's grey level does not matter
+    fit          "stretch" to height x width; "pad" keeps the aspect ratio and fills with 0; "crop" keeps the aspect
+                 ratio and cuts the longer side around its middle
+    margin       share of each side cut off before fitting (borders carry letters and collimation), 0..0.2
+    crop         "lungs": only the visible lungs, found by a lung-field pack, are fitted. "lung_region": the whole lung
+                 region including opacified parts, if the lung-field pack gives the region
+    crop_margin  share of the lungs' height and width kept around them on each side, 0..0.5
     """
 
     height: int
@@ -69,7 +69,11 @@ class InputSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
-    """One label of a pack, such as a finding. `code` is a code of `scheme` (for example SNOMED CT, or "fieldray")."""
+    """One label of a pack, such as a finding.
+
+    code     code of the label in `scheme`, for example SNOMED CT or "fieldray"
+    meaning  text by language
+    """
 
     code: str
     scheme: str
@@ -95,11 +99,13 @@ class Estimate:
 class OperatingPoint:
     """A named threshold on one label's calibrated score, with the performance measured at that threshold.
 
-    `name` is used by settings and the command line. `titles` is the name for people, and `measured_on` describes the
-    images of the measurement; both by language code.
+    name                     used by settings and the command line
+    titles                   names for people, by language
+    unsure_low, unsure_high  ends of the uncertain zone
+    measured_on              description of the images of the measurement, by language
 
-    A score s is BELOW if s < unsure_low, ABOVE if s >= unsure_high, UNSURE between; a band of no width
-    (unsure_low == threshold == unsure_high) leaves no unsure zone.
+    A score s is below if s < unsure_low, above if s >= unsure_high, and unsure between. If all three values are equal,
+    there is no uncertain zone.
     """
 
     name: str
@@ -120,7 +126,7 @@ class OperatingPoint:
 
     @property
     def is_local(self) -> bool:
-        """Return whether a site chose this operating point on its own images."""
+        """Whether a site chose this operating point on its own images."""
         return self.name.startswith(LOCAL_PREFIX)
 
 
@@ -137,10 +143,10 @@ class Calibration:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class OodGate:
-    """The out-of-distribution check: refuses images too far from the training images, by the pooled features f (n,).
+    """The out-of-distribution check, which refuses images too far from the training images.
 
-    distance = sqrt(mean(((f - mean) @ projection) ** 2)), projection (n, k) whitens the training features.
-    Refused when distance > limit.
+    distance = sqrt(mean(((f - mean) @ projection) ** 2)) for the network's pooled features f (n,). The projection (n,
+    k) whitens the features of the training images. An image is refused if distance > limit.
     """
 
     mean: NDArray[np.float32]
@@ -159,11 +165,14 @@ class OodGate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputRoles:
-    """The indices of a model file's outputs by their role; None for a missing output.
+    """The indices of a network's outputs by their role; None for a missing output.
 
-    If there are class maps, a label's score is activation(mean of its map), taken from the integer map: the mean of
-    many cells is finer than the single quantised score. Otherwise the scores output is used. A mask is (1, rows,
-    columns, 1), the share of lung of every cell, 0..1; of 2 channels the second is the share of lung region.
+    scores      a score for each label
+    class_maps  a map for each label. If present, a label's score is activation(mean of its map) instead of the scores
+                output: the mean of many integer cells is finer than one quantised score
+    features    pooled features for the out-of-distribution check
+    mask        (1, rows, columns, 1): the share of lung in each cell, 0..1. A second channel is the share of lung
+                region
     """
 
     scores: int | None = None
@@ -181,7 +190,12 @@ class OutputRoles:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class GoldenVectors:
-    """Inputs (n, h, w, c) uint8, the scores (n, labels) float32 measured by the pack's maker, and the tolerance."""
+    """Inputs with known scores, by which a device is tested before use.
+
+    inputs     (n, h, w, c) uint8
+    scores     (n, labels) float32, measured by the pack's maker
+    tolerance  largest allowed difference of a score
+    """
 
     inputs: NDArray[np.uint8]
     scores: NDArray[np.float32]
@@ -194,10 +208,12 @@ class GoldenVectors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeaderRules:
-    """The header values of the images that a pack accepts; a missing value passes.
+    """The header values of the images that a pack accepts. A missing value passes.
 
-    modalities  codes, as in DICOM; body_parts: parts of the text; views: words of the text; all in upper case
-    ages_years  youngest and oldest age, whole years, both included; None for any age
+    modalities  DICOM codes
+    body_parts  parts of the text, in upper case
+    views       words of the text, in upper case
+    ages_years  youngest and oldest age in whole years, both included; None for any age
     """
 
     modalities: tuple[str, ...] = ("CR", "DX", "DR", "XR", "RG")
@@ -212,10 +228,12 @@ class HeaderRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirement:
-    """A pack that a classifier needs: its kind and its minimum version.
+    """A pack that a classifier needs.
 
-    id   the required pack's id, or None for any
-    key  fingerprint of the required signing key; None for the classifier's own key or the program's
+    kind             kind of the required pack
+    id               its id, or None for any
+    minimum_version  its minimum version, or None for any
+    key              fingerprint of its signing key; None for the classifier's own key or a shipped pack
     """
 
     kind: CompanionKind
@@ -226,9 +244,10 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LungRules:
-    """The thresholds of a lung-field network.
+    """The thresholds of a lung-field network, 0..1.
 
-    From `threshold` on a cell is lung; from its own threshold on (0..1) a check of `LUNG_CHECKS` is passed.
+    mask_threshold  share of lung from which a cell is lung
+    thresholds      score from which a check is passed, by name of the check (`LUNG_CHECKS`)
     """
 
     mask_threshold: float
@@ -241,19 +260,19 @@ class LungRules:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Manifest:
-    """The manifest of a pack. The labels of a lung-field pack are its checks.
+    """The manifest of a pack.
 
-    names, descriptions, intended_use, limits   texts by language (BCP 47), English always among them
-    class_names                                 names of the classes *abnormal* and *normal*, by class and language; or
-                                                None
-    warnings                                    doubts about the pack's own figures found when it was made, by language;
-                                                or None
-    accepted                                    header values of the images that the pack accepts
-    requires                                    the packs that this pack needs
-    lung_rules                                  of a lung-field pack, None for any other
-    is_bare                                     whether this is a bare file of the dissertation (see packs/verified):
-                                                grey levels are not scaled, there is no operating point, the label with
-                                                the larger score is the class, and the first label is the abnormal one
+    names, descriptions, intended_use, limits
+                 texts by language (BCP 47), English always among them
+    labels       labels of a classifier; of a lung-field pack, its checks
+    class_names  names of the classes *abnormal* and *normal*, by class and language; or None
+    warnings     doubts about the pack's own figures found when it was made, by language; or None
+    accepted     header values of the images that the pack accepts
+    requires     the packs that this pack needs
+    lung_rules   thresholds of a lung-field pack; None for any other
+    is_bare      whether this is a model file of the dissertation (see packs/verified). It has no operating point: the
+                 label with the larger score is the class, and the first label is the abnormal one. Grey levels are not
+                 scaled
     """
 
     pack_id: str
@@ -293,16 +312,19 @@ class Manifest:
 
     @property
     def label_codes(self) -> tuple[str, ...]:
-        """Return the codes of the labels."""
+        """The codes of the labels."""
         return tuple(label.code for label in self.labels)
 
     @property
     def needs_lungs(self) -> bool:
-        """Return whether the pack needs a lung-field pack."""
+        """Whether the pack requires a lung-field pack."""
         return any(requirement.kind == "lung-fields" for requirement in self.requires)
 
     def point(self, label: str, name: str | None = None) -> OperatingPoint | None:
-        """Return the operating point `name` of a label (the first one if no name is given), or None."""
+        """Return the operating point of a label with this name, or None.
+
+        name  None for the first operating point of the label
+        """
         for point in self.operating_points:
             if point.label == label and name in (None, point.name):
                 return point
@@ -311,13 +333,14 @@ class Manifest:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Model:
-    """A verified pack in memory; the drive is not needed any more.
+    """A verified pack in memory. The drive is not needed any more.
 
-    files         the networks by role: "litert" (always there), "edgetpu", and further roles named by the pack
-    model_sha256  of the "litert" file (hex)
-    fingerprint   of the signing key, empty for a legacy pack
-    content_sha256  SHA-256 (hex) of the manifest, which identifies all files of the pack; empty for a legacy pack
-    lungs         the lung-field pack that runs before a classifier, None without one
+    files           the networks by role: "litert" (always there), "edgetpu", and further roles named by the pack
+    model_sha256    SHA-256 (hex) of the "litert" file
+    fingerprint     fingerprint of the signing key; empty for a legacy model
+    content_sha256  SHA-256 (hex) of the manifest, which identifies all files of the pack; empty for a legacy model
+    card            the model card (Markdown)
+    lungs           the lung-field pack that runs before the classifier; None without one
     """
 
     manifest: Manifest
@@ -332,23 +355,21 @@ class Model:
 
     @property
     def pack_name(self) -> str:
-        """Return `id-version`, the name of the pack's folder."""
+        """`id-version`, which is also the name of the pack's folder."""
         return f"{self.manifest.pack_id}-{self.manifest.version}"
 
     @property
     def lungs_pack(self) -> str:
-        """Return the lung-field pack's name and the beginning of its file's hash, as results name it; "" without
-        one.
-        """
+        """The name and the beginning of the hash of the lung-field pack, as stored in results; "" without one."""
         return f"{self.lungs.pack_name} {self.lungs.model_sha256[:12]}" if self.lungs else ""
 
 
-# Names of rows of the table in `fieldray.backends`; a choice may also be "auto"
+# Names in the table of `fieldray.backends`. A device choice may also be "auto".
 BackendName = str
 DeviceChoice = str
 
-# The ready backends that run images: "accelerator" the one that the table prefers, which spares the CPU
-# for other programs; "fastest" the one that was measured to be; "both" all of them, draining one queue
+# Which of the ready backends run images. "accelerator": the first in the table, which leaves the CPU to other programs.
+# "fastest": the one measured to be the fastest. "both": all of them, from one queue.
 Policy = Literal["accelerator", "fastest", "both"]
 
 
@@ -358,10 +379,10 @@ class Prediction:
 
     backend     the backend that ran this image
     scores      uncalibrated score in [0, 1] by label code
-    class_maps  (labels, rows, columns) float32 logits, their mean is the label's logit; None if the model has none
+    class_maps  (labels, rows, columns) float32 logits, whose mean is the label's logit; None if the model has none
     features    (n,) float32 pooled features; None if the model has none
     latency_ms  duration of the inference alone, measured in the process that ran it
-    sequence    1 for the first image this backend ran since it was opened, 2 for the second, ...
+    sequence    1 for the first image since this backend was opened, 2 for the second, ...
     """
 
     pack_name: str

@@ -1,8 +1,8 @@
-"""Matching of images to patients, and the images of today: the newest study of each patient in a run.
+"""Matching of images to patients, and the newest study day of each patient in a run.
 
-A clinic works by patient. A patient's position in the work list is that of the most urgent answer of the newest study.
-Images of earlier days follow below and do not raise the patient's position. Work list, exports and archives use this
-module.
+A clinic works by patient. A patient's position in the work list is that of the most urgent result of the newest day.
+Images of earlier days follow below all others and do not raise the patient's position. Work list, exports and archives
+use this module.
 """
 
 from __future__ import annotations
@@ -21,7 +21,13 @@ PatientMatch = Literal["same", "other", "unknown"]
 
 
 def match_patients(one: ImageHeader, other: ImageHeader) -> PatientMatch:
-    """Return whether two images are of one person: equal Patient IDs, and no contrary birth date or sex."""
+    """Return whether two images are of one person.
+
+    Result     condition
+    "other"    birth dates differ, sexes are male and female, or Patient IDs differ
+    "unknown"  an image has no usable Patient ID
+    "same"     equal Patient IDs, and neither birth date nor sex contradicts
+    """
     births = [day_of(header.patient_birth_date) for header in (one, other)]
     differs = births[0] and births[1] and births[0] != births[1]
     if differs or {one.patient_sex, other.patient_sex} == {"M", "F"}:
@@ -33,9 +39,9 @@ def match_patients(one: ImageHeader, other: ImageHeader) -> PatientMatch:
 
 
 def person_key(ref: ImageRef) -> str:
-    """Return a key that is equal for images of one person within a run, by the facts that `match_patients` compares.
+    """Return a key that is equal for images of one person within a run.
 
-    An image whose patient is unknown has a key of its own.
+    The key holds Patient ID, birth date and sex. An image without a usable Patient ID has a key of its own.
     """
     header, number = ref.header, known_person(ref.header.patient_id)
     if not number:
@@ -46,7 +52,7 @@ def person_key(ref: ImageRef) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def day_number(dicom_date: str) -> int:
-    """Convert a study date to a number that grows by one a day; 0 for a missing or invalid date."""
+    """Return a study date as a number that grows by one a day; 0 for a missing or invalid date."""
     day = day_of(dicom_date)
     return day.toordinal() if day else NO_DAY
 
@@ -73,6 +79,9 @@ def earlier_images(people: NDArray[np.int64], days: NDArray[np.int64]) -> NDArra
 
 
 def todays_first(is_earlier: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the positions (n,) of images with those of earlier days moved behind all others, otherwise in order."""
+    """Return the positions (n,) of images in an order that moves images of earlier days behind all others.
+
+    is_earlier  (n,) as `earlier_images` returns it
+    """
     positions: NDArray[np.int64] = np.argsort(is_earlier, kind="stable")
     return positions

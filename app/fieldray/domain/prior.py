@@ -1,6 +1,6 @@
 """The prior images of a patient: which images belong to the patient, and which was made first.
 
-Two images count as one person's only if both name one Patient ID and no other fact in both headers contradicts. Unknown
+Two images count as one person's only if both have one Patient ID and no other fact in both headers contradicts. Unknown
 facts are reported as unknown and never guessed.
 """
 
@@ -20,7 +20,7 @@ from fieldray.domain.purpose import views_of
 from fieldray.domain.run import StoredImage
 from fieldray.reasons import Reason, reason
 
-# of an image to another one
+# the order in time of an image relative to another one
 Order = Literal["earlier", "later", "same", "unknown"]
 Origin = Literal["run", "history", "file"]
 
@@ -29,7 +29,10 @@ _TIME: Final = re.compile(r"([01][0-9]|2[0-3])([0-5][0-9])(?:([0-5][0-9])(?:\.[0
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The calendar time between two studies; `minutes` for studies of one day, None if a time is unknown."""
+    """The calendar time between two studies: years, months and days.
+
+    minutes  time between two studies of one day; None for other days, or if a time is unknown
+    """
 
     years: int
     months: int
@@ -41,10 +44,10 @@ class Gap:
 class Prior:
     """An image that can be compared with the current one.
 
-    outcome  the outcome of the image; for a file chosen by hand, that of `unscreened`
-    origin   the shown run, an earlier run, or a file that a person chose
+    outcome        the outcome of the image; for a file that a person chose, the result of `unscreened`
+    origin         "run": the run in sight; "history": an earlier run; "file": a file that a person chose
     patient_match  whether both images are of one patient
-    order    whether it was made before or after the current image
+    order          whether this image was made before or after the current image
     """
 
     outcome: Outcome
@@ -54,14 +57,15 @@ class Prior:
 
     @property
     def header(self) -> ImageHeader:
+        """The header of the image."""
         return self.outcome.ref.header
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class StoredPriors:
-    """The prior images of a patient in the store.
+    """The prior images of a patient in the results database.
 
-    images  one for each prior image of the shown run, or whose file still exists; from its newest run
+    images  the prior images of the run in sight, and those of other runs whose file still exists; one entry per image
     gone    number of prior images whose file no longer exists
     """
 
@@ -73,14 +77,14 @@ class StoredPriors:
 class PairRecord:
     """The record of a comparison that a person made of the current image and a prior image, for reports.
 
-    current, current_frame   SHA-256 (hex) of the current image's file, and its frame; identify the image in a report
-    prior                    header of the prior image, without the person's name
-    is_dicom, prior_frame    whether a DICOM object can refer to the prior image, and its frame
-    order                    whether the prior image was made before or after the current one
-    patient_match                  whether both images are of one patient
-    why_not                  the reason why the images are not comparable, or None
-    similarity               of the structure inside the lungs after alignment, -1..1; None if not comparable
-    regions                  regions whose difference exceeds the noise
+    current, current_frame  SHA-256 (hex) of the current image's file, and its frame
+    prior, prior_frame      header of the prior image without the person's name, and its frame
+    is_dicom                whether a DICOM object can refer to the prior image
+    order                   whether the prior image was made before or after the current one
+    patient_match           whether both images are of one patient
+    why_not                 the reason why the images are not comparable, or None
+    similarity              similarity of the structure inside the lungs after alignment, -1..1; None if not comparable
+    regions                 regions whose difference exceeds the noise
     """
 
     current: str
@@ -96,7 +100,7 @@ class PairRecord:
 
 
 def unscreened(ref: ImageRef) -> Screened:
-    """Return the outcome of an image that no pack has seen: without a score, a map or a category of its own."""
+    """Return an outcome for an image that no pack has screened: without score, map or finding."""
     return Screened(
         ref=ref,
         facts=ReadFacts(),
@@ -110,8 +114,9 @@ def unscreened(ref: ImageRef) -> Screened:
 
 
 def order_of(image: ImageHeader, current: ImageHeader) -> Order:
-    """Return whether an image is earlier than the current one by study date and time; "unknown" if these are
-    missing.
+    """Return whether an image is earlier or later than the current one, by study date and time.
+
+    "same" means equal to the minute. "unknown" means that a date, or on one day a time, is missing.
     """
     days = day_of(image.study_date), day_of(current.study_date)
     if days[0] is None or days[1] is None:
@@ -141,9 +146,9 @@ def gap_between(image: ImageHeader, current: ImageHeader) -> Gap | None:
 
 
 def is_same_image(one: Outcome, other: Outcome) -> bool:
-    """Return whether two outcomes are of one image: equal bytes, one SOP Instance UID, or one file; and equal frames.
+    """Return whether two outcomes are of one image: equal frames, and one file, equal bytes or one SOP Instance UID.
 
-    Some devices reuse a UID: different bytes from another study or day then count as different images.
+    Some devices reuse a SOP Instance UID. Different bytes from another study or day then count as different images.
     """
     first, second = one.ref, other.ref
     if first.frame != second.frame:
@@ -157,10 +162,12 @@ def is_same_image(one: Outcome, other: Outcome) -> bool:
 
 
 def priors_of(current: Outcome, candidates: Iterable[tuple[Origin, Outcome]]) -> tuple[Prior, ...]:
-    """Return the images that are, or may be, prior images of the current image's patient, the most useful first.
+    """Return the prior images of the current image's patient, the most useful first.
 
-    The order is: dated before undated, newest first, frontal before lateral. Images of the current study are left out.
-    Of equal images, the first candidate counts.
+    Dated images come before undated ones, newer before older, frontal before lateral. Left out are images of other or
+    unknown patients, of the current study, and later images. Of equal images, the first candidate counts.
+
+    candidates  images that may be priors, with their origin
     """
     found: list[Prior] = []
     for origin, outcome in candidates:
@@ -175,16 +182,16 @@ def priors_of(current: Outcome, candidates: Iterable[tuple[Origin, Outcome]]) ->
 
 
 def as_prior(outcome: Outcome, current: Outcome, origin: Origin) -> Prior:
-    """Describe an image as a prior of the current image: patient and order in time."""
+    """Return an image as a prior of the current image, with the match of patients and the order in time."""
     header, own = outcome.ref.header, current.ref.header
     return Prior(outcome=outcome, origin=origin, patient_match=match_patients(header, own), order=order_of(header, own))
 
 
 def doubts_about(prior: Prior, current: Outcome) -> Sequence[Reason]:
-    """Return the reasons to doubt a comparison of a prior image with the current one."""
+    """Return warnings to show with a comparison of a prior image with the current one."""
     is_same = is_same_image(prior.outcome, current)
     said = [reason("prior_same_image")] if is_same else []
-    order: Order = "earlier" if is_same and prior.order == "same" else prior.order  # of one image there is no other
+    order: Order = "earlier" if is_same and prior.order == "same" else prior.order  # no doubt about one image
     said += _doubts("same" if is_same else prior.patient_match, order)
     if is_lateral(prior.header) != is_lateral(current.ref.header):
         said.append(reason("prior_other_view"))
@@ -192,7 +199,7 @@ def doubts_about(prior: Prior, current: Outcome) -> Sequence[Reason]:
 
 
 def doubts_about_pair(pair: PairRecord) -> Sequence[Reason]:
-    """Return warnings about a pair that was compared (see `doubts_about`)."""
+    """Return warnings about the patient and the order in time of a compared pair."""
     return _doubts(pair.patient_match, pair.order)
 
 
@@ -208,7 +215,7 @@ def is_lateral(header: ImageHeader) -> bool:
 
 
 def pair_of(prior: Prior, current: Outcome, comparison: PairComparison) -> PairRecord:
-    """Make the record of a comparison for reports."""
+    """Return the record of a comparison, for reports."""
     aligned, problem, ref = comparison.aligned, comparison.problem, prior.outcome.ref
     return PairRecord(
         current=current.facts.content_sha256,
@@ -231,13 +238,13 @@ def _how_likely(prior: Prior) -> tuple[bool, int, bool, int]:
 
 
 def _minute(dicom_time: str) -> int | None:
-    """Return minutes since midnight of a DICOM time (PS3.5 6.2); None without minutes."""
+    """Return the minutes since midnight of a DICOM time (PS3.5 6.2); None if it lacks minutes."""
     found = _TIME.fullmatch(dicom_time.strip())
     return 60 * int(found[1]) + int(found[2]) if found else None
 
 
 def _months_later(day: datetime.date, months: int) -> datetime.date:
-    """Return the day `months` later; at a month's end, the last day of that month."""
+    """Return the day `months` later; at most the last day of that month."""
     year, month = divmod(day.month - 1 + months, 12)
     for last in (day.day, 30, 29, 28):
         try:

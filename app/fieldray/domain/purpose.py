@@ -1,6 +1,4 @@
-"""Sentences about a pack's intended patients, about what an image's header says of them, and about the pack's
-performance.
-"""
+"""A pack's intended patients and performance in sentences, and the reading of view, body part and age in headers."""
 
 from __future__ import annotations
 
@@ -16,10 +14,10 @@ from fieldray.domain.metrics import Share
 from fieldray.domain.model import HeaderRules, Manifest, OperatingPoint
 from fieldray.reasons import Reason, reason
 
-# Where a pack's metrics hold what was measured on images of its own hospitals, and of another one.
+# Keys in a pack's metrics for measurements on images of its own hospitals, and of another hospital.
 _OWN = "test"
 _ELSEWHERE = "external_test"
-# The images with the finding and those without it.
+# Keys in a pack's metrics for images with the finding and without it.
 TRUTHS: Final[Mapping[bool, str]] = {True: "positive", False: "negative"}
 _OTHERS = frozenset({"age", "ages_contradict", "born_too_late", "body_part"})
 
@@ -27,7 +25,7 @@ _OTHERS = frozenset({"age", "ages_contradict", "born_too_late", "body_part"})
 def says_frontal_chest(header: ImageHeader, accepted: HeaderRules) -> bool:
     """Return whether a header names both a body part and a view that the pack accepts.
 
-    The body part alone is not enough: a lateral image shows the chest as well.
+    The body part alone is not enough, because a lateral image shows the chest as well.
     """
     return body_part_says(header, accepted) == view_says(header, accepted) == "accepted"
 
@@ -41,17 +39,20 @@ def patients(accepted: HeaderRules) -> Reason:
 
 
 def shared_ages(several: Iterable[tuple[int, int] | None]) -> tuple[int, int] | None:
-    """Return the youngest and oldest age that all packs accept; the youngest is above the oldest if no age is shared.
+    """Return the age range (youngest, oldest) that all packs accept; None if all accept any age.
 
-    None if all packs accept any age.
+    If the ranges do not overlap, youngest is above oldest.
+
+    several  age range of each pack, or None for any age
     """
     known = [ages for ages in several if ages]
     return (max(youngest for youngest, _ in known), min(oldest for _, oldest in known)) if known else None
 
 
 def performance(manifest: Manifest) -> tuple[Reason, ...]:
-    """Return the sentences on the performance measured at the pack's own hospital and at another one, or that none
-    was.
+    """Return sentences on the measured performance: at the pack's own hospitals, and at another hospital.
+
+    If no other hospital was measured, a sentence says so.
     """
     own = tuple(_measured(manifest, _OWN, "measured_own"))
     return own + (tuple(_measured(manifest, _ELSEWHERE, "measured_elsewhere")) or (reason("not_measured_elsewhere"),))
@@ -59,8 +60,10 @@ def performance(manifest: Manifest) -> tuple[Reason, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classes:
-    """The distribution over the displayed classes, for images with the finding (True) and for images without it
-    (False).
+    """The measured distribution of images over the displayed classes.
+
+    is_elsewhere  whether the images are of another hospital than the pack's own
+    shares        share of each class: key True for images with the finding, key False for images without
     """
 
     is_elsewhere: bool
@@ -68,13 +71,16 @@ class Classes:
 
     @property
     def unsure(self) -> tuple[int, int]:
-        """Return the number of unsure images and the number of all images."""
+        """The number of unsure images and the number of all images."""
         counted = [of["unsure"] for of in self.shares.values()]
         return sum(share.count for share in counted), sum(share.of for share in counted)
 
 
 def counts_per_hundred(shares: Mapping[Category, Share]) -> dict[Category, int]:
-    """Return the number of images of 100 in each class: whole numbers that add up to 100; 0 for a class without any."""
+    """Return the number of images in each class per 100 images: whole numbers that add up to 100.
+
+    A class without a share has 0.
+    """
     total = sum(share.count for share in shares.values()) or 1
     exact = {category: 100 * share.count / total for category, share in shares.items()}
     numbers = {category: int(value) for category, value in exact.items()}
@@ -85,10 +91,10 @@ def counts_per_hundred(shares: Mapping[Category, Share]) -> dict[Category, int]:
 
 
 def classes_measured(manifest: Manifest | None, point: OperatingPoint | None) -> tuple[Classes, ...]:
-    """Return the class counts that the pack's maker measured at an operating point: own hospitals first, then
-    another one.
+    """Return the distributions over the classes that the pack's maker measured at an operating point.
 
-    Empty if nothing was measured.
+    The pack's own hospitals come first, then another hospital. Empty if nothing was measured, or for a local operating
+    point.
     """
     if manifest is None or point is None or point.is_local:
         return ()
@@ -105,7 +111,7 @@ def classes_measured(manifest: Manifest | None, point: OperatingPoint | None) ->
 
 
 def _shares(found: Mapping[str, object]) -> dict[Category, Share]:
-    """Return the measured shares by class, in the order of the work list."""
+    """Return the measured shares by class, in the order of the work list. Shares in another form are left out."""
     values = {category: _member(found, category) for category in WORK_LIST_ORDER if category in found}
     return {category: share for category, own in values.items() if (share := _share(own))}
 
@@ -118,7 +124,13 @@ def _share(found: Mapping[str, object]) -> Share | None:
 
 
 def _measured(manifest: Manifest, part: str, code: str) -> Iterator[Reason]:
-    """Yield a measured figure's sentence. Metrics that do not have the toolchain's form are left out."""
+    """Yield a sentence for each label with the AUC in one part of the metrics.
+
+    Metrics that do not have the form of the toolchain are left out.
+
+    part  "test" or "external_test"
+    code  code of the sentence
+    """
     for label in manifest.labels:
         found = _member(_member(_member(manifest.metrics, "labels"), label.code), part)
         auc, images = _member(found, "auc"), found.get("images")
@@ -134,9 +146,9 @@ def _member(values: object, name: str) -> Mapping[str, object]:
 
 
 def header_notes(header: ImageHeader, accepted: HeaderRules, *, is_confirmed: bool) -> tuple[Reason, ...]:
-    """Return the notes on a header's facts that the pack's rules concern: contrary, doubtful or missing facts.
+    """Return notes on view, body part, age and orientation that are contradictory, unknown or missing in a header.
 
-    is_confirmed  whether the person who started the run said that all patients are of the ages that the pack is for
+    is_confirmed  whether a person confirmed that all patients are in the pack's age range
     """
     notes = [_age_note(header, accepted, is_confirmed=is_confirmed)]
     if view_says(header, accepted) == "unknown":
@@ -161,18 +173,22 @@ def _age_note(header: ImageHeader, accepted: HeaderRules, *, is_confirmed: bool)
 
 @dataclass(slots=True)
 class PatientCount:
-    """The number of a run's images whose header contradicts the pack's rules, and of those without a known age."""
+    """Counts of a run's images for the notes on patients.
+
+    others   images whose header contradicts the pack's rules
+    unknown  images without a stated age
+    """
 
     others: int = 0
     unknown: int = 0
 
     def add(self, kind: ResultKind) -> None:
-        """Count the results of one kind that contradict the rules, or state no age."""
+        """Add the results of one kind to the counts, if they contradict the rules or state no age."""
         self.others += kind.number * (kind.category == "refused" and not _OTHERS.isdisjoint(kind.codes))
         self.unknown += kind.number * ("age_not_stated" in kind.codes)
 
     def notes(self, accepted: HeaderRules) -> tuple[Reason, ...]:
-        """Return the notes on a run's patients."""
+        """Return the notes that state these counts and the pack's intended patients."""
         counts = {"other_patients": self.others, "ages_not_stated": self.unknown}
         intended = patients(accepted).text
         return tuple(reason(code, count=count, patients=intended) for code, count in counts.items() if count)
@@ -180,11 +196,11 @@ class PatientCount:
 
 # ---- what a header's words mean
 #
-# A pack names DICOM's own terms (PS3.3 C.8.11.5.1.1, PS3.16 CID 4009 and 4010). Hospitals write those of their
-# language, shortened, with dots, or with what else they know of the image. One table for all packs says what is meant.
+# A pack names DICOM's own terms (PS3.3 C.8.11.5.1.1, PS3.16 CID 4009 and 4010). Hospitals write terms of their own
+# language, abbreviated, with dots, or with further words. One table for all packs translates these to DICOM's terms.
 
 
-# Of a field: nothing; what the pack is for; something else that is known; words that are in no table.
+# What a header field says: nothing; a value that the pack accepts; another known value; or unknown words.
 Saying = Literal["nothing", "accepted", "other", "unknown"]
 
 _SAYS_NOTHING: Final = frozenset({"", "NONE", "UNKNOWN", "UNK", "OTHER", "UNSPECIFIED", "NA"})
@@ -194,7 +210,7 @@ _FRONTAL: Final = frozenset({"PA", "AP", "FRONTAL"})
 _POSTURE: Final = (
     "UPRIGHT|ERECT|SUPINE|PRONE|PORT|MOBILE|STAND|SIT|SEMI|BED|CHEST|THORAX|TORAX|VIEW|PROJ|LORD|INSP|EXP|STEH|LIEG"
 )
-# How a view is written, upper case and without accents: what is looked for in words, and in all of them run together.
+# Patterns of each view, in upper case without accents: for the words of a text, and for the text without blanks.
 _VIEWS: Final[Mapping[str, tuple[str, str]]] = {
     "PA": (
         rf"\bPA\d*\b|\bPA({_POSTURE})|({_POSTURE})PA\b",
@@ -212,9 +228,9 @@ _VIEWS: Final[Mapping[str, tuple[str, str]]] = {
     "OBLIQUE": (r"\bOBL|\b[LR][APL]O\b|\bКОС[АО]", "OBLI[CQ]U|SCHRA|SKOSN|SIKM|斜"),
 }
 _DECUBITUS: Final = re.compile(r"\b[LR]LD\b|DECUB")
-# Of a known kind, which no frontal view of the chest is.
+# Other known views, none of which is a frontal view of the chest.
 _OTHER_VIEWS: Final = re.compile(r"\b(CC|MLO|ML|LM)\b|AXIAL|TANGENT|TOWNE|WATERS|CALDWELL|SUNRISE|SKYLINE")
-# SNOMED CT, and the codes that it had in SNOMED RT (PS3.16 CID 4010).
+# Codes of SNOMED CT and the older SNOMED RT (PS3.16 CID 4010) for each view.
 _VIEW_CODES: Final[Mapping[str, str]] = {
     code: term
     for term, codes in (
@@ -236,7 +252,7 @@ _VIEW_CODES: Final[Mapping[str, str]] = {
     for code in codes.split()
 }
 
-# The beginnings of words; after "~" what may stand anywhere in them, after "=" whole words.
+# Entries match the beginning of a word; with "~" any part of the text, with "=" a whole word.
 _BODY_PARTS: Final[Mapping[str, str]] = {
     "CHEST": "~CHEST ~THORAX ~TORAX ~THORAKS ~TORAKS ~TORACE LUNG ~CXR CHST PULM POUMON POLMON POITRINE PECHO PEITO "
     "PETTO BRUSTKORB BRUSTRAUM BRYSTKASS BROSTKORG KLATKA KLP PLUC PLIC PLJUC HRUDNIK AKCIGER MELLKAS TUDO KEUHKO "
@@ -265,14 +281,14 @@ _BODY_PARTS: Final[Mapping[str, str]] = {
     "BREAST": "BREAST MAMM =MAMA =SENO МОЛОЧН",
     "WHOLEBODY": "WHOLEB BABYGRAM SKELET FULLBODY TOTALBODY PHANTOM",
 }
-# The spine and the breast are called by these as well: they count where nothing else than the abdomen is named.
+# Words for the chest that also name the spine or the breast. They count unless another part than the abdomen is named.
 _OF_THE_CHEST: Final = "THORA TORA THX BRUST BRYST BROST PIERSIOW HRUD GRUDN GOGUS KRUT =NGUC ΘΩΡΑΚ ТОРАК ГРУД ~胸 ~صدر"
 
 
 def _words(text: str) -> str:
-    """Normalise a text: upper case, no accents, single blanks; adjacent single letters are joined (`P.
+    """Normalise a text for comparison: upper case, no accents, single blanks.
 
-    A.` becomes `PA`).
+    Adjacent single letters are joined, so that `P. A.` becomes `PA`.
     """
     plain = unicodedata.normalize("NFKD", text.upper()).translate(_UNDIVIDED)
     plain = "".join(letter for letter in plain if not unicodedata.combining(letter))
@@ -294,13 +310,14 @@ _CHEST_ADJECTIVE: Final = _part_pattern(_OF_THE_CHEST)
 
 
 def views_of(text: str) -> frozenset[str]:
-    """Return the views that a text names: PA, AP, FRONTAL, LATERAL, OBLIQUE, or AXIAL for others; none for unknown
-    words.
+    """Return the views that a text names: PA, AP, FRONTAL, LATERAL, OBLIQUE, and AXIAL for any other known view.
+
+    Empty for unknown words.
     """
     words = _words(text)
     compact = words.replace(" ", "")
     found = {term for term, (spaced, run) in _VIEW_PATTERNS.items() if spaced.search(words) or run.search(compact)}
-    if _DECUBITUS.search(words):  # the patient lies on the side: the view may be frontal all the same
+    if _DECUBITUS.search(words):  # decubitus: the patient lies on the side, and the view may still be frontal
         return frozenset(found & _FRONTAL or {"LATERAL"})
     if not found and _OTHER_VIEWS.search(words):
         return frozenset({"AXIAL"})
@@ -308,12 +325,12 @@ def views_of(text: str) -> frozenset[str]:
 
 
 def view_of_code(code: str, meaning: str) -> str:
-    """Return the view of a View Code Sequence item: the term of its code, or its meaning if the code is unknown."""
+    """Return the view of an item of the View Code Sequence: by its code, else its meaning as written."""
     return _VIEW_CODES.get(code.strip().upper(), meaning)
 
 
 def body_parts_of(text: str) -> frozenset[str]:
-    """Return the body parts that a text names, by the terms of the table; none for unknown words."""
+    """Return the body parts that a text names, as keys of `_BODY_PARTS`; empty for unknown words."""
     words = _words(text)
     words = f"{words} {words.replace(' ', '')}"
     found = {term for term, pattern in _PART_PATTERNS.items() if pattern.search(words)}
@@ -323,10 +340,10 @@ def body_parts_of(text: str) -> frozenset[str]:
 
 
 def view_says(header: ImageHeader, rules: HeaderRules) -> Saying:
-    """Return whether View Position and View Code Sequence name an accepted view; a lateral view in either is not
-    accepted.
+    """Return whether the header's view is accepted, by View Position and View Code Sequence.
 
-    Without a View Position, Patient Orientation is checked for a lateral view.
+    A lateral view in either field is not accepted. Without a View Position, Patient Orientation is checked for a
+    lateral view.
     """
     said = [text for text in (header.view_position, header.view_code, _view_by(header)) if not _says_nothing(text)]
     if not said:
@@ -342,13 +359,13 @@ def view_says(header: ImageHeader, rules: HeaderRules) -> Saying:
 
 
 def view_words(header: ImageHeader) -> str:
-    """Return the header's own words for the view, for a person."""
+    """Return the header's own words for the view, for a message."""
     by_orientation = f"Patient Orientation {header.patient_orientation}" if _view_by(header) else ""
     return " / ".join(filter(None, (header.view_position, header.view_code, by_orientation)))
 
 
 def _directions(header: ImageHeader) -> str:
-    """Return the directions of rows and columns (PS3.3 C.7.6.1.1.1) as two letters: `LF` for an upright frontal image.
+    """Return the directions of rows and columns (PS3.3 C.7.6.1.1.1) as two letters; LF for an upright frontal image.
 
     Empty if there is a View Position, or if the letters do not belong to two different axes.
     """
@@ -359,7 +376,7 @@ def _directions(header: ImageHeader) -> str:
 
 
 def _view_by(header: ImageHeader) -> str:
-    """Return the view by Patient Orientation if it is not frontal; empty for a frontal one."""
+    """Return the view implied by Patient Orientation if it is not frontal; empty for a frontal view."""
     directions = set(_directions(header))
     if not directions & set("AP"):
         return ""
@@ -373,26 +390,28 @@ def _orientation_note(header: ImageHeader) -> Reason | None:
     return reason("orientation_mirrored", **stated) if directions == "RF" else None
 
 
-# ---- images that are made for something else than to be read as one exposure
+# ---- images that are no ordinary exposure
 
 # Digital X-ray, mammography and intra-oral images For Processing (PS3.4 B.5).
 _RAW_CLASSES: Final = frozenset(f"1.2.840.10008.5.1.4.1.1.1.{kind}.1" for kind in (1, 2, 3))
-# In Image Type, from its third value on each maker's own: dual energy, subtraction, bone and soft tissue.
+# Words in Image Type, whose third and later values differ by manufacturer: dual energy, subtraction, bone, soft tissue.
 _KINDS_OF_IMAGE: Final = re.compile(r"ENERGY|\bDES?\b|\bES\b|\bSUB\b|SUBTR|BONE|SOFT|TISSUE|SUPPRESS|\bRIBS?\b")
-# These kinds in sentences, which may name subtracted grids, or be in languages in which DE is a word.
+# Patterns for descriptions in sentences. They are stricter, because a sentence may name a subtracted grid, or contain DE
+# as an ordinary word.
 _KINDS_IN_WORDS: Final = re.compile(
     "DUAL ?ENERGY|(ENERGY|TEMPORAL) ?SUBTR|(BONE|RIB)S? ?(IMAGE|SUPPR|SUBTR|REMOV)|SOFT ?TISSUE"
 )
 
 
 def is_for_processing(header: ImageHeader) -> bool:
-    """Return whether a file holds raw detector values that still need processing (FOR PROCESSING; PS3.3 C.8.11.3)."""
+    """Return whether a file holds unprocessed detector values (FOR PROCESSING; PS3.3 C.8.11.3)."""
     return header.presentation_intent_type.upper() == "FOR PROCESSING" or header.sop_class_uid in _RAW_CLASSES
 
 
 def is_other_kind(header: ImageHeader) -> bool:
-    """Return whether the header says that the image shows bone or soft tissue alone, or a difference of two
-    exposures.
+    """Return whether the header says that the image is no ordinary exposure.
+
+    Such an image shows bone or soft tissue alone, or is a difference of two exposures.
     """
     found = _KINDS_OF_IMAGE.search(_words(header.image_type)) or _KINDS_IN_WORDS.search(_words(header.derivation))
     return found is not None

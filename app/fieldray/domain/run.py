@@ -1,4 +1,4 @@
-"""The events of a run for the front ends, the request of a run, and the stored results of a run.
+"""The events of a run for the user interfaces, the request of a run, and the stored results of a run.
 
 Events are frozen, and sent through one callable `publish(event)`.
 """
@@ -24,9 +24,11 @@ RunState = Literal["running", "paused", "finished", "cancelled", "failed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendChanged:
-    """A backend entered a state; `reason` says why it is unavailable.
+    """A backend entered a state.
 
-    `in_use` tells that results now come from this backend.
+    in_use  whether results now come from this backend
+    detail  the backend's description of itself
+    reason  the reason why the backend is unavailable, or None
     """
 
     backend: BackendName
@@ -40,11 +42,11 @@ class BackendChanged:
 class DeviceChanged:
     """The current state of a device that can be plugged in.
 
-    backend          backend that runs models on the device
-    state            "uninitialised": plugged in, its firmware is loaded when it is first used
-    port_mbit        speed of its port, 480 (USB 2) or 5000 (USB 3) and more; None if the system does not say
-    reason           reason why the device cannot be used, or None
-    notes            advice for a device that can be used
+    backend    backend that runs models on the device
+    state      "uninitialised": plugged in, but its firmware is only loaded at its first use
+    port_mbit  speed of its port: 480 (USB 2) or 5000 (USB 3) and more; None if the system does not say
+    reason     the reason why the device cannot be used, or None
+    notes      advice for a device that can be used
     """
 
     backend: BackendName
@@ -56,9 +58,11 @@ class DeviceChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunChanged:
-    """A batch started, paused, resumed or ended (`reason` if it failed); `notes` are for the user.
+    """A run started, paused, resumed or ended.
 
-    pack_notes  notes on the answers of each pack, by its position; empty until the run has ended
+    reason      the reason if the run failed, or None
+    notes       notes for the user
+    pack_notes  notes on the results of each pack, by its position; empty until the run has ended
     """
 
     run_id: int
@@ -70,9 +74,9 @@ class RunChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageDone:
-    """One image has its answers, and they are committed to the store.
+    """One image has its results, and they are committed to the results database.
 
-    Either all packs answered, or one pack's answer was replaced.
+    Either all packs gave a result, or one pack's result was replaced.
     """
 
     image: StoredImage
@@ -80,12 +84,13 @@ class ImageDone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultsTakenOver:
-    """The answers of earlier runs were taken over for many images at once, recognised by a sample, and committed.
+    """The results of an earlier run were taken over for many images at once, and committed to the database.
 
-    Replaces one `ImageDone` for each image if the caller did not ask for those.
+    The images were recognised by a sample of their content. The event replaces one `ImageDone` for each image, unless
+    the caller asked for those.
 
     row_ids  rows of the images
-    kinds    kinds of the answers, by the position of the pack
+    kinds    kinds of the results, by the position of the pack
     """
 
     run_id: int
@@ -95,7 +100,11 @@ class ResultsTakenOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The progress of a batch. `total` grows while folders are still being searched (`total_is_final` False)."""
+    """The progress of a run.
+
+    total_is_final  whether `total` is final; it grows while folders are still being searched
+    remaining_s     estimated time to the end, or None
+    """
 
     done: int
     total: int
@@ -106,10 +115,14 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """Frames per second of the current run's inference, and the load of the computer.
+    """The rate of the current run's inference, and the load of the computer.
 
-    The rate counts from the third image of a backend on; None before. cpu_percent is of the whole machine, memory_mb of
-    all processes of this program together.
+    fps_now, fps_min, fps_avg, fps_max
+                         images per second, counted from the third image of a backend on; None before
+    first_ms, second_ms  time of a backend's first and second image
+    p50_ms, p95_ms       median and 95th percentile of the time per image
+    cpu_percent          CPU load of the whole computer
+    memory_mb            memory of all processes of this program
     """
 
     fps_now: float | None = None
@@ -124,7 +137,7 @@ class Speed:
     memory_mb: float | None = None
 
 
-# The packs that lie on each removable drive, by where it is mounted.
+# The folders of the packs on each removable drive, by mount point.
 Drives = Mapping[Path, tuple[Path, ...]]
 
 
@@ -137,8 +150,9 @@ class DrivesChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreRepaired:
-    """The results database was damaged; `reason` says where the damaged file is now and which results were
-    recovered.
+    """The results database was damaged and has been replaced.
+
+    reason  where the damaged file is now, and which results were recovered
     """
 
     reason: Reason
@@ -146,14 +160,20 @@ class StoreRepaired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreUpdating:
-    """The results database of an earlier version is being updated to this version; `reason` says so."""
+    """The results database of an earlier version is being updated to this version.
+
+    reason  the message for the user
+    """
 
     reason: Reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreUnwritable:
-    """Results cannot be stored; `reason` says why. Sent before the first image is screened."""
+    """Results cannot be stored. Sent before the first image is screened.
+
+    reason  the reason why
+    """
 
     reason: Reason
 
@@ -172,24 +192,23 @@ Event = (
     | StoreUnwritable
 )
 Publish = Callable[[Event], None]
-Say = Callable[[str], None]  # a line
-Count = Callable[[int, int], None]  # how many of how many are done
+Say = Callable[[str], None]  # receives a line of text
+Count = Callable[[int, int], None]  # receives (done, total)
 
 
-# ---- what is asked for, and what is kept
+# ---- requests and stored results
 
 VerdictChoice = Literal["agree", "disagree", "unsure"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictValue:
-    """A value that a reader's verdict can have. Its texts are translated by a `translation.Translator`.
+    """A value that a reader's verdict can have. The texts are translated by a `translation.Translator`.
 
-    key       keyboard key of the verdict in the window
-    confirms  whether it confirms the program's answer or contradicts it, for an audit, filters and the monthly report;
-              None where it does neither
+    key       keyboard shortcut of the verdict in the window
+    confirms  whether the verdict confirms the program's result (True) or contradicts it (False); None for neither
     title     the verdict's name on its button
-    command   the name of the key's command
+    command   the name of the shortcut's command
     column    the heading of a count of such verdicts
     """
 
@@ -234,9 +253,9 @@ CONTRADICTING: Final = tuple(value.choice for value in _VERDICT_VALUES if value.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrides:
-    """What a person overrules of the pack's refusals. Each result that it changes has a note.
+    """What a person asked for although a pack refuses an image. Each result that this changes has a note.
 
-    overrules  screen images whose refusal the person can see to be wrong (`finding.can_be_overruled`)
+    overrules  screen images whose refusal a person can see to be wrong (`finding.can_be_overruled`)
     turns      turn images that lie on their side, upside down or inverted
     """
 
@@ -244,21 +263,29 @@ class Overrides:
     turns: bool = False
 
     def will_turn(self, why: Reason, turn: Turn) -> bool:
-        """Return whether an image refused for this reason is turned and screened again. `turn` is its turn so far."""
+        """Return whether an image refused for this reason is to be turned and screened again.
+
+        turn  the turn of the image so far
+        """
         return self.turns and can_be_turned(why) and turn == UPRIGHT
 
     def will_overrule(self, why: Reason, turn: Turn) -> bool:
-        """Return whether an image refused for this reason is screened all the same. Turning has precedence."""
+        """Return whether an image refused for this reason is to be screened nevertheless.
+
+        An image that can be turned instead is turned.
+
+        turn  the turn of the image so far
+        """
         return self.overrules and can_be_overruled(why) and not self.will_turn(why, turn)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackSpec:
-    """A pack of a run. Two with equal `model_sha256` and `settings_hash` give equal answers for an image.
+    """A pack of a run. Two packs with equal `model_sha256` and `settings_hash` give equal results for an image.
 
     settings_hash     SHA-256 of everything besides the model file that decides a result (see domain/assessment)
-    operating_points  those in force, at most one for each label
-    lungs_pack        the lung-field pack that ran before it (see `Model.lungs_pack`), "" for none
+    operating_points  the operating points in force, at most one for each label
+    lungs_pack        the lung-field pack that ran before the pack (see `Model.lungs_pack`); "" for none
     """
 
     pack_name: str
@@ -271,7 +298,7 @@ class PackSpec:
 
     @property
     def work(self) -> tuple[str, str, str]:
-        """The key of the pack's work: equal keys give equal answers."""
+        """The key of the pack's work: packs with equal keys give equal results."""
         return self.pack_name, self.model_sha256, self.settings_hash
 
 
@@ -280,9 +307,9 @@ class RunSpec:
     """The request of a run: one pass over images by one or more packs of equal rank.
 
     paths           absolute paths, as given
-    packs           packs in the order of their answers
-    ages_confirmed  whether a person said that patients without a stated age are of the ages the packs are for
-    overrides       what the person overruled; None for a run of version 0.2.0, which did not store them
+    packs           the packs, in the order of their results
+    ages_confirmed  whether a person confirmed that patients without a stated age are in the packs' age range
+    overrides       what the person overruled; None for a run of version 0.2.0, which did not store this
     """
 
     paths: tuple[str, ...]
@@ -298,7 +325,7 @@ class RunSpec:
 
 
 class PackOfRun(NamedTuple):
-    """One pack of a run, named `12` for the first pack of run 12, or `12.2` for the second."""
+    """One pack of a run. Its name is `12` for the first pack of run 12, and `12.2` for the second."""
 
     run_id: int
     position: int = 0
@@ -317,9 +344,12 @@ class PackOfRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run in the store; times are seconds since 1970 (UTC), `ended_s` None while it is not over.
+    """A run in the results database.
 
-    state    "interrupted" if it did not end and no process works on it, for example after a power failure
+    state               "interrupted" for a run that did not end although no process works on it, for example after a
+                        power failure
+    reason              the reason if the run failed, or None
+    started_s, ended_s  seconds since 1970 (UTC); `ended_s` is None while the run is not over
     """
 
     run_id: int
@@ -331,7 +361,7 @@ class Run:
 
 
 def pack_of_run(run: Run, position: int) -> PackSpec:
-    """Return the pack at a position of a run. Raises UsageProblem (history_no_pack)."""
+    """Return the pack at a position (0 for the first) of a run. Raises UsageProblem (history_no_pack)."""
     if not 0 <= position < len(run.spec.packs):
         raise UsageProblem(reason("history_no_pack", run=run.run_id, pack=position + 1, packs=len(run.spec.packs)))
     return run.spec.packs[position]
@@ -339,7 +369,7 @@ def pack_of_run(run: Run, position: int) -> PackSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """The reader's judgement of a result, stored beside the program's result and never over it.
+    """A reader's verdict on a result, stored next to the result and never in place of it.
 
     A verdict belongs to the content, the model and the score that were judged, and to no other result.
     """
@@ -353,18 +383,18 @@ class Verdict:
 
     @property
     def value(self) -> VerdictValue:
-        """Return the entry of `VERDICT_VALUES` for the choice of this verdict."""
+        """The entry of `VERDICT_VALUES` for the choice of this verdict."""
         return VERDICT_VALUES[self.choice]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupersededVerdict:
-    """A verdict on content that a run no longer holds: its image now has other bytes, another score, or no result.
+    """A verdict on content that a run no longer holds: the image now has other bytes, another score, or no result.
 
     image           the key of the image (`ImageRef.key`)
-    content_sha256  SHA-256 of the bytes judged, empty if they could not be read
+    content_sha256  SHA-256 of the bytes that were judged; empty if they could not be read
     score           the highest score, or None
-    given_s         seconds since 1970 (UTC)
+    given_s         time of the verdict, seconds since 1970 (UTC)
     """
 
     image: str
@@ -377,15 +407,15 @@ class SupersededVerdict:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class StoredAnswer:
-    """The stored answer of one pack of a run for an image.
+    """The stored result of one pack of a run for one image.
 
-    answer_id   row of the answer in the store, to which a verdict refers
+    answer_id   row of the result in the database, to which a verdict refers
     row_id      row of the image
     position    position of the pack in the run
-    is_resumed  whether the answer was taken over from an earlier start of the program
-    is_sampled  whether it was taken over by size, times and a part of the file's content, without reading all of it
+    is_resumed  whether the result was taken over from an earlier start of the program
+    is_sampled  whether the file was recognised by size, times and a sample of its content, without reading all of it
     is_read     whether a person has read the image, with or without a verdict
-    is_earlier  whether the run has an image of a later day of the same patient; known only when read in order
+    is_earlier  whether the run has an image of a later day of this patient; only set when results are read in order
     """
 
     answer_id: int
@@ -401,15 +431,15 @@ class StoredAnswer:
 
     @property
     def identity(self) -> tuple[str, int]:
-        """Return the identity of the image in all runs: hash of the bytes (else the name) and frame."""
+        """The identity of the image in all runs: SHA-256 of the file (or the key, if unknown) and the frame."""
         return (self.outcome.facts.content_sha256 or self.outcome.ref.key, self.outcome.ref.frame)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class StoredImage:
-    """An image of a run, as stored.
+    """An image of a run with its results.
 
-    answers  in the order of the packs: one for each pack; fewer only in a run of version 0.2.0 that was killed
+    answers  one result for each pack, in the order of the packs; fewer only in a run of version 0.2.0 that was killed
     """
 
     row_id: int
@@ -418,12 +448,12 @@ class StoredImage:
 
     @property
     def ref(self) -> ImageRef:
-        """Return the reference to the image: its path and header."""
+        """The reference to the image: its path and header."""
         return self.answers[0].outcome.ref
 
     @property
     def leading(self) -> StoredAnswer:
-        """Return the most urgent answer, which orders the image; of equals, the first."""
+        """The most urgent result, by which the image is sorted; of equally urgent results, the first."""
         return self.answers[leading_position([answer.outcome for answer in self.answers])]
 
     def of_earlier_day(self) -> StoredImage:
@@ -431,17 +461,17 @@ class StoredImage:
         return replace(self, answers=tuple(replace(answer, is_earlier=True) for answer in self.answers))
 
     def answer_of_model(self, model_sha256: str) -> StoredAnswer:
-        """Return the answer of this model, or else the first answer."""
+        """Return the result of this model, or else the first result."""
         of_model = (one for one in self.answers if getattr(one.outcome, "model_sha256", "") == model_sha256)
         return next(of_model, self.answers[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resuming:
-    """The way in which results of earlier runs are taken over.
+    """How a run takes over results of earlier runs.
 
     verifies      whether a file is recognised only by its whole content, not by a sample
-    reports_each  whether each result is reported, or only the number of each kind (`ResultsTakenOver`)
+    reports_each  whether each result is reported (`ImageDone`), or only their number by kind (`ResultsTakenOver`)
     """
 
     verifies: bool = False
@@ -449,7 +479,10 @@ class Resuming:
 
 
 def site_of(path: str) -> str:
-    """Return the folder that identifies the origin of images: a path without the dates and numbers at its end."""
+    """Return the folder that identifies the origin of images.
+
+    Folder names without letters, such as dates and numbers, are removed from the end of the path.
+    """
     parts = re.split(r"([\\/]+)", path.rstrip("\\/"))
     while len(parts) > 1 and not any(map(str.isalpha, parts[-1])):
         del parts[-2:]
@@ -458,11 +491,11 @@ def site_of(path: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftSample:
-    """The part of a stored result that drift is measured by.
+    """The part of a stored result by which drift is measured.
 
-    scores           calibrated, by label
+    scores           calibrated score by label
     grey             median of the thumbnail, 0 (black) to 255; None if the image was not read
-    evidence_inside  share of the evidence that lies inside the lungs, 0..1; None without a lung-field pack
+    evidence_inside  share of the heat map inside the lungs, 0..1; None without a lung-field pack
     """
 
     category: Category

@@ -1,4 +1,7 @@
-"""Model cards: one Markdown file with a part for each language, English first, divided by lines as `<!-- uk -->`."""
+"""Model cards: one Markdown file with a part for each language. English comes first.
+
+Each other part begins with a line that names its language, such as `<!-- uk -->`.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,17 @@ _BEGIN: Final = re.compile(r"^<!-- ([a-z]{2,3}(?:-[A-Za-z0-9]+)*) -->\n", re.MUL
 
 
 def parts(card: str) -> dict[str, str]:
-    """Split a card into the Markdown of each language (BCP 47). A card without language lines is all English."""
+    """Split a model card into the Markdown text of each language (BCP 47).
+
+    A card without language lines is all English.
+    """
     first, *others = _BEGIN.split(card)
     return {SOURCE: first, **dict(zip(others[::2], others[1::2], strict=True))}
 
 
 def joined(parts: Mapping[str, str]) -> str:
-    """Join a card from the Markdown of each language; English has no language line. The inverse of `parts`."""
+    """Join the Markdown texts of each language to one model card: the inverse of `parts`.
+
+    The English text has no language line and must come first.
+    """
     return "".join(text if language == SOURCE else f"<!-- {language} -->\n{text}" for language, text in parts.items())

@@ -1,10 +1,13 @@
-"""The packs within reach: on drives, installed for this user, shipped with the program; and the only way to one.
+"""The packs on this computer: on drives, installed for this user, or shipped with the program.
 
-`load` is the gate: a pack is read whole into memory and checked, then its key must be trusted, then it must not be
-older than what ran here before. Packs of the program's own folder are trusted by a hash built in and need no store.
-The key that signed them is trusted without a question, wherever a pack with its signature lies.
-What a model's backend answers is known later, so whoever runs it says by `record_run` that it passed its self-test:
-a pack that cannot be run leaves no trace, and shuts no older one out.
+`PackLibrary.load` is the only way to a model in memory. A pack is read whole into memory and its signature is checked.
+Then its key must be trusted, and then its version must not be older than a version that ran here before.
+
+Packs in the program's own folder are trusted by a built-in hash. The keys that signed them are trusted without a
+question, wherever a pack with such a signature lies.
+
+Whether a model runs on a device is known only after its self-test. The code that runs a model then calls `record_run`.
+So a pack that cannot run leaves no record, and does not shut out an older one.
 """
 
 from __future__ import annotations
@@ -61,10 +64,9 @@ _LUNGS: Final[PackKind] = "lung-fields"
 
 
 class PackLibrary:
-    """The packs of one user. `home` is the user's data folder. May be used by several threads.
+    """The packs of one user. Several threads may use the library.
 
-    drives       finds where drives are mounted; they are looked at anew by each `available` and `find`
-    keys         which signers are trusted
+    keys         the store of trusted signing keys
     site_points  the operating points that this site chose
     """
 
@@ -77,7 +79,14 @@ class PackLibrary:
         builtin_table: Mapping[str, str] = BUILTIN,
         builtin_lungs: str = "",
     ) -> None:
-        """Without `builtin_root` the shipped packs are those of this program, `builtin_lungs` among them."""
+        """Open the library.
+
+        home           the user's data folder
+        drives         returns the mount points of drives; called anew by each `available` and `find`
+        builtin_root   folder of the shipped packs; by default that of this program, with its lung-field pack
+        builtin_table  SHA-256 of the manifest of each shipped pack, by pack name
+        builtin_lungs  name of the shipped lung-field pack; only used together with `builtin_root"
+        """
         self._drives = drives
         self._installed_root = home / "packs"
         self._builtin_lungs = builtin_lungs if builtin_root else BUILTIN_LUNGS
@@ -90,31 +99,38 @@ class PackLibrary:
     # ---- looking
 
     def candidates(self, folder: Path) -> tuple[PackCandidate, ...]:
-        """List the packs of a folder or drive (`naming.pack_folders`). Cheap. Raises PackProblem (drive_gone, ...)."""
+        """List the packs of a folder or drive, as `naming.pack_folders` finds them. Reads manifests only.
+
+        Raises PackProblem (drive_gone, pack_unreadable).
+        """
         return self._listed(folder, "drive", pack_folders)
 
     def builtin(self) -> tuple[PackCandidate, ...]:
-        """The packs shipped with the program."""
+        """List the packs shipped with the program; the highest version of a pack comes first."""
         return self._of_root(self._builtin_root, "builtin")
 
     def installed(self) -> tuple[PackCandidate, ...]:
-        """The packs copied to this machine by `install`."""
+        """List the packs that `install` copied to this computer; the highest version comes first."""
         return self._of_root(self._installed_root, "installed")
 
     def available(self, drives: Iterable[Path] | None = None) -> tuple[PackCandidate, ...]:
-        """Return every pack on this computer: those of the drives first, then installed, then shipped ones."""
+        """List every pack on this computer: those on drives first, then installed, then shipped ones.
+
+        drives  mount points to search; by default all connected drives. A drive that is being pulled out is left out
+        """
         on_drives = list[PackCandidate]()
         for drive in self._drives() if drives is None else drives:
-            with contextlib.suppress(PackProblem):  # one that is going: the others stay
+            with contextlib.suppress(PackProblem):  # a drive that is being pulled out must not hide the others
                 on_drives += self.candidates(drive)
         return (*on_drives, *self.installed(), *self.builtin())
 
     def find(self, name_or_path: str | Path, *, without: Mapping[Path, Reason] = MappingProxyType({})) -> PackCandidate:
         """Find a pack given as a folder (the pack, a drive, or a folder of packs), `id-version`, or `id`.
 
-        A name of an installed or shipped pack means that pack, even if a folder next to the images has that name; write
-        such a folder as `./name`. Loadable packs are preferred, then the highest version. Folders in `without` are
-        skipped; if they hold the only matches, the first of their reasons is raised.
+        The name of an installed or shipped pack means that pack, even if a folder in the current directory has that
+        name. Write such a folder as `./name`. Packs that can be loaded are preferred, then the highest version.
+
+        without  folders to skip, with the reason. If they hold the only matches, the first reason is raised
 
         Raises PackProblem: pack_not_found, pack_is_file, pack_no_manifest, pack_several, pack_several_signers, and
         pack_namesake_shipped if only another signer's pack has the name of a shipped one.
@@ -139,21 +155,23 @@ class PackLibrary:
     # ---- loading
 
     def trusts(self, fingerprint: str) -> bool:
-        """Return whether a person trusts this key, or it signed a shipped pack. Raises StorageProblem."""
+        """Return whether a person trusts this key, or the key signed a shipped pack. Raises StorageProblem."""
         return self.keys.is_trusted(fingerprint) or any(fingerprint == signer for signer, *_ in self._shipped)
 
     card = staticmethod(read_card)
 
     def load(self, folder: Path, *, allow_older: bool = False, allow_legacy: bool = False, signer: str = "") -> Model:
-        """Verify a pack and load its model into memory. The folder is not read again.
+        """Verify a pack and load its model into memory. The folder is not read again afterwards.
 
-        The model has this site's local operating points. If these cannot be read, it has only those of the pack, and
-        `site_points.problem` is the reason.
+        The model has this site's local operating points. If these cannot be read, the model has only the pack's own
+        points, and `site_points.problem` is the reason.
 
-        signer  fingerprint of a key named by a person: a pack of this key may have the name of another signer's pack
+        allow_older   whether the pack may be older than a version that ran here
+        allow_legacy  whether an unsigned model of the dissertation may be loaded
+        signer        fingerprint that the user named: a pack signed by it may have the name of another signer's pack
 
-        Raises PackNotTrusted if a person has only to trust its key, PackProblem (pack_namesake, ...), and
-        StorageProblem when the records of trust cannot be read or written.
+        Raises PackNotTrusted if the key is not trusted but all else is well. Raises PackProblem (pack_namesake, ...),
+        and StorageProblem if the trust records cannot be read or written.
         """
         if _is_legacy(folder):
             require_legacy(folder)
@@ -167,7 +185,7 @@ class PackLibrary:
         return self.site_points.added_to(replace(pack.model, trust=trust, lungs=lungs))
 
     def install(self, folder: Path, *, allow_older: bool = False, signer: str = "") -> Path:
-        """Verify a pack and copy it to this machine; returns its folder. Raises as `load` does."""
+        """Verify a pack and copy it to this computer. Returns its new folder. Raises as `load` does."""
         pack, trust = self._admitted(folder, allow_older=allow_older)
         manifest = pack.manifest
         self._require_own_name(manifest, trust, named=signer)
@@ -176,19 +194,20 @@ class PackLibrary:
         return write_folder(self._installed_root / manifest.pack_name, contents={**pack.contents, **own})
 
     def record_run(self, model: Model) -> None:
-        """Record that a model and its lung-field pack passed their self-tests: older versions then need a confirmation.
+        """Record that a model and its lung-field pack passed their self-tests on this computer.
 
-        Raises StorageProblem if the record cannot be written. The model must then not be used.
+        From then on, loading an older version needs `allow_older`. Raises StorageProblem if the record cannot be
+        written. The model must then not be used.
         """
         for one in _signed(model):
             pack_id, version = one.manifest.pack_id, one.manifest.version
             self.keys.record(one.fingerprint, pack_id=pack_id, version=version, content=one.content_sha256)
 
     def doubts(self, model: Model) -> tuple[Reason, ...]:
-        """Return the warnings about a model before it runs. Raises StorageProblem.
+        """Return the warnings to show before a model runs.
 
-        Either the site's operating points cannot be read, or the content of this version has changed since its last run
-        here.
+        There are two: the site's operating points cannot be read, or this version's content has changed since its last
+        run here. Raises StorageProblem.
         """
         unreadable = self.site_points.problem()
         before = [(one, self.keys.content_of(one.fingerprint, pack_name=one.pack_name)) for one in _signed(model)]
@@ -198,9 +217,12 @@ class PackLibrary:
     # ---- inside
 
     def _require_own_name(self, manifest: VerifiedManifest, trust: Trust, *, named: str) -> None:
-        """Require that a pack does not use the id of another signer's pack that ships, ran here or is installed.
+        """Require that a pack does not use the id of a known pack by another signer.
 
-        named  the fingerprint that a person named, or ""
+        A pack is known if it ships, ran here or is installed.
+
+        named  the fingerprint that the user named, or ""
+
         Raises PackProblem (pack_namesake, pack_namesake_shipped), StorageProblem.
         """
         pack_id, own = manifest.description.id, manifest.fingerprint
@@ -220,14 +242,18 @@ class PackLibrary:
         return pack, self._admit(folder, pack.manifest, allow_older=allow_older)
 
     def _admit(self, folder: Path, manifest: VerifiedManifest, *, allow_older: bool) -> Trust:
-        """Whether a pack with a right signature may be used here: whose it is, and whether it is older."""
+        """Return how a pack with a valid signature is trusted: "builtin" or "signed".
+
+        Raises PackNotTrusted for an unknown key, and PackProblem (pack_older) for an older version unless
+        `allow_older`.
+        """
         if self._is_builtin(folder, manifest):
             return "builtin"
         if not self.trusts(manifest.fingerprint):
             raise PackNotTrusted(manifest.fingerprint)
         description = manifest.description
-        # A shipped pack that runs leaves no record, and its key needs no question: an older copy on a drive would else
-        # bring back the faults of that version unnoticed.
+        # Shipped versions count as seen, although a shipped pack leaves no record when it runs. Otherwise an older copy
+        # on a drive, whose key is trusted without a question, would bring back that version's faults unnoticed.
         ran = self.keys.highest_seen(manifest.fingerprint, pack_id=description.id)
         shipped = [version for signer, pack_id, version in self._shipped if (signer, pack_id) == _identity(manifest)]
         seen = max((*shipped, *([ran] if ran else [])), key=version_key, default=None)
@@ -237,14 +263,14 @@ class PackLibrary:
 
     @cached_property
     def _shipped(self) -> frozenset[tuple[str, str, str]]:
-        """Return signer, id and version of each shipped pack. A pack put into the program's folder later adds none."""
+        """(signer, id, version) of each shipped pack. A pack added to the program's folder later does not count."""
         folders = (self._builtin_root / name for name in self._builtin_table)
         manifests = ((folder, _readable_manifest(folder)) for folder in folders)
         whole = (found for folder, found in manifests if found and self._is_builtin(folder, found))
         return frozenset((*_identity(found), found.description.version) for found in whole)
 
     def _is_builtin(self, folder: Path, manifest: VerifiedManifest) -> bool:
-        """Return whether a pack is a shipped one, by its path and its content.
+        """Return whether a pack is a shipped one, by its folder and its content.
 
         A copy of a shipped pack on a drive is trusted by its key like any other pack.
         """
@@ -258,12 +284,15 @@ class PackLibrary:
         return tuple(self._candidate(path, origin) for path in guarded(look)(folder))
 
     def _of_root(self, root: Path, origin: Origin) -> tuple[PackCandidate, ...]:
-        """Return the packs of a root folder, the highest version first, which is the default."""
+        """List the packs of a root folder; the highest version, which is the default, comes first."""
         found = self._listed(root, origin, packs_in) if root.is_dir() else ()
         return tuple(sorted(found, key=preference, reverse=True))
 
     def _candidate(self, folder: Path, origin: Origin) -> PackCandidate:
-        """Return one pack as a candidate; a broken pack gives a candidate too, and never hides others."""
+        """Describe one pack as a candidate.
+
+        A broken pack gives a candidate with its problem, so that it does not hide other packs.
+        """
         try:
             return guarded(self._described)(folder, origin)
         except PackProblem as problem:
@@ -301,7 +330,10 @@ class PackLibrary:
         )
 
     def _standing(self, folder: Path, manifest: VerifiedManifest) -> tuple[CandidateTrust, Reason | None]:
-        """Whether a pack is trusted, and why it does not run: it may be no classifier, or lack what it requires."""
+        """Return how a pack is trusted, and the reason why it cannot run, or None.
+
+        The reason may be an unknown key, an older version, a pack that is no classifier, or a missing required pack.
+        """
         try:
             trust = self._admit(folder, manifest, allow_older=False)
             self._require_own_name(manifest, trust, named="")
@@ -320,14 +352,20 @@ class PackLibrary:
     # ---- companions
 
     def shipped_lungs(self) -> Model | None:
-        """Load the shipped lung-field pack, for classifiers that require none.
+        """Load the shipped lung-field pack, which serves classifiers that require none. None if no pack ships.
 
-        Raises PackProblem if it is damaged or missing: without it, its checks would be silently omitted.
+        Raises PackProblem if the pack is damaged or missing. Without it, its checks of the image would be omitted
+        silently.
         """
         return self._whole(_LUNGS, self._shipped_lungs())
 
     def _whole(self, companion: str, folders: Sequence[Path]) -> Model | None:
-        """Load the first companion pack that is complete and allowed here; None without folders. Raises PackProblem."""
+        """Load the first of several companion packs that is complete and trusted; None without folders.
+
+        companion  the name of the required pack, for messages
+
+        Raises PackProblem if none of the folders holds such a pack.
+        """
         problem: PackProblem | None = None
         for folder in folders:
             try:
@@ -341,7 +379,10 @@ class PackLibrary:
         return None
 
     def _lung_fields(self, folder: Path, classifier: VerifiedManifest, *, trust: Trust) -> tuple[str, Sequence[Path]]:
-        """Return the name of a classifier's lung-field pack, and the folders where it may be; see `_companions`."""
+        """Return the name of the lung-field pack for a classifier, and the folders that may hold the pack.
+
+        The pack is the one that the classifier requires, else the shipped one. See `_companions`.
+        """
         requires, signer = domain_manifest(classifier.description).requires, classifier.fingerprint
         found = [(wanted(each), self._companions(folder, each, trust=trust, signer=signer)) for each in requires]
         return found[0] if found else (_LUNGS, self._shipped_lungs())
@@ -361,10 +402,15 @@ class PackLibrary:
         return (folder,)
 
     def _companions(self, folder: Path, requirement: Requirement, *, trust: Trust, signer: str) -> Sequence[Path]:
-        """Return the folders of packs that meet a classifier's requirement, next to it or installed, the newest first.
+        """Return the folders of packs that meet a classifier's requirement; the best one comes first.
 
-        Packs that do not ship come first. No pack is read completely. Raises PackProblem: pack_companion_missing,
-        pack_companion_older, and pack_companion_other_signer if the only match has a signer who is not allowed.
+        Folders next to the classifier, installed and shipped packs are searched. Packs that do not ship come before
+        shipped ones, then higher versions before lower ones. No pack is read completely.
+
+        folder, trust, signer  the classifier's folder, its trust and the fingerprint of its key
+
+        Raises PackProblem: pack_companion_missing, pack_companion_older, and pack_companion_other_signer if the only
+        match has a signer who is not allowed.
         """
         companion = wanted(requirement)
         roots = dict.fromkeys((folder.parent, self._installed_root, self._builtin_root))
@@ -387,15 +433,19 @@ class PackLibrary:
 
 
 def _signed(model: Model) -> list[Model]:
-    """Return a model and its lung-field pack, without those that the program's maker signed."""
+    """Return a model and its lung-field pack, without shipped and unsigned ones."""
     return [one for one in (model, model.lungs) if one and one.trust == "signed"]
 
 
 def _serves(requirement: Requirement, trust: Trust, signer: str, fingerprint: str, ships: bool) -> bool:
-    """Return whether a classifier may use a companion pack with this signer.
+    """Return whether a classifier may use a companion pack signed by `fingerprint`.
 
-    A shipped classifier uses only shipped companions. Any other uses the signer named in its manifest, or else its own
-    signer's or a shipped companion. No third party's pack may decide about its images.
+    A shipped classifier uses only shipped companions. Any other classifier uses a companion of the signer named in its
+    manifest. If its manifest names none, it uses a companion of its own signer, or a shipped one. So no third party's
+    pack decides about its images.
+
+    signer  fingerprint of the classifier's key
+    ships   whether the companion ships with the program
     """
     if requirement.key is not None and fingerprint != requirement.key:
         return False
@@ -403,7 +453,10 @@ def _serves(requirement: Requirement, trust: Trust, signer: str, fingerprint: st
 
 
 def _namesake(pack_id: str, fingerprint: str, *, ships: bool = True) -> PackProblem:
-    """Return the problem that a pack uses the name of another signer's pack, which ships or is known here."""
+    """Return the problem that a pack has the name of another signer's pack.
+
+    ships  whether the other pack ships with the program; otherwise it is known on this computer
+    """
     code = "pack_namesake_shipped" if ships else "pack_namesake"
     option = f"--pack {pack_id}@{fingerprint}"
     return PackProblem(reason(code, pack=pack_id, fingerprint=fingerprint, command_option=option))
@@ -414,7 +467,7 @@ def _unusable(companion: str, problem: PackProblem) -> PackProblem:
 
 
 def wanted(requirement: Requirement) -> str:
-    """Format a requirement in words that need no translation: `lung-fields`, `lung-fields (unet) 1.2.0+`."""
+    """Return a requirement as a short text without words to translate: `lung-fields (unet) 1.2.0+`."""
     name = f" ({requirement.id})" if requirement.id else ""
     return f"{requirement.kind}{name}" + (f" {requirement.minimum_version}+" if requirement.minimum_version else "")
 
@@ -425,12 +478,12 @@ def _is_meant(manifest: VerifiedManifest, requirement: Requirement) -> bool:
 
 
 def _identity(manifest: VerifiedManifest) -> tuple[str, str]:
-    """Return signer and id, by which a pack is known."""
+    """Return the fingerprint of the signer and the pack's id, which together identify a pack."""
     return manifest.fingerprint, manifest.description.id
 
 
 def _readable_manifest(folder: Path) -> VerifiedManifest | None:
-    """Read the manifest of a folder; None for a broken pack, which must not hide others."""
+    """Read the manifest of a folder; None for a broken pack, so that other packs are still found."""
     try:
         return read_verified_manifest(folder)
     except PackProblem:

@@ -1,9 +1,9 @@
 """Letters that look alike (confusables), to detect a name that imitates another one.
 
-The confusable characters of single Latin letters and digits in Unicode's list (UTS 39, Unicode Security Mechanisms,
-https://www.unicode.org/Public/security/latest/confusables.txt), without those that compatibility decomposition (NFKD)
-and case folding already unify. The whole list has 9,000 entries, most of them for scripts in which no class name is
-compared.
+The table holds the characters that Unicode lists as confusable with a single Latin letter or digit (UTS 39, Unicode
+Security Mechanisms, https://www.unicode.org/Public/security/latest/confusables.txt). Characters that compatibility
+decomposition (NFKD) and case folding already unify are left out. The whole list has 9,000 entries, most of them for
+scripts in which no class name is compared.
 """
 
 from __future__ import annotations
@@ -54,21 +54,21 @@ _LOOK_LIKE: Final[Mapping[str, str]] = {
 _PLAIN: Final = {ord(other): letter for letter, others in _LOOK_LIKE.items() for other in others}
 _PLAIN_WHEN_FOLDED: Final = str.maketrans("i10|", "llol")
 _PAIRS: Final = (("rn", "m"), ("vv", "w"))
-# Of the names of letters and marks that nobody sees
+# Words in the Unicode names of characters that are invisible
 _WITHOUT_SHAPE: Final = ("FILLER", "BLANK", "VARIATION SELECTOR", "JOINER", "INHERENT")
 
 
 def has_shape(text: str) -> bool:
-    """Whether a text has a visible letter or digit."""
+    """Return whether a text has a visible letter or digit."""
     return any(letter.isalnum() and _is_seen(letter) for letter in unicodedata.normalize("NFKD", text))
 
 
 def look_alike(text: str, other: str) -> bool:
-    """Whether two texts can be confused by eye, in any case of their letters."""
+    """Return whether a person may confuse two texts by eye, in upper or lower case."""
     return not _skeletons(text).isdisjoint(_skeletons(other))
 
 
-@functools.lru_cache(maxsize=256)  # the words of the program are asked for by every pack
+@functools.lru_cache(maxsize=256)  # every pack is compared with the program's own words
 def _skeletons(text: str) -> frozenset[str]:
     return frozenset(map(_skeleton, (text, text.upper(), text.lower())))
 
@@ -84,7 +84,10 @@ def _skeleton(text: str) -> str:
 
 
 def _is_part(letter: str) -> bool:
-    """Return whether a character is part of the skeleton: a letter, digit or vowel sign (Thai, Hindi), no accent."""
+    """Return whether a character counts when texts are compared by eye.
+
+    Letters, digits and vowel signs (Thai, Hindi) count. Accents, blanks and punctuation do not.
+    """
     is_vowel = unicodedata.category(letter) in ("Mn", "Mc") and not unicodedata.combining(letter)
     return letter.isalnum() or is_vowel
 

@@ -1,12 +1,14 @@
-"""`manifest.json` described once (pack format, version 2): reading, writing and the published schema come from here.
+"""The content of `manifest.json` (pack format, version 2), from which reading, writing and the schema are made.
 
-Every class refuses keys it does not know. `provenance` (text by name) and `metrics` (any JSON) are free: they describe
-and decide nothing. What a type cannot say is checked by `parse`, and by the domain's classes, which refuse a threshold
-outside its band or an operating point for a label that does not exist. They say what a value means, and these here how
-a file is written: no field is null, and no name begins as a site's own does.
+Every class refuses keys that it does not know. `provenance` (text by name) and `metrics` (any JSON) are free: they
+describe the pack and decide nothing.
 
-Parse only bytes whose signature has been verified. A change of meaning raises `schema_version`; arrays do not stand in
-the JSON, they are files.
+Rules that a type cannot express are checked in two places. The functions here check how the file is written, for
+example that no name begins with the prefix of local operating points. The classes of `domain.model` check what values
+mean, for example that a threshold lies inside its zone and that its label exists.
+
+Parse only bytes whose signature has been verified. A change of meaning raises `schema_version`. Arrays are separate
+files, not JSON.
 """
 
 from __future__ import annotations
@@ -63,9 +65,9 @@ def size_limit(role: str) -> int:
 
 
 def _whole(pattern: str) -> str:
-    """Return a pattern that matches a whole text.
+    """Return a regular expression that matches a pattern over a whole text.
 
-    `$` would allow a line feed at the end in Python, but not in JSON Schema.
+    `$` is not used, because in Python (unlike in JSON Schema) it allows a line feed at the end.
     """
     return rf"^(?:{pattern})(?![\s\S])"
 
@@ -80,7 +82,7 @@ FINGERPRINT: Final = _whole("[0-9a-f]{4}(-[0-9a-f]{4}){15}")
 ROLE: Final = _whole("[a-z][a-z0-9_-]{0,31}")
 # The well-formed tags of BCP 47 in their usual spelling: language, script, region, variants ("uk", "pt-BR").
 LANGUAGE: Final = _whole(r"[a-z]{2,3}(-[A-Z][a-z]{3})?(-([A-Z]{2}|[0-9]{3}))?(-([a-z0-9]{5,8}|[0-9][a-z0-9]{3})){0,3}")
-# What a person reads where a text does not match.
+# Descriptions of the patterns, for messages about a text that does not match.
 PATTERNS: Final = {
     LINE: "a text without line breaks and tabs",
     POINT_NAME: f"a text without line breaks and tabs that does not begin with {LOCAL_PREFIX}",
@@ -97,7 +99,7 @@ _Version = Annotated[str, Meta(pattern=VERSION)]
 _Sha256 = Annotated[str, Meta(pattern=SHA256)]
 _Fingerprint = Annotated[str, Meta(pattern=FINGERPRINT)]
 _Role = Annotated[str, Meta(pattern=ROLE)]
-# Checked by `naming.is_file_name`, whose complaint is one of its own.
+# Checked by `naming.is_file_name`, which has its own message.
 _FileName = Annotated[str, Meta(extra_json_schema={"pattern": _whole(naming.FILE_NAME)})]
 _Name = Annotated[str, Meta(max_length=64, pattern=LINE)]
 _Line100 = Annotated[str, Meta(max_length=100, pattern=LINE)]
@@ -111,7 +113,7 @@ _Texts100 = Annotated[dict[_Language, _Line100], _BY_LANGUAGE]
 _Texts200 = Annotated[dict[_Language, _Line200], _BY_LANGUAGE]
 _Texts500 = Annotated[dict[_Language, _Line500], _BY_LANGUAGE]
 _TextsLong = Annotated[dict[_Language, _Paragraphs], _BY_LANGUAGE]
-# The fields above, by name: English is in each of them.
+# Names of the fields that hold texts by language. English is required in each.
 TEXT_FIELDS: Final = frozenset(
     {"names", "descriptions", "intended_use", "limits", "warnings", "meaning", "titles", "measured_on"}
     | {"abnormal", "normal"}
@@ -127,7 +129,7 @@ _Positive = Annotated[float, Meta(gt=0, le=1e30)]
 
 
 class _Part(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A part of the manifest."""
+    """Base class of all parts of the manifest. Texts by language must include English and be visible."""
 
     def __post_init__(self) -> None:
         for name in TEXT_FIELDS.intersection(self.__struct_fields__):
@@ -141,7 +143,7 @@ class _Part(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class PackFile(_Part, frozen=True, kw_only=True):
-    """An entry for a file of the pack."""
+    """An entry for one file of the pack."""
 
     name: _FileName
     size_bytes: Annotated[int, Meta(ge=1, le=2**40)]
@@ -163,7 +165,7 @@ class Input(_Part, frozen=True, kw_only=True):
 
 
 class LabelText(_Part, frozen=True, kw_only=True):
-    """A finding the classifier looks for: `code` in `scheme`."""
+    """A finding that the classifier looks for: a code in a coding scheme, and its meaning by language."""
 
     code: _Name
     scheme: _Name
@@ -183,10 +185,10 @@ class ClassNames(_Part, frozen=True, kw_only=True):
 
 
 def class_names_problem(names: Mapping[str, Mapping[str, str]]) -> tuple[str, str] | None:
-    """Return the class whose name is confusable with another class's, and the problem; None without one.
+    """Return (class, problem) if a class name can be confused with the name of another class; else None.
 
-    names  name of each class, by language. No name may look like a name of the other class, nor like the program's name
-           for another class in any of its languages
+    names  names of the pack's own classes, by class and language. A name must not look like the name of the pack's
+           other class, or like any of the program's names for another class
     """
     for category, texts in names.items():
         taken = {name: "the other class" for other in names if other != category for name in names[other].values()}
@@ -201,7 +203,7 @@ def class_names_problem(names: Mapping[str, Mapping[str, str]]) -> tuple[str, st
 
 @functools.cache
 def _words() -> Mapping[Category, tuple[str, ...]]:
-    """Return the program's names of each class in all of its languages, and the names in data formats."""
+    """Return for each class the program's names in all its languages, and the class's name in data formats."""
     translators = [Translator(language) for language in (SOURCE, *catalogues())]
     return {
         category: (*(word for translator in translators for word in class_words(translator, category)), category)
@@ -227,7 +229,10 @@ class EstimateNumbers(_Part, frozen=True, kw_only=True):
 
 
 class Point(_Part, frozen=True, kw_only=True):
-    """An operating point: below `unsure_low`, unsure up to `unsure_high`, above from there on."""
+    """An operating point.
+
+    A score below `unsure_low` is below, a score from `unsure_high` on is above, and a score between is unsure.
+    """
 
     name: Annotated[str, Meta(max_length=64, pattern=POINT_NAME)]
     titles: _Texts100
@@ -257,13 +262,13 @@ class Accepted(_Part, frozen=True, kw_only=True):
 
 
 class OodGateLimit(_Part, frozen=True, kw_only=True):
-    """The out-of-distribution check; its arrays are the files `ood_gate_mean` and `ood_gate_projection`."""
+    """The limit of the out-of-distribution check. Its arrays are the files of `OOD_GATE_ROLES`."""
 
     limit: _Positive
 
 
 class GoldenTolerance(_Part, frozen=True, kw_only=True):
-    """The self-test; its arrays are the files `golden_inputs` and `golden_scores`."""
+    """The tolerance of the self-test. Its arrays are the files of `GOLDEN_ROLES`."""
 
     tolerance: Annotated[float, Meta(gt=0, lt=0.5)]
 
@@ -280,8 +285,8 @@ class Companion(_Part, frozen=True, kw_only=True):
 class LungOutputs(_Part, frozen=True, kw_only=True):
     """Indices of a lung-field network's outputs by role.
 
-    The mask is (1, rows, columns, 1 or 2): the share of lung of each cell in 0..1, and the share of lung region;
-    the checks are (1, n) scores in 0..1.
+    mask    (1, rows, columns, 1 or 2): the share of lung of each cell in 0..1, and perhaps the share of lung region
+    checks  (1, n): scores of the image checks in 0..1
     """
 
     mask: _Index
@@ -289,7 +294,7 @@ class LungOutputs(_Part, frozen=True, kw_only=True):
 
 
 class LungCheck(_Part, frozen=True, kw_only=True):
-    """The meaning of a lung-field network's score for the whole image, and its threshold."""
+    """One image check of a lung-field network, such as *inverted*: its name, and the threshold of its score."""
 
     name: _Name
     threshold: Annotated[float, Meta(gt=0, lt=1)]
@@ -328,7 +333,7 @@ class ClassifierManifest(PackManifest, frozen=True, kw_only=True, tag="classifie
 
 
 class LungFieldsManifest(PackManifest, frozen=True, kw_only=True, tag="lung-fields"):
-    """A pack that finds the lung fields, for a classifier that requires it."""
+    """The manifest of a pack that finds the lung fields before a classifier runs."""
 
     outputs: LungOutputs
     checks: Annotated[tuple[LungCheck, ...], Meta(min_length=len(LUNG_CHECKS), max_length=len(LUNG_CHECKS))]
@@ -339,18 +344,18 @@ class LungFieldsManifest(PackManifest, frozen=True, kw_only=True, tag="lung-fiel
 AnyManifest = ClassifierManifest | LungFieldsManifest
 
 
-# What the domain knows of a pack; the gate's arrays are files, and come from them.
+# The fields of `domain.model.Manifest` that come from the manifest file; `ood_gate` needs arrays from other files.
 _DOMAIN: Final = {name: kind for name, kind in get_type_hints(Manifest).items() if name != "ood_gate"}
 
 
 # ---- from JSON
 
 
-@functools.lru_cache(maxsize=32)  # a list of packs, a choice and a run ask for the same bytes
+@functools.lru_cache(maxsize=32)  # listing, choosing and running a pack parse equal bytes
 def parse(data: bytes) -> AnyManifest:
-    """Read the bytes of `manifest.json`; the same bytes give the same object, which nobody may change.
+    """Read the bytes of `manifest.json`. Equal bytes return one shared object, which must not be changed.
 
-    Raises PackProblem: pack_manifest (with the place in the file), pack_newer_format, pack_older_format,
+    Raises PackProblem: pack_manifest (with the position in the file), pack_newer_format, pack_older_format,
     pack_bad_name, pack_too_large.
     """
     document = read_document(data)
@@ -359,25 +364,27 @@ def parse(data: bytes) -> AnyManifest:
     found: AnyManifest = _read(document, AnyManifest)
     _check_files(found)
     if isinstance(found, LungFieldsManifest) and tuple(check.name for check in found.checks) != LUNG_CHECKS:
-        raise manifest_error(f"checks: need {', '.join(LUNG_CHECKS)}, in this order")  # a reader takes the scores by it
-    domain_manifest(found)  # the domain refuses what no type can say
+        raise manifest_error(f"checks: need {', '.join(LUNG_CHECKS)}, in this order")  # the scores have this order
+    domain_manifest(found)  # raises PackProblem for rules that no type can express
     return found
 
 
 def kind_of(found: PackManifest) -> PackKind:
-    """The kind of a pack, from the type of its manifest."""
+    """Return the kind of a pack (`classifier`, `lung-fields`), from the type of its manifest."""
     kind: PackKind = type(found).__struct_config__.tag  # type: ignore[assignment]
     return kind
 
 
 def domain_manifest(found: AnyManifest, *, ood_gate: OodGate | None = None) -> Manifest:
-    """Convert a manifest file to a `Manifest`. That of a lung-field pack has its checks as labels.
+    """Convert the content of a manifest file to a `Manifest`.
 
-    Raises PackProblem("pack_manifest").
+    The checks of a lung-field pack become its labels. Raises PackProblem("pack_manifest") for values without meaning.
+
+    ood_gate  the out-of-distribution check, whose arrays come from other files
     """
     content: dict[str, Any] = msgspec.to_builtins(found)
     content["pack_id"] = content.pop("id")
-    if isinstance(found, LungFieldsManifest):  # in the words of a manifest whose network gives scores
+    if isinstance(found, LungFieldsManifest):  # described as a network that gives scores
         content |= {
             "labels": [{"code": name, "scheme": "fieldray", "meaning": {"en": name}} for name in LUNG_CHECKS],
             "outputs": {"scores": found.outputs.checks, "mask": found.outputs.mask},
@@ -399,7 +406,13 @@ def domain_manifest(found: AnyManifest, *, ood_gate: OodGate | None = None) -> M
 def describe(
     manifest: Manifest, *, files: Mapping[str, PackFile], golden_tolerance: float | None
 ) -> ClassifierManifest:
-    """Make the manifest of a classifier. Raises PackProblem if it is not valid."""
+    """Make the content of a classifier's manifest file.
+
+    files             entry of each file of the pack, by role
+    golden_tolerance  tolerance of the self-test; None without a self-test
+
+    Raises PackProblem if the result is not valid.
+    """
     content: dict[str, Any] = {
         name: value
         for name in ClassifierManifest.__struct_fields__
@@ -428,7 +441,7 @@ def dump(found: PackManifest) -> bytes:
 
 
 def _written(value: object) -> Any:
-    """Convert a domain object to plain values, without missing ones."""
+    """Convert a domain object to plain values for JSON, leaving out fields that are None."""
     if isinstance(value, Mapping):
         return {name: _written(member) for name, member in value.items()}
     if isinstance(value, tuple):
@@ -443,8 +456,9 @@ def _written(value: object) -> Any:
 
 
 def schema() -> bytes:
-    """Return the canonical JSON Schema (2020-12) of `manifest.json`; its description lists rules that JSON Schema
-    cannot express.
+    """Return the JSON Schema (2020-12) of `manifest.json` as canonical JSON.
+
+    The schema's description lists the rules that JSON Schema cannot express.
     """
     found = msgspec.json.schema(AnyManifest)
     found |= {
@@ -461,11 +475,14 @@ def schema() -> bytes:
     return write_document(found)
 
 
-# ---- rules that no type can say
+# ---- rules that no type can express
 
 
 def _check_format(document: Mapping[str, Any]) -> None:
-    """Check the format version before the keys: another version has other keys and needs another program or pack."""
+    """Require the format version of this program. Raises PackProblem.
+
+    This check comes first, because another version has other keys.
+    """
     version = document.get("schema_version")
     if type(version) is not int or version < 1:
         raise manifest_error("schema_version: a whole number from 1 on is needed")
@@ -475,9 +492,10 @@ def _check_format(document: Mapping[str, Any]) -> None:
 
 
 def _check_names(document: Mapping[str, Any]) -> None:
-    """Check file names before types, so that a malicious name is reported as such.
+    """Require valid file names that differ by more than letter case. Raises PackProblem("pack_bad_name").
 
-    FAT and NTFS do not distinguish "A" from "a".
+    This check comes before the types, so that a malicious name is reported as such. Case counts for nothing on FAT and
+    NTFS.
     """
     files = document.get("files")
     listed = files.values() if isinstance(files, dict) else ()
@@ -489,7 +507,7 @@ def _check_names(document: Mapping[str, Any]) -> None:
 
 
 def _check_files(found: AnyManifest) -> None:
-    """Check that roles which belong together are complete, and that no file exceeds its role's size limit."""
+    """Require the files that the manifest needs, no others, and the size limit of each role. Raises PackProblem."""
     arrays = {
         OOD_GATE_ROLES: isinstance(found, ClassifierManifest) and found.ood_gate is not msgspec.UNSET,
         GOLDEN_ROLES: found.golden is not msgspec.UNSET,
@@ -507,13 +525,13 @@ def _check_files(found: AnyManifest) -> None:
 
 
 def check_size(name: str, size_bytes: int, *, limit: int) -> None:
-    """Raises PackProblem("pack_too_large") when a file is larger than its role allows."""
+    """Raise PackProblem("pack_too_large") if a file is larger than `limit` bytes."""
     if size_bytes > limit:
         sizes = {"size_mb": f"{size_bytes / _MEGABYTE:.1f}", "limit_mb": limit // _MEGABYTE}
         raise PackProblem(reason("pack_too_large", name=name, **sizes))
 
 
-# ---- complaints that name the place
+# ---- errors with their position in the file
 
 
 def _read(value: Any, kind: Any, path_before: str = "") -> Any:
@@ -523,6 +541,6 @@ def _read(value: Any, kind: Any, path_before: str = "") -> Any:
         message, _, path = str(error).partition(" - at `")
         path = path.rpartition("`$")[2].removeprefix("$").removesuffix("`")
         where = (path_before + path).removeprefix(".")
-        # What msgspec says, in a person's words where it quotes a pattern.
+        # The message of msgspec, or a readable one where msgspec quotes a regular expression.
         plain = next((f"{text} is needed" for pattern, text in PATTERNS.items() if repr(pattern) in message), message)
         raise manifest_error(f"{where or 'the file'}: {plain}") from error

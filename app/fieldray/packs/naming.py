@@ -1,14 +1,15 @@
-"""Names of packs and of their files, the folders that hold packs, and the pack that a name refers to.
+"""Names of packs and of their files, the folders that hold packs, and the pack that a name means.
 
-A drive is hostile: only listed characters are allowed. Nothing is read, no link is followed.
+A drive may be hostile, so only listed characters are allowed. No file is read, and no link is followed.
 
 id         1 to 64 of a-z, 0-9 and the hyphen
 version    x.y.z, three whole numbers of at most 6 digits, compared as numbers (https://semver.org, without suffixes)
-file name  1 to 100 of A-Z a-z 0-9 . _ -, beginning with a letter or digit, not ending with a dot, not a device name
-           of Windows ("NUL", "com1.tflite"), not `manifest.json` or `manifest.sig`
+file name  1 to 100 of A-Z a-z 0-9 . _ -, beginning with a letter or digit, not ending with a dot, not a device name of
+           Windows ("NUL", "com1.tflite"), not `manifest.json` or `manifest.sig`
 
-A person's name for a pack is an id or `id-version`, and may end with the signer: `chest@3475-0f98-...`. A name without
-signer means the shipped pack, even if other packs have that name; if none ships, the only pack with that name.
+A person names a pack by its id or by `id-version`. The signer may follow: `chest@3475-0f98-...`. A name without signer
+means the shipped pack, even if other packs have that name. If no pack with that name ships, the name means the only
+pack that has it.
 """
 
 from __future__ import annotations
@@ -38,19 +39,23 @@ _DEVICE: Final = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", r
 
 
 def is_version(text: str) -> bool:
-    """Whether `text` is a valid version of a pack."""
+    """Return whether a text is a valid version of a pack."""
     return re.fullmatch(VERSION, text) is not None
 
 
 def pinned(name: str, *, is_signed: bool, fingerprint: str) -> str:
-    """The name of a pack with its signer's fingerprint (`name@fingerprint`); the bare name if shipped or unsigned."""
+    """Return a pack's name with the fingerprint of its signer: `name@fingerprint`.
+
+    The name of a shipped or unsigned pack is returned unchanged.
+    """
     return f"{name}@{fingerprint}" if is_signed and fingerprint else name
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Split a pack's name into id or `id-version`, and the normalised fingerprint, "" without one.
+    """Split a pack's name into (id or `id-version`, normalised fingerprint).
 
-    A text that is no name with a signer, such as a path, is returned whole.
+    The fingerprint is "" if the name has none. A text that is no such name, for example a path with "@", is returned
+    whole.
     """
     bare, _, signer = name.rpartition("@")
     fingerprint = fingerprint_in(signer)
@@ -58,9 +63,9 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def fingerprint_in(text: str) -> str:
-    """Normalise a typed fingerprint (any case; spaces, colons, hyphens or nothing between the digits).
+    """Normalise a fingerprint that a person typed; "" if the text is no fingerprint.
 
-    Returns "" if the text is no fingerprint.
+    Letter case does not matter. Spaces, colons or hyphens may separate the digits.
     """
     digits = _SEPARATORS.sub("", text).lower()
     return grouped(digits) if _DIGITS.fullmatch(digits) else ""
@@ -72,14 +77,14 @@ def grouped(digits: str) -> str:
 
 
 def version_key(version: str) -> tuple[int, ...]:
-    """The sort key of a version. Raises ValueError if the text is no version."""
+    """Return the sort key of a version. Raises ValueError if the text is no version."""
     if not is_version(version):
         raise ValueError(f"not a version: {version!r}")
     return tuple(int(part) for part in version.split("."))
 
 
 def is_file_name(text: str) -> bool:
-    """Whether a pack may list a file by this name."""
+    """Return whether a pack may contain a file with this name."""
     return (
         re.fullmatch(FILE_NAME, text) is not None
         and not text.endswith(".")
@@ -92,13 +97,14 @@ DRIVE_FOLDER: Final = "fieldray"
 LEGACY_CPU_NAME: Final = "chest_resnet50_grayscale_fp32.tflite"
 LEGACY_EDGETPU_NAME: Final = "chest_resnet50_grayscale_uint8_edgetpu.tflite"
 _MOST: Final = 100
-_MOST_ENTRIES: Final = 10_000  # a folder is looked through again and again; a drive may be made to make that long
+_MOST_ENTRIES: Final = 10_000  # folders are searched repeatedly, and a hostile drive may hold any number of entries
 
 
 def pack_folders(folder: Path) -> tuple[Path, ...]:
-    """The folder itself if it is a pack, else the packs in its `fieldray` folder, then a legacy model in its root.
+    """Return the folders of the packs on a drive, or the folder itself if it is a pack.
 
-    At most 100, sorted by name. Raises OSError, as a drive does that is being pulled out.
+    On a drive, packs lie in its folder `fieldray`. A legacy model may lie in the drive's root and comes last. At most
+    100 packs are returned, sorted by name. Raises OSError, for example if the drive is pulled out.
     """
     if is_pack(folder):
         return (folder,)
@@ -108,7 +114,10 @@ def pack_folders(folder: Path) -> tuple[Path, ...]:
 
 
 def packs_in(folder: Path) -> tuple[Path, ...]:
-    """The packs that lie directly in a folder, sorted by name, at most 100 of 10,000 entries. Raises OSError."""
+    """Return the folders of the packs directly inside a folder, sorted by name.
+
+    At most 10,000 entries are looked at, and at most 100 packs returned. Raises OSError.
+    """
     with os.scandir(folder) as entries:
         seen = (entry for entry in itertools.islice(entries, _MOST_ENTRIES) if not entry.name.startswith("."))
         names = sorted(entry.name for entry in seen if entry.is_dir(follow_symlinks=False))
@@ -117,13 +126,14 @@ def packs_in(folder: Path) -> tuple[Path, ...]:
 
 
 def is_pack(folder: Path) -> bool:
-    """Whether a folder holds a pack: the file of a manifest. Raises OSError."""
+    """Return whether a folder holds a pack, recognised by its manifest file. Raises OSError."""
     return _is_file(folder / MANIFEST_NAME)
 
 
 def is_legacy(folder: Path, *, name: str = "") -> bool:
-    """Whether a folder holds a bare model of the dissertation, or its file called `name`. Raises
-    OSError.
+    """Return whether a folder holds a bare model of the dissertation. Raises OSError.
+
+    name  the only file name to look for; by default both names count
     """
     names = (name,) if name else (LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME)
     return any(_is_file(folder / known) for known in names)
@@ -134,7 +144,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _mode(path: Path) -> int:
-    """Return the file mode without following links; 0 if there is no file."""
+    """Return the mode of a file without following links; 0 if there is no file."""
     try:
         return path.lstat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -150,14 +160,14 @@ CandidateTrust = Literal["builtin", "trusted", "unknown_key", "legacy", "broken"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackCandidate:
-    """A pack found in a listing. Its signature was verified, its files were not: they may not match the manifest.
+    """A pack found in a listing. Its signature is verified, its other files are not.
 
-    trust     "broken": unreadable, or with a wrong signature; `pack_id`, `version`, `names` are then empty
-    kind      only a classifier screens images; the other kinds assist a classifier
-    manifest  the manifest of a classifier, None for other kinds
-    problem   why `load(folder)` would currently refuse it, or None: also an unknown key, an older version, another
-              kind, another signer's name, or a missing required pack
-    is_namesake  whether another pack with this id ships with the program
+    trust        "broken": unreadable, or with an invalid signature; `pack_id`, `version` and `names` are then empty
+    kind         only a classifier screens images; other kinds assist a classifier
+    manifest     the manifest of a classifier; None for other kinds
+    problem      the reason why `PackLibrary.load` would refuse the pack now, or None. Examples: an unknown key, an
+                 older version, another kind, the name of another signer's pack, a missing required pack
+    is_namesake  whether another signer's pack has the id of a pack that ships with the program
     """
 
     folder: Path
@@ -168,49 +178,65 @@ class PackCandidate:
     version: str = ""
     names: Mapping[str, str] = field(default_factory=dict)
     fingerprint: str = ""
-    manifest: Manifest | None = field(default=None, compare=False)  # the fingerprint and the version say which
+    manifest: Manifest | None = field(default=None, compare=False)  # identified by fingerprint and version
     problem: Reason | None = None
     is_namesake: bool = False
 
     @property
     def pack_name(self) -> str:
-        """`id-version`, the folder's name for a broken pack."""
+        """`id-version`; for a broken pack the name of its folder."""
         return f"{self.pack_id}-{self.version}" if self.pack_id else self.folder.name
 
     @property
     def lasting_name(self) -> str:
-        """Return the id with the signer, a name for this pack and its later versions only."""
+        """The id with the signer: a name that only this pack and its later versions have."""
         return pinned(self.pack_id, is_signed=self.trust != "builtin", fingerprint=self.fingerprint)
 
     def is_called(self, name: str) -> bool:
-        """Whether the pack has this name. See `meant` for the pack that a person means by a name."""
+        """Return whether the pack has this name. `meant` chooses the pack that a person means by a name."""
         bare, signer = split_name(name)
         return bare in (self.pack_id, self.pack_name) and signer in ("", self.fingerprint)
 
     @property
     def usability_rank(self) -> int:
-        """The obstacle to using the pack: 0 none, 1 a `problem` to confirm, 2 unsigned (to confirm), 3 unusable."""
+        """The obstacle to using the pack.
+
+        0  none
+        1  a `problem`, which a person may be able to confirm
+        2  unsigned, needs confirmation
+        3  cannot screen
+        """
         if not self.can_screen:
             return 3
         return 2 if self.trust == "legacy" else int(self.problem is not None)
 
     @property
     def can_screen(self) -> bool:
-        """Whether the pack is a readable classifier. A confirmation or a required pack may still be missing."""
+        """Whether the pack is a readable classifier.
+
+        A confirmation by a person or a required pack may still be missing.
+        """
         return self.trust != "broken" and self.kind == "classifier"
 
 
 def meant(name: str, found: Iterable[PackCandidate]) -> tuple[PackCandidate, ...]:
-    """Return the packs among `found` that a name refers to."""
+    """Return the packs that a name means.
+
+    A name without signer never means a pack that only imitates the id of a shipped pack.
+    """
     _, signer = split_name(name)
     called = (candidate for candidate in found if candidate.is_called(name))
     return tuple(candidate for candidate in called if signer or not candidate.is_namesake)
 
 
 def choose(found: Sequence[PackCandidate], *, name: Path | str) -> PackCandidate:
-    """Choose the pack meant by a path or name: among loadable packs, else those to be confirmed, else all.
+    """Return the pack meant by a path or name: of several versions, the highest.
 
-    Returns the highest of several versions of a pack. Raises PackProblem: pack_not_found, pack_several.
+    Packs that can be loaded are preferred, then packs that need a confirmation, then all others.
+
+    name  the path or name, for messages
+
+    Raises PackProblem: pack_not_found, pack_several, pack_several_signers.
     """
     if not found:
         raise PackProblem(reason("pack_not_found", name=name))
@@ -225,5 +251,5 @@ def choose(found: Sequence[PackCandidate], *, name: Path | str) -> PackCandidate
 
 
 def preference(candidate: PackCandidate) -> tuple[bool, tuple[int, ...]]:
-    """The sort key of candidates of one pack: loadable ones are preferred, then higher versions."""
+    """Return the sort key of candidates of one pack: packs that can be loaded above others, then by version."""
     return candidate.problem is None, version_key(candidate.version) if candidate.version else ()

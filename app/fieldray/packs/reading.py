@@ -1,16 +1,18 @@
-"""Removable drives, and reading a pack from one that may be hostile or may be pulled out: its files, arrays and JSON.
+"""Removable drives, and the safe reading of a pack's files, arrays and JSON from a drive.
 
-The drives are looked at each second: a list of mounts or of letters costs microseconds, and a drive that was pulled out
-without being unmounted stays in the list of mounts, so that only reading it tells.
+The drive may be hostile, or may be pulled out at any time. Drives are listed each second, since a list of mounts or of
+drive letters costs microseconds. A drive pulled out without being unmounted stays in the list, so only reading from it
+shows that it is gone.
 
-A file is never read through a link, never from anything but a regular file, never more than a limit, and always into
-memory: a model mapped from a drive would kill the process when the drive goes. Everything that makes sense of what
-was read stands behind `guarded`: whatever a pack does to it is a problem of that one pack.
+A file is never read through a link, never from anything but a regular file, and never beyond a limit. Files are always
+read into memory: a model mapped from a drive would kill the process when the drive is removed. All code that interprets
+a pack runs behind `guarded`, so that any error becomes a problem of that one pack.
 
-Arrays are one a file, in NumPy's .npy format, read without pickle and without trusting the header.
-Format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html. Only version 1.0, little-endian or
-single-byte values, C order; the header's size must be what the bytes hold, so nothing is allocated on its word.
-NumPy would evaluate the header as Python; here it must be, character by character, one that NumPy writes.
+Each array is one file in NumPy's .npy format, read without pickle and without trusting the header
+(https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html). Allowed are version 1.0, little-endian or
+single-byte values, and C order. The size in the header must match the number of bytes, so a false header allocates no
+memory. NumPy would evaluate the header as Python. Here the header must match, character by character, what NumPy
+writes.
 """
 
 from __future__ import annotations
@@ -63,11 +65,10 @@ _DISCONNECTED_WINDOWS: Final = frozenset({21, 31, 55, 433, 1006, 1117, 1167})
 def guarded(
     read: Callable[Concatenate[Path, _Parameters], _Result],
 ) -> Callable[Concatenate[Path, _Parameters], _Result]:
-    """Decorate a function `read(folder, ...)` that reads a pack, so that it raises only problems with a reason.
+    """Decorate a function `read(folder, ...)` that reads a pack, so that it raises only FieldrayError.
 
-    A PackProblem passes, and so does a StorageProblem of the program's own records. System errors become a PackProblem,
-    and so does every error that a malicious pack may cause: recursion, size, memory, a bug of this program or a
-    library.
+    FieldrayError itself passes unchanged. OSError becomes PackProblem, and so does every other error that a malicious
+    pack may cause, such as recursion, lack of memory, or a bug of this program or of a library.
     """
 
     @functools.wraps(read)
@@ -86,7 +87,7 @@ def guarded(
 
 
 def read_file(folder: Path, *, name: str, limit_bytes: int) -> bytes:
-    """Read a regular file in `folder`, at most `limit_bytes`.
+    """Read a regular file in a folder, at most `limit_bytes`.
 
     Raises PackProblem: pack_incomplete (missing), pack_bad_name (a link or not a regular file), pack_too_large,
     drive_gone, pack_unreadable.
@@ -111,7 +112,7 @@ def read_file(folder: Path, *, name: str, limit_bytes: int) -> bytes:
 
 
 def problem_of(error: OSError, *, folder: Path) -> PackProblem:
-    """The problem to show for an error while reading a pack: `drive_gone` or `pack_unreadable`."""
+    """Return the problem to show for an OSError while reading a pack: `drive_gone` or `pack_unreadable`."""
     is_disconnected = error.errno in _DISCONNECTED_ERRNO or getattr(error, "winerror", None) in _DISCONNECTED_WINDOWS
     if is_disconnected or not _is_there(folder):
         return PackProblem(reason("drive_gone"))
@@ -122,7 +123,7 @@ def _is_there(folder: Path) -> bool:
     return os.path.exists(folder)  # noqa: PTH110 - Path.exists raises what a failing drive says
 
 
-npy: Final[Any] = npy_format  # typed in some releases of NumPy only
+npy: Final[Any] = npy_format  # only some releases of NumPy have types for it
 _MAGIC: Final = b"\x93NUMPY\x01\x00"
 _LONGEST_HEADER: Final = 256
 _HEADER: Final = re.compile(
@@ -132,7 +133,7 @@ _HEADER: Final = re.compile(
 
 
 def pack_array(array: NDArray[Any]) -> bytes:
-    """Write an array as the bytes of a .npy file, little-endian, C order."""
+    """Write an array as the bytes of a .npy file: little-endian, C order."""
     stream = io.BytesIO()
     little_endian = array.astype(array.dtype.newbyteorder("<"), copy=False)
     npy.write_array(stream, np.ascontiguousarray(little_endian), version=(1, 0), allow_pickle=False)
@@ -140,7 +141,12 @@ def pack_array(array: NDArray[Any]) -> bytes:
 
 
 def unpack_array(data: bytes, *, dtype: str, dimensions: int) -> NDArray[Any]:
-    """Read the read-only array in `data`, of this dtype and number of dimensions. Raises ValueError."""
+    """Read an array from the bytes of a .npy file. The result is read-only.
+
+    dtype, dimensions  the required type and number of dimensions
+
+    Raises ValueError for another type, shape, size or header, and for values that are not finite.
+    """
     wanted = np.dtype(dtype).newbyteorder("<")
     header, start = _read_header(data)
     shape = tuple(int(side) for side in header["shape"].split(b",") if side)
@@ -156,7 +162,7 @@ def unpack_array(data: bytes, *, dtype: str, dimensions: int) -> NDArray[Any]:
 
 
 def _read_header(data: bytes) -> tuple[re.Match[bytes], int]:
-    """Parse a .npy header. Returns its parts, and the offset of the values. Raises ValueError."""
+    """Parse the header of a .npy file. Returns its parts and the offset of the values. Raises ValueError."""
     start = len(_MAGIC) + 2
     if not data.startswith(_MAGIC) or len(data) < start:
         raise ValueError("not an array file of version 1.0")
@@ -169,13 +175,13 @@ def _read_header(data: bytes) -> tuple[re.Match[bytes], int]:
 
 # ---- JSON
 #
-# Stricter than `json.loads`: UTF-8 only, no doubled keys, no NaN or infinity, no deep nesting, no control or formatting
-# characters in texts (they can hide or reorder what a person reads). What the values must be is `packs.manifest`'s.
+# Stricter than `json.loads`: UTF-8 only, no doubled keys, no NaN or infinity, no deep nesting, and no control or
+# formatting characters, which can hide or reorder text. The types of the values are checked in `packs.manifest`.
 
 
 _LONGEST_KEY: Final = 100
 _LINE_BREAKS: Final = frozenset("\n\t")
-_DEEPEST: Final = 31  # far more than any description needs, far less than any stack bears
+_DEEPEST: Final = 31  # levels of nesting: far more than a manifest needs, far fewer than overflow the stack
 
 
 def manifest_error(detail: str) -> PackProblem:
@@ -184,7 +190,7 @@ def manifest_error(detail: str) -> PackProblem:
 
 
 def read_document(data: bytes) -> dict[str, Any]:
-    """The object that a JSON document in UTF-8 holds. Raises PackProblem("pack_manifest")."""
+    """Parse a JSON document in UTF-8 that holds an object. Raises PackProblem("pack_manifest")."""
     try:
         value = json.loads(data.decode(), object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError) as error:
@@ -196,31 +202,38 @@ def read_document(data: bytes) -> dict[str, Any]:
 
 
 def write_document(content: Mapping[str, object]) -> bytes:
-    """Canonical JSON: UTF-8, sorted keys, one space of indent, one line feed at the end.
+    """Write canonical JSON: UTF-8, sorted keys, an indent of one space, one line feed at the end.
 
-    Raises ValueError for NaN and infinity, TypeError for what JSON cannot hold.
+    Raises ValueError for NaN and infinity, TypeError for values that JSON cannot hold.
     """
     return (json.dumps(content, ensure_ascii=False, sort_keys=True, indent=1, allow_nan=False) + "\n").encode()
 
 
 def is_line(text: str) -> bool:
-    """Whether a text is one line without characters that can hide, reorder or forge what a person reads.
+    """Return whether a text is one line without characters that can hide, reorder or forge text for a reader.
 
-    No control (C0, C1, line breaks, tabs), formatting (bidirectional, zero-width, tags), private, surrogate or
-    unassigned characters, no line or paragraph separator (Unicode categories C*, Zl and Zp).
+    Not allowed are control characters (C0, C1, line breaks, tabs), formatting characters (bidirectional, zero-width,
+    tags), private, surrogate and unassigned characters, and line or paragraph separators (Unicode categories C*, Zl and
+    Zp).
     """
-    if text.isascii():  # says the same of it, in a fraction of the time
+    if text.isascii():  # the general test below would agree, but takes longer
         return text.isprintable()
     return not any((kind := unicodedata.category(letter))[0] == "C" or kind in ("Zl", "Zp") for letter in text)
 
 
 def is_plain(text: str) -> bool:
-    """Whether a text, apart from line feeds and tabs, passes `is_line`."""
+    """Return whether a text passes `is_line`, apart from line feeds and tabs."""
     return is_line("".join(letter for letter in text if letter not in _LINE_BREAKS))
 
 
 def _check_texts(value: object, location: str, *, deepest: int = _DEEPEST) -> None:
-    """Check that no text or key contains misleading characters, and that the nesting is limited."""
+    """Require that no text or key in a JSON value has misleading characters, and limit the nesting.
+
+    location  position of the value in the document, for messages
+    deepest   number of further levels allowed
+
+    Raises PackProblem("pack_manifest").
+    """
     if isinstance(value, str) and not is_plain(value):
         raise manifest_error(f"{location}: the text holds control characters")
     if isinstance(value, list | dict) and value and not deepest:
@@ -256,7 +269,7 @@ _CLOSE_S: Final = 2.0
 
 
 def list_drives() -> Drives:
-    """Return the connected removable drives, ordered by mount point, without unreadable ones.
+    """Return the connected removable drives with their packs, ordered by mount point.
 
     Raises OSError if the system does not list drives.
     """
@@ -266,7 +279,7 @@ def list_drives() -> Drives:
 
 
 def drives_with_packs() -> list[Path]:
-    """The mount points of drives with packs. Empty where the system does not list drives."""
+    """Return the mount points of drives with packs; empty if the system does not list drives."""
     try:
         return [drive for drive, packs in list_drives().items() if packs]
     except OSError:
@@ -274,7 +287,10 @@ def drives_with_packs() -> list[Path]:
 
 
 def look_at(drives: Iterable[Path]) -> Drives:
-    """Return the packs on each drive: empty for an unreadable drive; a disconnected drive is left out."""
+    """Return the folders of the packs on each drive.
+
+    An unreadable drive has no packs. A drive that was removed is left out.
+    """
     found = {}
     for drive in drives:
         try:
@@ -286,32 +302,41 @@ def look_at(drives: Iterable[Path]) -> Drives:
 
 
 def drives_on_mac(*, volumes: Path = Path("/Volumes")) -> list[Path]:
-    """Return the volumes mounted under /Volumes, without the start-up volume, which is a link."""
+    """Return the volumes mounted under /Volumes.
+
+    The start-up volume is left out: it is a link.
+    """
     with os.scandir(volumes) as entries:
         return sorted(volumes / entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
 
 
 # ---- Linux
 #
-# Removable is what sits on a USB device or a device that calls itself removable, and, at the places where desktops and
-# people mount media, also what has no device of its own (FUSE, loop, tmpfs).
+# A drive is removable if it is on a USB device, or on a device marked as removable. File systems without a device of
+# their own (FUSE, loop, tmpfs) count as removable at the usual mount points of media.
 
 _MEDIA_PLACE: Final = re.compile(r"/media/[^/]+(/[^/]+)?|/run/media/[^/]+/[^/]+|/mnt/[^/]+")
 _DEVICELESS: Final = frozenset({"tmpfs", "fuse", "fuseblk"})
 
 
 def drives_on_linux(*, mounted: Sequence[tuple[str, ...]] | None = None, system: Path = Path("/sys")) -> list[Path]:
-    """Return the removable drives among the mounted file systems, by a sysfs tree.
+    """Return the mount points of removable drives on Linux, sorted.
 
-    mounted  device, mount point and file system of each; read by `psutil` by default
+    mounted  device, mount point and file system of each mount; read by `psutil` by default
+    system   root of the sysfs tree
     """
     mounts = psutil.disk_partitions(all=True) if mounted is None else mounted
-    found = {folder: (device, file_system) for device, folder, file_system, *_ in mounts}  # the topmost one stays
+    found = {folder: (device, file_system) for device, folder, file_system, *_ in mounts}  # the topmost mount
     return sorted(Path(folder) for folder, mount in found.items() if is_removable(*mount, folder, system=system))
 
 
 def is_removable(device: str, file_system: str, mount_point: str, *, system: Path) -> bool:
-    """Whether a mount point belongs to a removable drive. `system` is the sysfs tree."""
+    """Return whether a mount point belongs to a removable drive.
+
+    device, file_system, mount_point
+            as in the list of mounts
+    system  root of the sysfs tree
+    """
     is_loop = device.startswith("/dev/loop")
     link = system / "class" / "block" / Path(os.path.realpath(device)).name
     if device.startswith("/dev/") and not is_loop and link.exists():
@@ -320,7 +345,10 @@ def is_removable(device: str, file_system: str, mount_point: str, *, system: Pat
 
 
 def _is_removable_device(device: Path) -> bool:
-    """Whether a block device is on USB, or it or (for a partition) its disk says that it is removable."""
+    """Return whether a block device is on USB, or is marked as removable.
+
+    For a partition, the mark of its disk counts, too.
+    """
     if any(re.fullmatch(r"usb[0-9]+", part) for part in device.parts):
         return True
     return any(_says_one(folder / "removable") for folder in (device, device.parent))
@@ -335,14 +363,17 @@ def _says_one(path: Path) -> bool:
 
 # ---- Windows
 #
-# Drives that call themselves fixed disks are not seen; their folder can be given by hand.
+# Drives marked as fixed disks are not listed. A person can still give their folder.
 
 _REMOVABLE: Final = 2  # DRIVE_REMOVABLE, fileapi.h
 _FAIL_CRITICAL_ERRORS: Final = 1  # SEM_FAILCRITICALERRORS: an empty card reader asks no questions on the screen
 
 
 def drives_on_windows(kernel: Any = None) -> list[Path]:
-    """Return the removable drives by kernel32."""
+    """Return the root folders of removable drives on Windows.
+
+    kernel  the library kernel32; loaded by default
+    """
     system = kernel or ctypes.WinDLL("kernel32")  # type: ignore[attr-defined]
     system.SetThreadErrorMode(_FAIL_CRITICAL_ERRORS, None)
     mask = system.GetLogicalDrives()  # A is the lowest bit
@@ -354,9 +385,9 @@ def drives_on_windows(kernel: Any = None) -> list[Path]:
 
 
 class DriveWatch:
-    """Publishes `DrivesChanged` from a thread of its own: once after `start`, then after every change.
+    """Publishes `DrivesChanged` from its own thread: once after `start`, then after every change.
 
-    look  returns the drives present, with their packs
+    look  returns the connected drives with their packs
     """
 
     def __init__(self, publish: Publish, *, look: Callable[[], Drives] = list_drives) -> None:
@@ -365,11 +396,11 @@ class DriveWatch:
         self._thread = threading.Thread(target=self._run, name="drive-watch", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start the thread that watches the drives."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop watching. Waits at most 2 s, since reading a failing drive can take long."""
+        """Stop watching. Waits at most 2 s, since reading from a failing drive can take long."""
         self._is_closing.set()
         if self._thread.ident is not None:
             self._thread.join(_CLOSE_S)

@@ -1,4 +1,4 @@
-"""The sentences about packs: for whom one is, how good it is, and why it cannot be used (see `fieldray.reasons`)."""
+"""Message texts about packs: their patients and performance, and why a pack cannot be used (see `fieldray.reasons`)."""
 
 from __future__ import annotations
 

@@ -1,16 +1,19 @@
-"""Signatures of packs: Ed25519 over the manifest (RFC 8032), the keys a person trusts, and the shipped packs.
+"""Signatures of packs (Ed25519 over the manifest, RFC 8032), the keys that a person trusts, and the shipped packs.
 
 `manifest.sig` is one line of JSON, {"key": base64, "signature": base64}: the raw 32-byte public key and the 64-byte
 signature over the bytes of `manifest.json`. Exactly one form is valid, byte for byte, so that no byte of a pack can
 change unnoticed. A key is known by its fingerprint: SHA-256 of the raw public key, as 16 groups of 4 hexadecimal digits
 joined by hyphens.
 
-`pack_trust.json` in the user's data folder records the keys a person trusts, the highest version of each pack that ran
-here under each key, and the content of each version at its last run. A missing file means a first start. An unreadable
-file never counts as empty, since that would let an older pack pass for new: every operation that needs it is refused,
-with the file's path, until a person repairs or deletes it. Changes are made under a lock between processes
-(`pack_trust.lock`), so that two programs do not lose each other's entries. Shipped packs are trusted by content:
-SHA-256 of their manifest.json.
+`pack_trust.json` in the user's data folder has three records: the keys that a person trusts, the highest version of
+each pack that ran here under each key, and the content of each version at its last run.
+
+A missing file means a first start. An unreadable file never counts as empty, since an older pack could then pass for
+new. Every operation that needs the file is refused, with the file's path, until a person repairs or deletes the file.
+Changes are made under a lock between processes (`pack_trust.lock`), so that two programs do not lose each other's
+entries.
+
+Shipped packs are trusted by content: SHA-256 of their manifest.json.
 """
 
 from __future__ import annotations
@@ -47,18 +50,19 @@ from fieldray.typed_json import converted
 
 _PRIME: Final = 2**255 - 19
 _ORDER_8: Final = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
-# The y of the points whose order divides 8 (RFC 8032, 5.1; there are eight of them), and those that are written as one
-# that is not below the prime. A signature that fits every text can be made for such a key, by anybody.
+# Weak public keys: the y of the eight points whose order divides 8 (RFC 8032, 5.1), and any y that is not below the
+# prime. For such a key, anybody can make a signature that is valid for every text.
 _WEAK_Y: Final = (0, 1, _PRIME - 1, _ORDER_8, _PRIME - _ORDER_8, *range(_PRIME, 2**255))
 _WEAK_KEYS: Final = frozenset((y | sign << 255).to_bytes(32, "little") for y in _WEAK_Y for sign in (0, 1))
 
 
 def own_key(path: Path) -> Ed25519PrivateKey:
-    """Load the key in this file, or create it with its folder if missing. Raises UsageProblem, StorageProblem.
+    """Load the signing key in a file, or create the key and its folder if the file is missing.
 
     The file is PEM (PKCS #8), not encrypted, and readable by its owner alone: anybody with the key can sign packs.
+    Raises UsageProblem, StorageProblem.
     """
-    # Slow to import, and every run verifies a signature while hardly anyone makes a key.
+    # Imported here because the import is slow, and only people who make packs need it.
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
     if not path.is_file():
@@ -72,7 +76,7 @@ def own_key(path: Path) -> Ed25519PrivateKey:
 
 
 def load_private_key(path: Path) -> Ed25519PrivateKey:
-    """Load a key written by `own_key`. Raises UsageProblem (signing_key, signing_key_open)."""
+    """Load a signing key that `own_key` wrote. Raises UsageProblem (signing_key, signing_key_open)."""
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     try:
@@ -95,9 +99,11 @@ def sign(manifest: bytes, *, key: Ed25519PrivateKey) -> bytes:
 
 
 def verify(manifest: bytes, *, signature: bytes) -> str:
-    """Verify a signature. Returns the fingerprint of the signing key, trusted or not.
+    """Verify the signature of a manifest. Returns the fingerprint of the signing key, trusted or not.
 
-    `signature` is the content of `manifest.sig`. Raises PackProblem (pack_bad_signature, pack_weak_key).
+    signature  the content of `manifest.sig`
+
+    Raises PackProblem (pack_bad_signature, pack_weak_key).
     """
     try:
         parts = json.loads(signature)
@@ -113,14 +119,15 @@ def verify(manifest: bytes, *, signature: bytes) -> str:
 
 
 def fingerprint_of(raw_key: bytes) -> str:
-    """The fingerprint of a raw public key."""
+    """Return the fingerprint of a raw public key."""
     return grouped(hashlib.sha256(raw_key).hexdigest())
 
 
 def read_fingerprint(text: str) -> str:
-    """Normalise a typed fingerprint (any case; spaces, colons, hyphens or nothing between the digits).
+    """Normalise a fingerprint that a person typed.
 
-    Raises UsageProblem if the text is no fingerprint.
+    Letter case does not matter. Spaces, colons or hyphens may separate the digits. Raises UsageProblem if the text is
+    no fingerprint.
     """
     found = fingerprint_in(text)
     if not found:
@@ -142,8 +149,11 @@ _Fingerprint = Annotated[str, msgspec.Meta(pattern=FINGERPRINT)]
 
 
 class _Records(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The file's content, by fingerprint: the day, the highest version that ran by pack id, and the SHA-256 of the
-    description by `id-version`, as it ran last.
+    """The content of the file of trust records, each by fingerprint of a key.
+
+    keys      the day on which a person trusted the key
+    seen      the highest version that ran here, by pack id
+    contents  SHA-256 of the manifest at the last run, by `id-version"
     """
 
     format: Literal[1]
@@ -169,15 +179,15 @@ class TrustStore:
         self._path = home / _FILE_NAME
 
     def trusted(self) -> dict[str, str]:
-        """Return the trusted keys in order: the day of trust (ISO 8601, UTC) by fingerprint."""
+        """Return the day of trust (ISO 8601, UTC) of each trusted key, sorted by fingerprint."""
         return dict(sorted(self._read().keys.items()))
 
     def is_trusted(self, fingerprint: str) -> bool:
-        """Whether a person has trusted this key."""
+        """Return whether a person has trusted this key."""
         return fingerprint in self._read().keys
 
     def trust(self, fingerprint: str) -> None:
-        """Trust a key from now on. Raises UsageProblem when it is not a fingerprint, or one of a key that is none."""
+        """Trust a key from now on. Raises UsageProblem for a text that is no fingerprint, or for a weak key."""
         known = read_fingerprint(fingerprint)
         if known in map(fingerprint_of, _WEAK_KEYS):
             raise UsageProblem(reason("pack_weak_key"))
@@ -187,30 +197,39 @@ class TrustStore:
             self._write(replace(records, keys={known: day, **records.keys}))
 
     def forget(self, fingerprint: str) -> None:
-        """Stop trusting a key, but keep the versions seen under it. Raises UsageProblem, but not for an unknown key."""
+        """Stop trusting a key. The record of versions that ran under the key stays.
+
+        An unknown key is no error. Raises UsageProblem for a text that is no fingerprint.
+        """
         known = read_fingerprint(fingerprint)
         with only_writer(self._path):
             records = self._read()
             self._write(replace(records, keys={key: day for key, day in records.keys.items() if key != known}))
 
     def highest_seen(self, fingerprint: str, *, pack_id: str) -> str | None:
-        """The highest version of this pack that ran here under this key, None for none."""
+        """Return the highest version of a pack that ran here under this key; None if none did."""
         return self._read().seen.get(fingerprint, {}).get(pack_id)
 
     def signers(self, pack_id: str) -> set[str]:
-        """The keys under which a pack of this id ran here."""
+        """Return the fingerprints of the keys under which a pack with this id ran here."""
         return {key for key, packs in self._read().seen.items() if pack_id in packs}
 
     def content_of(self, fingerprint: str, *, pack_name: str) -> str | None:
-        """SHA-256 of the description of this version when it ran here last, under this key; None if it never did."""
+        """Return the SHA-256 of the manifest of this version at its last run here, under this key.
+
+        Returns None if the version never ran here.
+        """
         return self._read().contents.get(fingerprint, {}).get(pack_name)
 
     def record(self, fingerprint: str, *, pack_id: str, version: str, content: str) -> None:
-        """Record that a version ran here with this content. Writes only if this is new."""
+        """Record that a version ran here with this content. The file is written only if something changes.
+
+        content  SHA-256 of the manifest
+        """
         pack_name = f"{pack_id}-{version}"
         is_higher = _is_higher(version, than=self.highest_seen(fingerprint, pack_id=pack_id))
         if not is_higher and self.content_of(fingerprint, pack_name=pack_name) == content:
-            return  # the highest one never sinks, so this needs no lock
+            return  # no lock is needed, because the highest version never decreases
         with only_writer(self._path):
             records = self._read()
             packs = dict(records.seen.get(fingerprint, {}))
@@ -227,7 +246,7 @@ class TrustStore:
         except FileNotFoundError:
             return _NOTHING
         except OSError as error:
-            if error.errno == errno.EIO:  # no reason to delete what may be read another time
+            if error.errno == errno.EIO:  # a temporary error is no reason to delete the file
                 raise storage_problem(error, self._path) from error
             raise self._damaged(error.strerror or type(error).__name__) from error
         except (PackProblem, ValueError) as error:
@@ -238,7 +257,7 @@ class TrustStore:
 
     def _write(self, records: _Records) -> None:
         content: dict[str, object] = msgspec.to_builtins(records)
-        write_atomically(self._path, write_document(content))  # a file cut short would lock every pack out
+        write_atomically(self._path, write_document(content))  # an incomplete file would lock out every pack
 
 
 def _is_higher(version: str, *, than: str | None) -> bool:
@@ -247,9 +266,9 @@ def _is_higher(version: str, *, than: str | None) -> bool:
 
 # ---- the packs that ship
 #
-# A description lists the SHA-256 of every other file, so one number holds a whole pack. When a pack is added to
-# `models/`, `python tools/builtin_pack.py models/<id>-<version>` prints its line for the table; `pyproject.toml`
-# names it once more, for wheels.
+# A manifest lists the SHA-256 of every other file, so the SHA-256 of the manifest identifies a whole pack. For a pack
+# added to `models/`, `python tools/builtin_pack.py models/<id>-<version>` prints the line of this table. The pack must
+# be added to `pyproject.toml` as well, for wheels.
 
 
 BUILTIN: Final[Mapping[str, str]] = {
@@ -259,7 +278,7 @@ BUILTIN: Final[Mapping[str, str]] = {
     "pneumonia-paediatric-1.3.3": "b394330e10ceef074264ad7677f2bd2c640419b3de7989c81893cb99d46e74eb",
     "tuberculosis-adult-0.2.5": "55730c39d1a08cb7bac84beb0fa29b49f0b126daa17c61dd978d1ebe7f77777c",
 }
-# The one of them that finds the lungs for every classifier that does not require another: none is loaded without it.
+# The lung-field pack for every classifier that does not require another one. No such classifier loads without it.
 BUILTIN_LUNGS: Final = "lung-fields-1.1.0"
 # The key that signed the expected answers of the constancy test (`assets/constancy.json`).
 CONSTANCY_SIGNER: Final = "b508-6d8b-53fa-9150-d32d-e241-e82b-6592-9875-3651-a6d3-e3c1-f7f6-b98f-e17c-c9e6"

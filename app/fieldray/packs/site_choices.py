@@ -1,11 +1,11 @@
-"""Choices of a site: its own operating points for a pack, and the pack for each folder of images.
+"""Choices of a site: its local operating points for a pack, and the pack for each folder of images.
 
-Both are stored on this computer, next to the packs, never in them. An operating point belongs to one version of a pack,
-by its name and the hash of its model, and applies to no other, because the manifest defines the meaning of a score. Its
-name begins with `local:`, which no pack may use, so that every list, export and image marks it as the site's own.
+Both are stored on this computer, next to the packs, never inside a pack. A local operating point belongs to one version
+of a pack, by name and by hash of the model, because the manifest defines the meaning of a score. Its name begins with
+`local:`, which no pack may use, so that lists, exports and images mark the point as the site's own.
 
 The pack chosen for a folder applies to later runs and to sub-folders. Folders are often named after patients, so the
-file holds a digest of each path and no path. An unreadable file counts as empty: the user is asked again.
+file holds a digest of each path instead of the path. An unreadable file counts as empty: the user is asked again.
 """
 
 from __future__ import annotations
@@ -49,14 +49,17 @@ _COUNTED: Final[Mapping[Unit, tuple[str, str]]] = {
 
 
 class SitePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One operating point as stored.
+    """One local operating point as stored.
 
-    name         name without the prefix: `a-z`, `0-9` and hyphens
-    chosen_by    the person who confirmed the point
-    chosen_on    the day, YYYY-MM-DD
-    sensitivity, specificity  value, low, high, measured on the images that it was chosen on
-    counted      the unit of both shares: what was counted
-    refers       what counted as referred (see `audit.units.Rule`)
+    name                      name without the prefix `local:`; `a-z`, `0-9` and hyphens
+    threshold, unsure_low, unsure_high
+                              the threshold and the ends of the uncertain zone, 0..1
+    sensitivity, specificity  (value, low, high), measured on the images that the point was chosen on
+    images, patients          numbers of these images and of their patients
+    chosen_by                 the person who confirmed the point
+    chosen_on                 the day, YYYY-MM-DD
+    counted                   the unit that both shares count
+    refers                    the rule for referral of both shares (see `audit.units.Rule`)
     """
 
     name: Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9-]{0,39}$")]
@@ -77,12 +80,12 @@ class SitePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """The unique key of the point: its name, its pack and its model."""
+        """The unique key of the point: its name, its pack's name, and the hash of its pack's model."""
         return self.name, self.pack, self.model_sha256
 
     @property
     def operating_point(self) -> OperatingPoint:
-        """The local operating point in the form that results carry."""
+        """The point as an `OperatingPoint`, with the prefix in its name."""
         who, who_uk = _COUNTED[self.counted]
         also, also_uk = ("", "") if self.refers == "above" else (", Uncertain referred", ", «Невизначено» направлено")
         measured = f"{self.images} images of {self.patients} patients of this site, counted by {who}{also}; "
@@ -103,13 +106,16 @@ class SitePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class SitePoints:
-    """The file of one user. `home` is the user's data folder."""
+    """The file of local operating points of one user.
+
+    home  the user's data folder
+    """
 
     def __init__(self, home: Path) -> None:
         self.path = home / NAME
 
     def all(self) -> tuple[SitePoint, ...]:
-        """Every point, the oldest first. Raises StorageProblem if the file cannot be read."""
+        """Return every local operating point, the oldest first. Raises StorageProblem for an unreadable file."""
         try:
             with self.path.open("rb") as file:
                 data = file.read(_LARGEST_BYTES + 1)
@@ -127,12 +133,12 @@ class SitePoints:
         return points
 
     def of(self, model: Model) -> tuple[OperatingPoint, ...]:
-        """The local operating points of one pack. Raises StorageProblem."""
+        """Return the local operating points of one pack. Raises StorageProblem."""
         its = model.pack_name, model.model_sha256
         return tuple(point.operating_point for point in self.all() if point.key[1:] == its)
 
     def problem(self) -> Reason | None:
-        """The reason why the site's operating points cannot be read, or None."""
+        """Return the reason why the site's operating points cannot be read, or None."""
         try:
             self.all()
         except StorageProblem as problem:
@@ -140,7 +146,10 @@ class SitePoints:
         return None
 
     def added_to(self, model: Model) -> Model:
-        """The model with its local operating points. If their file is damaged: the unchanged model, and a log entry."""
+        """Return a model with the site's local operating points added.
+
+        If their file cannot be read, the problem is logged and the unchanged model returned.
+        """
         try:
             return with_site_points(model, self.of(model))
         except StorageProblem as problem:
@@ -148,7 +157,7 @@ class SitePoints:
             return model
 
     def add(self, point: SitePoint) -> None:
-        """Keep one more. Raises UsageProblem (site_point_name) for a name in use with this pack, StorageProblem."""
+        """Store a local operating point. Raises UsageProblem (site_point_name) for a name in use, StorageProblem."""
         with only_writer(self.path):
             points = self.all()
             if any(known.key == point.key for known in points):
@@ -169,7 +178,10 @@ class SitePoints:
 
 
 def with_site_points(model: Model, points: tuple[OperatingPoint, ...]) -> Model:
-    """The model with exactly these local points, after the pack's points: a local point never becomes the default."""
+    """Return a model with these local operating points after the pack's own, instead of any it has.
+
+    The pack's own points come first, so that a local point never becomes the default.
+    """
     labels = {label.code for label in model.manifest.labels}
     fitting = tuple(point for point in points if point.label in labels)
     own = (*(point for point in model.manifest.operating_points if not point.is_local), *fitting)
@@ -181,10 +193,12 @@ def with_site_points(model: Model, points: tuple[OperatingPoint, ...]) -> Model:
 
 @dataclass(frozen=True, slots=True)
 class RememberedPack:
-    """The choice for a folder: a pack's id with its signer, the name of an operating point ("" for its first).
+    """The pack chosen for a folder.
 
-    ages_confirmed  whether the patients' ages are known to suit the pack, as for the demonstration's images
-    additional      the other packs that screened in the same pass, each named like the first
+    pack             the pack's id with its signer
+    operating_point  name of the operating point; "" for the pack's first
+    ages_confirmed   whether the patients' ages are known to suit the pack, as for the images of the demonstration
+    additional       further packs that screened in the same run, each named like `pack`
     """
 
     pack: str
@@ -197,15 +211,18 @@ _Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 
 class PackMemory:
-    """The choices of one user. `home` is the user's data folder. If two programs write, the later choice is kept."""
+    """The packs that one user chose for folders. If two programs write at once, the later choice stays.
+
+    home  the user's data folder
+    """
 
     def __init__(self, home: Path) -> None:
         self._path = home / FOLDERS_NAME
 
     def find(self, paths: Sequence[Path]) -> RememberedPack | None:
-        """The common choice for these paths, each by its own choice or that of the nearest folder above.
+        """Return the choice that all paths have in common; None if there is none or the choices differ.
 
-        Returns None if nothing was chosen, or if the choices differ.
+        A path without a choice has that of the nearest folder above.
         """
         known = self._read()
         found = {next((known[digest] for digest in _digests(path) if digest in known), None) for path in paths}
@@ -220,7 +237,10 @@ class PackMemory:
         ages_confirmed: bool = False,
         additional: Sequence[str] = (),
     ) -> None:
-        """Keep the choice for these paths and all below them. Raises StorageProblem."""
+        """Store a choice for these paths and for all folders below them. Raises StorageProblem.
+
+        The other parameters are the fields of `RememberedPack`.
+        """
         chosen = RememberedPack(pack, operating_point, ages_confirmed, tuple(additional))
         digests = [next(_digests(path)) for path in paths]
         try:
@@ -240,7 +260,10 @@ class PackMemory:
             return {}
 
     def _known(self) -> Mapping[str, RememberedPack]:
-        """Read the stored choices; empty for a damaged file. Raises OSError for an unreadable file, StorageProblem."""
+        """Read the stored choices by digest; empty for a damaged file.
+
+        Raises OSError for an unreadable file, StorageProblem.
+        """
         require_plain(self._path)
         try:
             with self._path.open("rb") as file:
@@ -253,7 +276,7 @@ class PackMemory:
 
 
 def _digests(path: Path) -> Iterator[str]:
-    """Digests of a path and of every folder above it, the nearest first. Links are resolved."""
+    """Yield the digests of a path and of every folder above it, the nearest first. Links are resolved."""
     real = Path(os.path.realpath(path))
     for folder in (real, *real.parents):
         yield hashlib.sha256(os.fsencode(os.path.normcase(folder))).hexdigest()

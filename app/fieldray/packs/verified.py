@@ -1,15 +1,17 @@
-"""A pack read, checked and written as a whole: signature first, then the description, then every file it lists.
+"""A pack read, checked and written as a whole: the signature first, then the manifest, then every listed file.
 
-Everything is copied into memory once and the copy is what is checked and used, so nothing can be swapped between
-the check and the use, and the drive may be pulled out afterwards. Whether the key is trusted is decided elsewhere.
-A pack is made beside its destination, read back and checked, and only then renamed.
+A pack is copied into memory once. The copy is checked and used, so nothing can be swapped between check and use, and
+the drive may be pulled out afterwards. Whether the key is trusted is decided in `packs.library`. A new pack is written
+next to its destination, read back and checked, and only then renamed.
 
-Unsigned are the dissertation's bare models in a drive's root (V. Taran, KPI Kyiv, 2022). The files say nothing about
-themselves; what is known is how the dissertation's demonstration fed and read them. The grey image, stretched to
-128 x 128, goes in as its levels of 0..255, not divided by anything: as float32 to the file for the CPU, as bytes to the
-one for the Edge TPU. The first output has two shares of 1, abnormal and then normal. The larger is the class and the
-number that is shown, a byte as a share of 255. Nobody measured an operating point, so that each result says that none
-is known.
+Legacy models are the unsigned model files of the dissertation in a drive's root (V. Taran, KPI Kyiv, 2022). The files
+do not describe themselves. Input and output are known from the dissertation's demonstration:
+
+input            the grey image, stretched to 128 x 128, as grey levels 0..255 without scaling; float32 for the CPU
+                 file, bytes for the Edge TPU file
+output           two shares of 1, abnormal and then normal; a byte is a share of 255
+class            that of the larger share, which is also the number shown
+operating point  none was measured; each result says so
 """
 
 from __future__ import annotations
@@ -55,14 +57,14 @@ from fieldray.packs.reading import guarded, manifest_error, pack_array, read_fil
 from fieldray.persistence import SHARED, make_folder, replace_atomically, storage_problem, unfinished, write_new
 from fieldray.reasons import reason
 
-_MANIFEST_LIMIT: Final = 2**17  # twenty times what one needs; every listing parses it
+_MANIFEST_LIMIT: Final = 2**17  # bytes: twenty times the usual size; every listing parses the manifests
 _SIGNATURE_LIMIT: Final = 1024
 _NOT_NETWORKS: Final = frozenset({"card", *OOD_GATE_ROLES, *GOLDEN_ROLES})
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class VerifiedManifest:
-    """A manifest with a valid signature by the key `fingerprint`. No other file of the pack has been read yet."""
+    """A manifest whose signature by the key `fingerprint` is valid. No other file of the pack was read."""
 
     manifest_bytes: bytes
     signature: bytes
@@ -71,20 +73,21 @@ class VerifiedManifest:
 
     @property
     def pack_name(self) -> str:
-        """`id-version`, as in the pack's folder."""
+        """`id-version`, which is also the name of the pack's folder."""
         return f"{self.description.id}-{self.description.version}"
 
     @property
     def manifest_sha256(self) -> str:
-        """Return the SHA-256 (hex) of the manifest's bytes, which identifies the whole pack."""
+        """The SHA-256 (hex) of the manifest's bytes, which identifies the whole pack."""
         return hashlib.sha256(self.manifest_bytes).hexdigest()
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class VerifiedPack:
-    """Every byte of a pack, each file proven to be the one that was signed. `contents` is by file name.
+    """A pack in memory. Every file matches the hash in the signed manifest.
 
-    model    what these bytes mean: the model in memory, as one whose key is trusted
+    contents  content of each file, by file name
+    model     the model made from the files; whether the key is trusted is not decided yet
     """
 
     manifest: VerifiedManifest
@@ -93,14 +96,14 @@ class VerifiedPack:
 
 
 def require_classifier(description: PackManifest) -> None:
-    """Require a pack that screens by itself. Raises PackProblem("pack_not_classifier")."""
+    """Raise PackProblem("pack_not_classifier") for a pack that does not screen images by itself."""
     if not isinstance(description, ClassifierManifest):
         raise PackProblem(reason("pack_not_classifier", kind=kind_of(description)))
 
 
 @guarded
 def read_verified_manifest(folder: Path) -> VerifiedManifest:
-    """Read description and signature, verify, and only then parse. Raises PackProblem."""
+    """Read a pack's manifest and signature, verify, and only then parse. Raises PackProblem."""
     manifest_bytes = read_file(folder, name=MANIFEST_NAME, limit_bytes=_MANIFEST_LIMIT)
     signature = _read_signature(folder)
     fingerprint = signing.verify(manifest_bytes, signature=signature)
@@ -114,9 +117,9 @@ def read_verified_manifest(folder: Path) -> VerifiedManifest:
 
 @guarded
 def read_pack(folder: Path) -> VerifiedPack:
-    """Copy every listed file into memory, check the copy and make the model. Files not listed are never read.
+    """Copy every listed file of a pack into memory, check the copy and make the model.
 
-    Raises PackProblem.
+    Files that the manifest does not list are never read. Raises PackProblem.
     """
     manifest = read_verified_manifest(folder)
     listed = manifest.description.files
@@ -127,7 +130,7 @@ def read_pack(folder: Path) -> VerifiedPack:
 
 @guarded
 def read_card(folder: Path) -> str:
-    """Read the model card of a pack with a valid signature by any signer. Raises PackProblem."""
+    """Read the model card of a pack whose signature is valid, by any signer. Raises PackProblem."""
     return _card(_read_listed(folder, read_verified_manifest(folder).description.files["card"]))
 
 
@@ -155,7 +158,12 @@ def _read_listed(folder: Path, file: PackFile) -> bytes:
 
 
 def _model(manifest: VerifiedManifest, files: Mapping[str, bytes]) -> Model:
-    """Make a model from a pack's files, by role. Raises PackProblem("pack_manifest") for files that do not fit."""
+    """Make a model from the files of a pack.
+
+    files  content of each file, by role
+
+    Raises PackProblem("pack_manifest") for files that do not fit the manifest.
+    """
     card, description = _card(files["card"]), manifest.description
     gate = _ood_gate(description, files) if isinstance(description, ClassifierManifest) else None
     domain = domain_manifest(description, ood_gate=gate)
@@ -232,11 +240,17 @@ def write_pack(
     golden: GoldenVectors | None,
     key: Ed25519PrivateKey,
 ) -> Path:
-    """Write a classifier's pack as `folder`/<id>-<version>/ and return that path. The gate comes with the manifest.
+    """Write a classifier's pack as `folder`/<id>-<version>/, and return that path.
 
-    `files` are the networks by role; "litert" is needed. What was written is read back and checked as any pack would
-    be. A pack of the same version by the same key is replaced, and nothing else; beside a newer one nothing is written.
-    Raises PackProblem (pack_older, pack_in_the_way, or what makes the pack invalid), StorageProblem.
+    A pack of one version by one key is replaced. A pack is not written next to a newer version.
+
+    manifest  the manifest, with its out-of-distribution check
+    files     the networks by role; "litert" is needed
+    card      the model card (Markdown)
+    golden    inputs and scores of the self-test, or None
+    key       the signing key
+
+    Raises StorageProblem, and PackProblem (pack_older, pack_in_the_way, or a problem that makes the pack invalid).
     """
     contents = {**files, "card": card.encode()}
     if manifest.ood_gate:
@@ -250,7 +264,12 @@ def write_pack(
 def write_described(
     folder: Path, *, description: PackManifest, contents: Mapping[str, bytes], key: Ed25519PrivateKey
 ) -> Path:
-    """Write and sign a pack of any kind. `contents` are the files by role, as listed in `description`."""
+    """Write and sign a pack of any kind as `folder`/<id>-<version>/, and return that path.
+
+    contents  the files by role, as `description` lists them
+
+    Raises as `write_pack` does.
+    """
     manifest_bytes = dump(description)
     by_name = {file_name(role): data for role, data in contents.items()}
     by_name |= {MANIFEST_NAME: manifest_bytes, SIGNATURE_NAME: signing.sign(manifest_bytes, key=key)}
@@ -259,12 +278,12 @@ def write_described(
 
 
 def golden_files(golden: GoldenVectors) -> dict[str, bytes]:
-    """The files of the self-test, by role."""
+    """Return the content of the files of the self-test, by role."""
     return dict(zip(GOLDEN_ROLES, [pack_array(golden.inputs), pack_array(golden.scores)], strict=True))
 
 
 def list_files(contents: Mapping[str, bytes]) -> dict[str, PackFile]:
-    """The entries of `files` for the files of a pack, by role. Raises PackProblem("pack_too_large")."""
+    """Return the manifest's entries for the files of a pack, by role. Raises PackProblem("pack_too_large")."""
     for role, data in contents.items():
         check_size(file_name(role), len(data), limit=size_limit(role))
     return {
@@ -274,15 +293,19 @@ def list_files(contents: Mapping[str, bytes]) -> dict[str, PackFile]:
 
 
 def file_name(role: str) -> str:
-    """The file name of a role. A role unknown to this program gives its own name plus ".bin"."""
+    """Return the file name of a role. A role unknown to this program gets its own name plus ".bin"."""
     return _FILE_NAMES.get(role, f"{role}.bin")
 
 
 def write_folder(folder: Path, *, contents: Mapping[str, bytes]) -> Path:
-    """Write a pack's files to `folder`, all or none. Returns `folder`.
+    """Write a pack's files to a folder, all or none, and return the folder.
 
-    Replaces a valid pack by the same key. Raises PackProblem if anything else is there (pack_in_the_way) or the files
-    are no valid pack, StorageProblem.
+    Replaces a valid pack signed by the same key.
+
+    contents  content of each file, by file name
+
+    Raises StorageProblem. Raises PackProblem if the folder holds anything else (pack_in_the_way), or if the files are
+    no valid pack.
     """
     try:
         _refuse_others(folder, signing.verify(contents[MANIFEST_NAME], signature=contents[SIGNATURE_NAME]))
@@ -305,7 +328,10 @@ def write_folder(folder: Path, *, contents: Mapping[str, bytes]) -> Path:
 
 
 def require_pack(folder: Path, *, fingerprint: str) -> None:
-    """Require that a folder holds a whole pack by this key and nothing else. Raises PackProblem, OSError."""
+    """Require that a folder holds a whole pack signed by this key, and no other file.
+
+    Raises PackProblem, OSError.
+    """
     pack = read_pack(folder)
     if pack.manifest.fingerprint != fingerprint:
         raise PackProblem(reason("pack_other_signer", there=pack.manifest.fingerprint, here=fingerprint))
@@ -316,7 +342,10 @@ def require_pack(folder: Path, *, fingerprint: str) -> None:
 
 
 def _refuse_others(folder: Path, fingerprint: str) -> None:
-    """Refuse to replace a folder other than a pack signed by this key, so that nothing else is lost."""
+    """Raise PackProblem if a folder holds anything but a pack signed by this key.
+
+    So a replacement never destroys other files.
+    """
     try:
         if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
             raise PackProblem(reason("pack_not_of_it", name=folder.name))
@@ -327,7 +356,10 @@ def _refuse_others(folder: Path, fingerprint: str) -> None:
 
 
 def _refuse_older(folder: Path, description: PackManifest) -> None:
-    """Refuse to write an older version to a drive with a newer one: next to it, it would invite the wrong choice."""
+    """Raise PackProblem if a folder holds a newer version of the pack.
+
+    An older version next to a newer one would invite the wrong choice.
+    """
     for neighbour in folder.glob(f"{description.id}-*"):
         version = neighbour.name.removeprefix(description.id + "-")
         if is_version(version) and version_key(version) > version_key(description.version):
@@ -366,20 +398,26 @@ MANIFEST: Final = Manifest(
 
 
 def known_manifest(trust: Trust) -> Manifest | None:
-    """Return the manifest of a pack that is no longer installed: known for the dissertation's files only, else None."""
+    """Return the manifest of a pack that is not installed any more.
+
+    Only the manifest of legacy models is known; None for any other pack.
+    """
     return MANIFEST if trust == "legacy" else None
 
 
 @guarded
 def require_legacy(folder: Path) -> None:
-    """Require the file for the CPU, without which nothing runs while there is no Edge TPU. Raises PackProblem."""
+    """Require the CPU file of a legacy model, which is needed on a computer without an Edge TPU.
+
+    Raises PackProblem.
+    """
     if not is_legacy(folder, name=LEGACY_CPU_NAME):
         raise PackProblem(reason("pack_legacy_no_cpu", found=LEGACY_EDGETPU_NAME, missing=LEGACY_CPU_NAME))
 
 
 @guarded
 def load_legacy(folder: Path) -> Model:
-    """Load the bare model in a drive's root into memory. Raises PackProblem."""
+    """Load the legacy model in a drive's root into memory. Raises PackProblem."""
     files = {"litert": read_file(folder, name=LEGACY_CPU_NAME, limit_bytes=size_limit("litert"))}
     if is_legacy(folder, name=LEGACY_EDGETPU_NAME):
         files["edgetpu"] = read_file(folder, name=LEGACY_EDGETPU_NAME, limit_bytes=size_limit("edgetpu"))

@@ -1,10 +1,11 @@
-"""A child process that answers one message at a time, the parent's handle on it, and the calls that both sides use.
+"""A child process that answers one message at a time, the parent's handle to it, and typed calls.
 
-Decoders and inference run in children: native code that crashes, hangs or takes all memory costs one image, never
-the program. It is `fieldray.processes.child_main MODULE:FUNCTION`; the function takes a `Message` and returns one. A
-child ends when its standard input closes or its parent has ended. Its side is `serving`, its function made by `served`.
-Before it is asked anything it reports that it is ready: what ends it sooner is a problem of this computer, not of an
-image or a model.
+Decoders and inference run in children. So native code that crashes, hangs or takes all memory costs one image, never
+the program. A child runs `fieldray.processes.child_main MODULE:FUNCTION`; the function takes a `Message` and returns
+one. Such a function is made by `served`. The child's own code is in `serving`.
+
+A child ends when its standard input closes or its parent has ended. Before the first question a child reports that it
+is ready. A child that ends before this report has a problem of the computer, not of an image or a model.
 """
 
 from __future__ import annotations
@@ -55,43 +56,43 @@ T = TypeVar("T")
 Q = TypeVar("Q")
 A = TypeVar("A")
 
-_MOST_STAGES: Final = 64  # and questions of one answer: more are none, but a child that never ends
+_MOST_STAGES: Final = 64  # stages and questions during one call; more mean a child that never ends
 _ONE_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-# glibc hands every block above 128 KB back to the system, and each image pays for fresh pages: up to a quarter of
-# the time to read one. Below 32 MB (its own upper limit) blocks are kept, up to 128 MB in all.
+# By default glibc returns every block above 128 KB to the system. Fresh pages then cost up to a quarter of the time to
+# read an image. With these settings blocks below 32 MB (glibc's maximum) are kept, up to 128 MB in all.
 _KEPT_MEMORY: Final = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**27)}
 
 
 class Deadline:
-    """Calls `expire` once, from its thread, if `end` comes later than `begin` allowed.
+    """A time limit: calls `expire` once, from its own thread, if `end` is not called in time after `begin`.
 
-    After `end` has returned, `expire` is not called for what `begin` began. The thread starts with the first `begin`
+    After `end` has returned, `expire` is not called for that limit any more. The thread starts with the first `begin`
     and ends with `close`.
     """
 
     def __init__(self, expire: Callable[[], None], *, name: str) -> None:
         self._expire = expire
-        self._changed = threading.Condition()  # an RLock: `expire` may end things that call `close`
+        self._changed = threading.Condition()  # reentrant, because `expire` may call `close`
         self._due_s = self._wakes_s = math.inf
         self._is_closed = False
         self._thread = threading.Thread(target=self._watch, name=name, daemon=True)
 
     def begin(self, timeout_s: float) -> None:
-        """Start the time limit of a call."""
+        """Start the time limit."""
         with self._changed:
             self._due_s = time.monotonic() + timeout_s
-            if self._due_s < self._wakes_s:  # else it will look in time: it is not woken for every call
+            if self._due_s < self._wakes_s:  # otherwise the thread wakes early enough by itself
                 self._changed.notify()
         if self._thread.ident is None:
             self._thread.start()
 
     def end(self) -> None:
-        """Cancel the deadline."""
+        """Cancel the time limit."""
         with self._changed:
             self._due_s = math.inf
 
     def close(self) -> None:
-        """End the thread and wait for it. Called from the thread itself, does not wait."""
+        """End the thread and wait for it. Does not wait if called from the thread itself."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -111,13 +112,20 @@ class Deadline:
 
 
 class ChildLost(Exception):
-    """The child ended without an answer. If it never `was_ready`, the question is not the cause."""
+    """The child ended without an answer.
+
+    was_ready  whether the child was ready before; if not, the question is not the cause
+    """
 
     was_ready: bool
 
 
 class ChildDied(ChildLost):
-    """The child ended during a call. `exit_code` is as from `subprocess` (negative: a signal)."""
+    """The child ended during a call.
+
+    exit_code    as from `subprocess` (negative: a signal); None if unknown
+    last_stderr  the last lines of the child's standard error
+    """
 
     def __init__(self, exit_code: int | None, last_stderr: str, *, was_ready: bool = True) -> None:
         last = last_stderr.strip().splitlines()[-1:]
@@ -136,7 +144,10 @@ class ChildTimeout(ChildLost):
 
 
 class _Life(NamedTuple):
-    """A process and the objects that end with it, so that a late thread never affects the next process."""
+    """A running process with its deadline and its thread.
+
+    They are kept together, so that a late thread never affects the next process.
+    """
 
     process: subprocess.Popen[bytes]
     deadline: Deadline
@@ -152,7 +163,10 @@ class _Life(NamedTuple):
 
 
 class Child:
-    """The parent's handle. Not for use by two threads at once, except `kill`, which any thread may call."""
+    """The parent's handle to one child process.
+
+    Only one thread may use a handle at a time. `kill` is the exception: any thread may call it.
+    """
 
     def __init__(
         self, service: str, *, memory_limit_mb: int | None = None, command: Callable[[str], list[str]] = child_command
@@ -164,7 +178,7 @@ class Child:
         self._last_stderr: deque[str] = deque(maxlen=20)
         self._timed_out = False
         self._is_ready = False
-        self.stage = ""  # the one that it announced last of what it was asked last
+        self.stage = ""  # the latest stage that the child announced during the latest call
 
     @property
     def is_running(self) -> bool:
@@ -173,11 +187,11 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """The process id, None before `start`."""
+        """The process id; None before `start`."""
         return self._life.process.pid if self._life else None
 
     def start(self) -> None:
-        """Start the process. It answers the first call when its imports are done. Raises OSError."""
+        """Start the process. The first call waits until the child's imports are done. Raises OSError."""
         if self._life and not self.is_running:
             self._life.reap()  # it ended by itself
         self._timed_out = self._is_ready = False
@@ -186,7 +200,7 @@ class Child:
         keeper = threading.Thread(target=self._keep, args=(born,), name="child-keeper", daemon=True)
         try:
             keeper.start()
-        except RuntimeError as error:  # no thread is to be had
+        except RuntimeError as error:  # the system gives no more threads
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error
         process = born.get()
         if isinstance(process, Exception):
@@ -195,9 +209,12 @@ class Child:
         self._life = _Life(process, Deadline(partial(self._expire, process), name="child-deadline"), keeper)
 
     def call(self, message: Message, *, timeout_s: float, reply: Handler | None = None) -> Message:
-        """Ask and wait. Raises ChildTimeout, ChildDied, or the `FieldrayError` the service raised.
+        """Send a message and return the answer.
 
-        reply  answers what the child asks in the middle of the call; a child that asks although nobody replies has died
+        timeout_s  time limit in seconds, for each stage that the child announces
+        reply      answers questions of the child during the call; without it, a question counts as the child's death
+
+        Raises ChildTimeout, ChildDied, or the `FieldrayError` that the child raised.
         """
         if (life := self._life) is None:
             raise ChildDied(None, "not started")
@@ -221,10 +238,10 @@ class Child:
     def ask(
         self, message: Message, read: Callable[[Message], T], *, timeout_s: float, reply: Handler | None = None
     ) -> T:
-        """Ask the child, and return its answer as converted by `read`. Raises as `call`.
+        """Send a message and return the answer as converted by `read`. Raises as `call`.
 
-        A child whose answer `read` cannot convert is killed and counts as dead (ChildDied): a file that corrupted the
-        child harms nothing else.
+        If `read` cannot convert the answer, the child is killed and ChildDied raised. So a child corrupted by a hostile
+        file answers no further question.
         """
         return self._understood(read, self.call(message, timeout_s=timeout_s, reply=reply))
 
@@ -236,10 +253,10 @@ class Child:
             raise ChildDied(None, "an answer that makes no sense") from error
 
     def _exchange(self, life: _Life, message: Message, timeout_s: float, reply: Handler | None) -> Message | None:
-        """Exchange a message with the child. Returns the answer, None if the child ended.
+        """Exchange a message with the child. Returns the answer; None if the child ended.
 
-        Before the first answer, the child reports that it is ready. Each stage that it announces restarts the time
-        limit; the limit is suspended while a question of the child is answered.
+        Before the first message, the child reports that it is ready. Each stage that the child announces restarts the
+        time limit. While a question of the child is answered, the time limit is suspended.
         """
         requests, answers = cast("BinaryIO", life.process.stdin), cast("BinaryIO", life.process.stdout)
         if not self._is_ready:
@@ -262,7 +279,7 @@ class Child:
         return None
 
     def close(self, *, grace_s: float = 2.0) -> None:
-        """Close its input, wait for an orderly end, kill it if that takes longer."""
+        """End the child in an orderly way by closing its input; kill it if it still runs after `grace_s` seconds."""
         if (life := self._life) is None:
             return
         with contextlib.suppress(OSError):
@@ -274,7 +291,10 @@ class Child:
         life.reap()
 
     def kill(self, *, waits: bool = True) -> None:
-        """Kill the child at once. Without `waits`, the thread with a call under way waits for the child's end."""
+        """Kill the child at once.
+
+        waits  whether to wait for the child's end here. Otherwise the thread with a call under way waits
+        """
         if life := self._life:
             life.process.kill()
             if waits:
@@ -285,10 +305,10 @@ class Child:
         process.kill()
 
     def _keep(self, born: SimpleQueue[subprocess.Popen[bytes] | Exception]) -> None:
-        """Start the process and stay until it has ended.
+        """Start the process, pass it on through `born`, and stay until the process has ended.
 
-        It has a thread of its own for this: on Linux a child is killed when the thread that started it ends
-        (`serving`), and those who call `start` may end long before it.
+        This runs in its own thread. On Linux a child is killed when the thread that started it ends (see `serving`),
+        and the thread that calls `start` may end long before the child.
         """
         try:
             process = self._born()
@@ -301,7 +321,7 @@ class Child:
         process.wait()
 
     def _born(self) -> subprocess.Popen[bytes]:
-        own = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}  # keys of a bucket
+        own = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}  # cloud storage keys
         environment = {**own, **_ONE_THREAD, **_KEPT_MEMORY, PARENT_VARIABLE: str(os.getpid())}
         environment.pop(MEMORY_VARIABLE, None)
         if self._memory_limit_mb:
@@ -317,7 +337,10 @@ class Child:
 
 
 def _replied(reply: Handler, question: Message) -> Message:
-    """Raises ValueError for a question that makes no sense: whoever asks it may be a hostile file."""
+    """Return the reply to a question of a child.
+
+    Raises ValueError for an invalid question, which a hostile file may have caused.
+    """
     try:
         return reply(question)
     except FieldrayError as error:
@@ -337,11 +360,10 @@ def _raise_remote(answer: Message) -> None:
     raise kind(why)
 
 
-# ---- Calls: what is asked and what comes back, as frozen dataclasses.
+# ---- Calls: questions and answers as frozen dataclasses.
 #
-# A call is described once, and both sides use the description. Arrays travel beside the JSON, paths as text. What comes
-# back may have been shaped by a hostile file: it is taken for what its type says, and raises `wire.NONSENSE` where it
-# is anything else.
+# A call is described once, for both sides. Arrays are sent next to the JSON, paths as text. An answer may have been
+# shaped by a hostile file. So every answer is decoded by its type, and anything else raises `wire.NONSENSE`.
 
 _CALL: Final = "call"
 _VALUE: Final = "value"
@@ -350,27 +372,38 @@ _LOOK_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[Q, A]):
-    """A function that a child offers: its name, and the types of the question and of the answer."""
+    """A function that a child offers, described once for both sides.
+
+    name              name of the function
+    question, answer  types of its argument and of its result, usually frozen dataclasses
+    """
 
     name: str
     question: type[Q]
     answer: type[A]
 
     def ask(self, child: Child, question: Q, *, timeout_s: float, reply: Handler | None = None) -> A:
-        """Ask a child, and return its answer. `reply` is as in `Child.call`. Raises as `Child.ask`."""
+        """Call the function in a child and return its result. `reply` as in `Child.call`. Raises as `Child.ask`."""
         return child.ask(sent(question, call=self.name), self.answered, timeout_s=timeout_s, reply=reply)
 
     def ask_parent(self, question: Q) -> A:
-        """Ask the parent, from a child in the middle of a call. Raises FieldrayError, and as `ask_parent`."""
+        """Ask the parent, from a child during a call, and return the answer.
+
+        Raises FieldrayError, and the exceptions of `serving.ask_parent`.
+        """
         answer = ask_parent(sent(question, call=self.name))
         _raise_remote(answer)
         return self.answered(answer)
 
     def apart(self, child: Child, question: Q, *, progress: Count, timeout_s: float) -> A:
-        """Ask a child started for this call alone. `progress` receives the child's stages (`announce("3/12")`).
+        """Call the function in a child that is started for this call alone, and return the result.
 
-        To cancel, raise an exception in `progress`: the process is killed. Raises EnvironmentProblem where none can
-        be started, FieldrayError where it was lost, and what it raised itself.
+        progress   receives (done, total), from the stages that the child announces (`announce("3/12")`). An exception
+                   raised in `progress` cancels the call: the process is killed
+        timeout_s  time limit in seconds, for each stage
+
+        Raises EnvironmentProblem if no child can be started, FieldrayError if the child was lost, and the child's own
+        errors.
         """
         try:
             child.start()
@@ -392,12 +425,15 @@ class Call(Generic[Q, A]):
             child.close()
 
     def answered(self, message: Message) -> A:
-        """The answer in a message. Raises `wire.NONSENSE`."""
+        """Decode the answer in a message. Raises `wire.NONSENSE` for any other content."""
         return received(message, self.answer)
 
 
 def served(*calls: tuple[Call[Any, Any], Callable[[Any], Any]]) -> Handler:
-    """Return the handler of a process that serves these calls, each by a function from question to answer."""
+    """Return the message handler of a process that offers functions.
+
+    calls  each call with the function that computes the answer from the question
+    """
     table: Mapping[str, tuple[Call[Any, Any], Callable[[Any], Any]]] = {call.name: (call, do) for call, do in calls}
 
     def handle(message: Message) -> Message:
@@ -408,7 +444,11 @@ def served(*calls: tuple[Call[Any, Any], Callable[[Any], Any]]) -> Handler:
 
 
 def sent(value: Any, *, call: str = "") -> Message:
-    """Encode a value as a message: a dataclass of plain values, arrays and paths, or of further dataclasses."""
+    """Encode a value as a message.
+
+    value  a dataclass of plain values, arrays, paths and further dataclasses
+    call   name of the called function, for a question
+    """
     arrays: dict[str, Array] = {}
 
     def replaced(part: Any) -> Any:
@@ -426,7 +466,7 @@ def sent(value: Any, *, call: str = "") -> Message:
 
 
 def received(message: Message, kind: type[A]) -> A:
-    """Decode the value of a message. Raises ValueError and LookupError for other types."""
+    """Decode a value of type `kind` from a message. Raises ValueError or LookupError for any other content."""
     arrays = message.arrays
 
     def found(of: Any, part: Any) -> Any:

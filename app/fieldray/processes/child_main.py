@@ -8,9 +8,9 @@ from fieldray.offline import stay_offline
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serve `module:function` of this package until the input closes; returns the exit code."""
+    """Serve the function `module:function` of this package until the input closes. Returns the exit code."""
     stay_offline()
-    from fieldray.processes.serving import serve  # only now: nothing is imported that the guard has not seen
+    from fieldray.processes.serving import serve  # imported only now, so that the network guard sees every import
 
     return serve((sys.argv[1:] if arguments is None else arguments)[0])
 

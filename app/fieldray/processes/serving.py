@@ -1,4 +1,4 @@
-"""The child's side of `child`: answers one message at a time."""
+"""The code of a child process: answers one message of the parent at a time. The parent's code is in `child`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,12 @@ _answers: BinaryIO | None = None
 
 
 def serve(service: str, *, package: str = "fieldray") -> int:
-    """Serve `module:function` of a package until the input closes. Raises SystemExit for another package's."""
+    """Serve a function until the input closes. Returns the exit code.
+
+    service  `module:function`, which must belong to the package
+
+    Raises SystemExit for a function of another package.
+    """
     module_name, _, function_name = service.partition(":")
     if not module_name.startswith(f"{package}."):
         raise SystemExit(2)
@@ -40,7 +45,7 @@ def serve(service: str, *, package: str = "fieldray") -> int:
     global _requests, _answers
     _requests, _answers = requests, answers = _private_streams()
     _limit_memory()
-    for number in shutdown_signals():  # a terminal sends them to its children, too, and the parent ends those
+    for number in shutdown_signals():  # a terminal also signals children; these are ended by the parent instead
         if number != signal.SIGTERM:
             signal.signal(number, signal.SIG_IGN)
     handle: Handler = getattr(importlib.import_module(module_name), function_name)
@@ -51,18 +56,19 @@ def serve(service: str, *, package: str = "fieldray") -> int:
 
 
 def announce(stage: str) -> None:
-    """Tell the parent which stage begins: the deadline starts anew, and errors about a lost child name the stage.
+    """Tell the parent that a stage begins.
 
-    Does nothing where no parent is served.
+    The time limit starts anew, and errors about a lost child name the stage. In a process that no parent asked, this
+    does nothing.
     """
     if _answers is not None:
         write_message(_answers, Message({STAGE: stage}))
 
 
 def ask_parent(question: Message) -> Message:
-    """Ask the parent a question in the middle of a call, and return the answer. The deadline stands still.
+    """Ask the parent a question during a call, and return the answer. The time limit is suspended meanwhile.
 
-    Raises ValueError if no parent is served, EOFError if the parent is gone.
+    Raises ValueError in a process that no parent asked, EOFError if the parent has ended.
     """
     if _requests is None or _answers is None:
         raise ValueError("no parent is served")
@@ -87,7 +93,10 @@ def _answer(handle: Handler, message: Message) -> Message:
 
 
 def _private_streams() -> tuple[BinaryIO, BinaryIO]:
-    """Move the message streams to descriptors of their own, and redirect native output to standard error."""
+    """Return private input and output streams for messages.
+
+    Standard output is then redirected to standard error, so that text printed by native code does not break messages.
+    """
     requests = os.fdopen(os.dup(0), "rb")
     answers = os.fdopen(os.dup(1), "wb")
     with open(os.devnull, "rb") as nothing:  # noqa: PTH123
@@ -97,7 +106,10 @@ def _private_streams() -> tuple[BinaryIO, BinaryIO]:
 
 
 def memory_limit_mb() -> int | None:
-    """The limit of this process's address space in MB, None for none: its own, or a smaller inherited one."""
+    """Return the limit of this process's address space in MB; None if unlimited.
+
+    The limit is the one set by the parent, or a smaller inherited one.
+    """
     own = int(os.environ.get(MEMORY_VARIABLE) or 0) or None
     if sys.platform == "win32":
         return own
@@ -109,7 +121,10 @@ def memory_limit_mb() -> int | None:
 
 
 def _limit_memory() -> None:
-    """Put the limit in force that the parent states; a smaller one of the system or the user's shell stays."""
+    """Apply the memory limit that the parent set, if any.
+
+    A smaller limit of the system or of the user's shell stays in force.
+    """
     if not os.environ.get(MEMORY_VARIABLE):
         return
     limit_mb = memory_limit_mb()
@@ -129,7 +144,7 @@ def _end_with_parent() -> None:
 
     The parent passes its process id, so that the process that adopts an orphan is not mistaken for the parent.
     """
-    if sys.platform == "win32":  # the end of its input has to do there
+    if sys.platform == "win32":  # on Windows the child ends when its input closes
         return
     parent = int(os.environ.get(PARENT_VARIABLE) or 0) or os.getppid()
     if sys.platform == "linux":
@@ -153,7 +168,7 @@ def _leave_an_adopter(parent: int) -> None:
 
 
 def raised(error: FieldrayError) -> Message:
-    """Encode an error as a message."""
+    """Encode an error as a message to the other process."""
     kind, code, parameters = type(error).__name__, error.reason.code, [list(pair) for pair in error.reason.parameters]
     return Message({"raised": {"kind": kind, "code": code, "parameters": parameters}})
 
@@ -194,7 +209,10 @@ class _ExtendedLimits(ctypes.Structure):
 
 
 def limits(limit_mb: int) -> _ExtendedLimits:
-    """The job limits for a cap of `limit_mb` megabytes; the process also ends with the job's last handle."""
+    """Return the limits of a Windows job for a process with at most `limit_mb` megabytes.
+
+    The process also ends when the last handle to the job is closed.
+    """
     wanted = _ExtendedLimits()
     flags = _LIMIT_PROCESS_MEMORY | _LIMIT_DIE_ON_UNHANDLED_EXCEPTION | _LIMIT_KILL_ON_JOB_CLOSE
     wanted.BasicLimitInformation.LimitFlags = flags
@@ -203,7 +221,7 @@ def limits(limit_mb: int) -> _ExtendedLimits:
 
 
 def _join_job(wanted: _ExtendedLimits) -> None:
-    """Put this process into a job with these limits. Raises OSError where the system refuses."""
+    """Put this process into a Windows job with these limits. Raises OSError if the system refuses."""
     kernel: Any = ctypes.WinDLL("kernel32", use_last_error=True)  # type: ignore[attr-defined]
     kernel.CreateJobObjectW.restype = ctypes.c_void_p
     kernel.GetCurrentProcess.restype = ctypes.c_void_p

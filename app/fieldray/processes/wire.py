@@ -1,10 +1,10 @@
 """Messages between processes: a JSON object and named arrays, length-prefixed. Never pickle.
 
-What a child sends may have been shaped by a hostile file, so nothing received is executed: sizes are checked
-before allocation, array types come from a short list.
+A message from a child may have been shaped by a hostile file, so nothing received is executed. Sizes are checked before
+memory is allocated, and array types come from a short list.
 
-Layout of a message: 4 bytes little-endian length of the JSON header, the header, then the arrays' bytes one after
-another. The header is {"body": {...}, "arrays": [[name, dtype, shape], ...]}.
+Layout of a message: the length of the JSON header (4 bytes, little-endian), the header, then the bytes of the arrays
+one after another. The header is {"body": {...}, "arrays": [[name, dtype, shape], ...]}.
 """
 
 from __future__ import annotations
@@ -25,27 +25,34 @@ if TYPE_CHECKING:
 
     Array = NDArray[Any]
 
-# NumPy is imported where it is used: children are started before it, and import their own meanwhile.
+# NumPy is imported where it is used, so that child processes can be started before the slow import.
 _Kind = Literal["bool", "uint8", "int8", "uint16", "int32", "int64", "float32", "float64"]
 _HEADER_LIMIT: Final = 16 * 2**20
 _ARRAY_LIMIT: Final = 2**31
 _Shape = Annotated[list[Annotated[int, Meta(ge=0, le=_ARRAY_LIMIT)]], Meta(max_length=8)]
 _IN_ONE_BYTES: Final = 2**20
 _PIECE_BYTES: Final = 64 * 2**20
-# What taking apart a message raises that makes no sense, whatever a hostile file has made of it.
+# The exceptions that decoding an invalid message can raise.
 NONSENSE: Final = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Message:
-    """A JSON-able `body` and arrays by name."""
+    """A message between processes.
+
+    body    a JSON object
+    arrays  NumPy arrays by name
+    """
 
     body: Mapping[str, Any]
     arrays: Mapping[str, Array] = field(default_factory=dict)
 
 
 def write_message(stream: BinaryIO, message: Message) -> None:
-    """Write one message and flush. Raises OSError when the other side is gone, TypeError for a strange array."""
+    """Write one message to a stream and flush.
+
+    Raises OSError if the other process has ended, TypeError for an array type that cannot be sent.
+    """
     arrays = {name: _plain(array) for name, array in message.arrays.items()}
     for name, array in arrays.items():
         if array.dtype.name not in get_args(_Kind):
@@ -54,7 +61,7 @@ def write_message(stream: BinaryIO, message: Message) -> None:
     header = json.dumps({"body": message.body, "arrays": listing}).encode()
     filled = (array.reshape(-1).view("u1").data for array in arrays.values() if array.size)
     parts: list[bytes | memoryview] = [struct.pack("<I", len(header)), header, *filled]
-    if sum(map(len, parts)) <= _IN_ONE_BYTES:  # the other side is woken once, not once a part
+    if sum(map(len, parts)) <= _IN_ONE_BYTES:  # one write wakes the other process only once
         parts = [b"".join(parts)]
     for part in parts:
         stream.write(part)
@@ -62,14 +69,14 @@ def write_message(stream: BinaryIO, message: Message) -> None:
 
 
 def _plain(array: Array) -> Array:
-    """Return an array that is contiguous and in this machine's byte order."""
+    """Return an array in contiguous memory and in this machine's byte order."""
     import numpy as np
 
     return np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
 
 
 def read_message(stream: BinaryIO) -> Message | None:
-    """Read one message; None at the end of the stream. Raises ValueError for a malformed one."""
+    """Read one message from a stream; None at the end of the stream. Raises ValueError for an invalid one."""
     prefix = _read_exactly(stream, 4)
     if prefix is None:
         return None
@@ -103,10 +110,10 @@ def _read_array(stream: BinaryIO, kind: str, shape: list[int]) -> Array:
 
 
 def _read_exactly(stream: BinaryIO, size: int) -> bytes | bytearray | None:
-    """Read `size` bytes, or None if the stream ended before.
+    """Read `size` bytes from a stream; None if the stream ended before.
 
     Small reads use one call. A large array is read in pieces, because a read allocates all requested memory at once,
-    and an announced array may never arrive.
+    and the announced bytes may never arrive.
     """
     if size <= _PIECE_BYTES:
         data = stream.read(size)
