@@ -200,7 +200,7 @@ def test_a_pack_is_compiled_with_its_golden_vectors_checked_and_signed_anew(tmp_
     assert not mine.exists() and not key.exists()
     stranger = tmp_path / "stranger.pem"
     stranger.write_text("no key")
-    with pytest.raises(UsageProblem, match="not an unencrypted PEM key"):
+    with pytest.raises(UsageProblem, match="the file is not a PEM key without a password"):
         compiled(shipped, packs=mine, key=stranger)
     assert not mine.exists()
     # another key's pack is in the way: the key made for this one goes again, and the folder made for the key

@@ -53,7 +53,7 @@ def test_a_drive_does_not_take_the_place_of_a_pack_that_a_person_chose(desk: Des
     desk.until(lambda: desk.in_use == "made-up-1.2.0")
     desk.use("made-up")
     desk.plug_in(EDGETPU, on_edgetpu())
-    desk.until_shown("A pack was found on a drive: lungs-2.0.0. Choose it to use it.")
+    desk.until_shown("A pack was found on a drive: lungs-2.0.0. To use this pack, choose the pack under Packs.")
     assert desk.in_use == "made-up-1.2.0"
 
 
@@ -61,7 +61,7 @@ def test_a_drive_removed_during_a_run_lets_it_finish_then_the_default_takes_over
     desk.screen(answer="lungs-2.0.0")
     desk.until(lambda: desk.bench.screening.state == "running")
     desk.pull_out()
-    desk.until_shown("This run finishes with the pack in memory")
+    desk.until_shown("This run finishes with the copy of the pack in memory")
     assert desk.in_use == "lungs-2.0.0"
     desk.rooms.publish(RunChanged(run_id=1, state="finished"))
     desk.until(lambda: desk.in_use == "made-up-1.2.0")

@@ -609,7 +609,7 @@ def test_an_image_is_read_once_it_was_in_sight_for_a_while_or_judged(desk: Desk)
     go_on(desk, 2)  # the last one that is unread
     desk.window.actions_by_name["unread"].trigger()
     desk.window.actions_by_name["next_unread"].trigger()
-    desk.until_shown("No other image of this list is unread.")
+    desk.until_shown("This list has no other unread image.")
 
 
 def test_an_image_behind_another_page_is_not_read(desk: Desk) -> None:
@@ -813,7 +813,7 @@ def test_an_image_that_a_filter_leaves_out_takes_no_verdict(desk: Desk) -> None:
     desk.window.work_list.filter_bar.search.setText("nobody of this name")
     desk.until(lambda: desk.bench.rows.is_current and desk.bench.rows.rowCount() == 0)
     desk.bench.judging.choose("agree")
-    assert "the list does not show the current image" in desk.notices and desk.rooms.session.judged == []
+    assert "the current image is hidden from the list" in desk.notices and desk.rooms.session.judged == []
 
 
 def test_while_somebody_searches_the_first_match_is_not_judged_by_a_key(desk: Desk) -> None:

@@ -144,8 +144,10 @@ depends_on = ["child", "good"]
     assert killer.event is not None and killer.event.lost == 2 and output_end(killer) == "about to kill"
     absent = states["absent-0001"].outcome
     assert f"could not be started on {absent.node}: no-such-program-here: No such file" in absent.problem
-    assert states["child-0001"].outcome.problem.startswith("Not started, because wrong-0001 ")
-    assert states["grandchild-0001"].outcome.problem.startswith("Not started, because wrong-0001 ")
+    assert states["child-0001"].outcome.problem.startswith("This task was not started, because the task wrong-0001 ")
+    assert states["grandchild-0001"].outcome.problem.startswith(
+        "This task was not started, because the task wrong-0001 "
+    )
     assert not (tmp_path / "run" / "child.txt").exists()
     assert "it went wrong" in write_report(path).read_text(encoding="utf-8")
 

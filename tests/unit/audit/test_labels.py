@@ -66,7 +66,7 @@ def test_a_path_in_another_folder_is_another_image(tmp_path: Path) -> None:
     assert [note.code for note in found.notes] == ["audit_images_unlabelled", "audit_rows_unknown"]
     first = tmp_path / "test" / "a.png"
     assert found.notes[1].text.endswith(f"of that name in another folder: 2 (validation/a.png ≠ {first}).")
-    assert found.notes[0].text == "2 screened images have no label and are left out."
+    assert found.notes[0].text == "2 screened images have no label and were left out."
 
 
 def test_two_labels_for_one_image_are_refused_and_the_same_twice_counts_once(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_two_labels_for_one_image_are_refused_and_the_same_twice_counts_once(tmp
 
 def test_what_counts_as_negative_is_said_where_it_is_not_plain(tmp_path: Path) -> None:
     found = read(tmp_path, "path,label\ntrain/a.png,ill\nb.dcm,maybe\n", positive=("ill",))
-    assert found.notes[-1].text == "Counted as negative: maybe."
+    assert found.notes[-1].text == "Labels counted as negative: maybe."
     plain = read(tmp_path, "path,label\ntrain/a.png,ill\nb.dcm,Normal\n", positive=("ill",))
     assert "audit_counted_negative" not in {note.code for note in plain.notes}
 
@@ -99,7 +99,7 @@ def test_what_counts_as_negative_is_said_where_it_is_not_plain(tmp_path: Path) -
         ("path,label\nx.png,1\n", "names no screened image"),
         (b"\x89PNG\r\n\0\0", "not a text file"),
         ("path,label\nb.dcm,1\ntrain/a.png,1\n", "All labels are the same"),
-        ("path,label\nb.dcm,mass\ntrain/a.png,nodule\n", "Choose the labels that mean positive."),
+        ("path,label\nb.dcm,mass\ntrain/a.png,nodule\n", "Choose which of these labels mean positive."),
     ],
 )
 def test_what_is_wrong_with_a_table_is_said(tmp_path: Path, text: str | bytes, said: str) -> None:

@@ -147,7 +147,7 @@ def test_a_prior_image_that_was_compared_is_named(language: str, one: Screened, 
         "en": (
             "Compared with a prior image", "2021-02-05 · 3 years 2 months earlier", "0.83",
             "1. Denser in the current image: 5.0 times the noise, 0.5 % of the image", "Not comparable.",
-            "Not known whether both images are of the same patient", "not a course of disease",
+            "The program cannot tell whether both images show the same patient", "not a course of disease",
         ),
         "uk": (
             "Порівняно з попереднім знімком", "05.02.2021 · на 3 роки 2 місяці раніше", "0,83", "Порівняти не можна.",
