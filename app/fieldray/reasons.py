@@ -298,7 +298,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "not_judged_none": "No verdict was given: no image is open. Choose an image in the list.",
     "not_judged_yet": "No verdict was given: the next image was not shown yet. Wait until the image is shown, then "
                       "press the key again.",
-    "not_judged_replaced": "No verdict was given: this image was replaced by another one. Open the new image first.",
+    "not_judged_replaced": "No verdict was given: the file of this image was replaced. Open the new image first.",
     "not_judged_not_listed": "No verdict was given: the current image is hidden from the list. Choose an image in "
                              "the list.",
     "not_judged_searching": "No verdict was given: the search field is active, so keys write text. Press Enter to "
@@ -313,8 +313,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "readers_not_started": "No image can be read, because a process of the program could not be started: {detail}. "
                            "This is not an error of the images. Close other programs. If this computer limits "
                            "memory or open files, raise the limits. If that does not help, reinstall the program.",
-    "output_is_input": "{path} is one of the input files, so nothing is written there. Choose another name for the "
-                       "output.",
+    "output_is_input": "{path} is one of the input files, so the program does not overwrite it. Choose another name "
+                       "for the output.",
     "output_in_home": "{path} is in the program's own folder, where only the program writes. Choose another folder "
                       "for the output.",
     "output_not_ours": "{path} already exists and is not an earlier output of this command, so the file was not "
@@ -396,8 +396,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                             "screen their files, open such a folder itself.", by="count"),
     "question_waits": "Screening waits for your answer to a question. First finish what is open on this page, then "
                       "answer the question.",
-    "own_image": "This picture was made by the program from another image and its result, so the picture was not "
-                 "screened.",
+    "own_image": "The program made this picture from another image, so the picture was not screened.",
     "own_reports": Plural("{count} result file of this program was found among the images and left out.",
                           "{count} result files of this program were found among the images and left out.", by="count"),
     "ages_apart": "These packs have no patient age in common: {packs}. Screen without confirming the ages, or with "
@@ -407,7 +406,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "setting_type": "The setting {key} cannot be {value}. The value must be of the type {kind}.",
     "setting_choice": "The setting {key} cannot be {value}. Choose one of: {known}.",
     "setting_range": "The setting {key} cannot be {value}. The value must be between {low} and {high}.",
-    "setting_unknown": "This version of the program has no setting {key}. The setting is kept in the file.",
+    "setting_unknown": "This version of the program has no setting {key}. The setting stays in the settings file.",
     "settings_unreadable": "The settings in {path} cannot be read: {detail}. The defaults are used.",
     "settings_not_saved": "The settings were not saved: {path} could not be read ({detail}), and an unreadable file "
                           "is not replaced. Start the program again.",

@@ -84,8 +84,9 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "cluster_certificates_expired": "The certificates in {folder} were valid until {date}. Make new certificates "
                                     "with fieldray cluster certificates FOLDER and copy them to every computer. "
                                     "Then start the cluster again.",
-    "cluster_key_open": "Other users of this computer can read {path} and run programs as you. Remove their rights "
-                        "(chmod 600), or make new certificates with: fieldray cluster certificates FOLDER",
+    "cluster_key_open": "Other users of this computer can read the key {path}. With this key they can run programs "
+                        "as you. Remove their rights (chmod 600), or make new certificates with: fieldray cluster "
+                        "certificates FOLDER",
     "cluster_unencrypted": "Name the folder of the certificates with --certificates (made by: fieldray cluster "
                            "certificates FOLDER). Without certificates, everybody who reaches the port of this "
                            "computer can run programs as you. To allow that, use --unencrypted.",

@@ -201,7 +201,7 @@ def test_a_folder_that_waits_for_an_answer_is_named_when_another_one_is_chosen(d
     desk.until_shown("not screened: /first")
     desk.choose("/second")
     assert "/second" not in desk.notices
-    press(desk.dialog(QMessageBox), "Yes, all of them")
+    press(desk.dialog(QMessageBox), "Yes, all patients")
     desk.until(lambda: [paths for paths, *_ in desk.rooms.session.started_with] == [(Path("/second"),)])
     assert "not screened: /first" in desk.notices
 

@@ -23,12 +23,12 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                             "{several}. Lines that give one image two labels: {two_labels}. Lines with patient "
                             "numbers that differ only by case, blanks, leading zeros or letters that look alike: "
                             "{numbers}.",
-    "audit_table_no_match": "No row of the table {path} matches a screened image. Lines of the table: {rows}. The "
-                            "image after ≠ has the same file name, but lies in another folder.",
+    "audit_table_no_match": "No row of the table {path} matches a screened image. Lines of the table: {rows}. After "
+                            "≠ stands an image with this file name in another folder.",
     "audit_rows_unknown": Plural("{count} row of the table matches no image of this run and was left out. Line: "
-                                 "{rows}. An image after ≠ has the same file name, but lies in another folder.",
+                                 "{rows}. After ≠ stands an image with this file name in another folder.",
                                  "{count} rows of the table match no image of this run and were left out. Lines: "
-                                 "{rows}. An image after ≠ has the same file name, but lies in another folder.",
+                                 "{rows}. After ≠ stands an image with this file name in another folder.",
                                  by="count"),
     "audit_rows_doubled": Plural("{count} row of the table repeats an earlier one and was counted once.",
                                  "{count} rows of the table repeat an earlier one and were counted once.", by="count"),
@@ -55,11 +55,11 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "audit_counted_negative": "Labels counted as negative: {names}.",
     "audit_images_unlabelled": Plural("{count} screened image has no label and was left out.",
                                       "{count} screened images have no label and were left out.", by="count"),
-    "audit_unseen": "The figures hold only if {pack} was not trained on these images or on other images of these "
-                    "patients. The model card names the training images.",
+    "audit_unseen": "The figures are valid only if {pack} was not trained on images of these patients. The model "
+                    "card names the training images.",
     "audit_no_class": "No image is labelled {missing}. The labels are: {known}.",
     "audit_which_positive": "The labels are: {known}. Choose which of these labels mean positive.",
-    "audit_one_class": "All labels are the same ({known}). An audit needs positive and negative images.",
+    "audit_one_class": "All labels are equal ({known}). An audit needs positive and negative images.",
     "audit_one_class_scored": "Of {units} with a label, {scored} have a score, all with the condition or all "
                               "without it. An audit needs both groups. If patients have images with the condition "
                               "and images without it, audit by image or by examination.",
@@ -106,14 +106,14 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                       "lungs in {now} of 100 images, and in {before} of 100 of {reference}. Population stability "
                       "index {index}, limit {limit} ({images} and {others} images). Check that the right pack was "
                       "chosen.",
-    "drift_refused": "In this run, {now} of 100 images are not suitable. In {reference}, {before} of 100 are not "
+    "drift_refused": "In this run, {now} of 100 images are not suitable. Of {reference}, {before} of 100 were not "
                      "suitable. Population stability index: {index}. Chance alone gives less than {limit} ({images} "
                      "and {others} images).",
     "drift_exposure": "The exposure of this run differs from that of {reference}: the mean grey level is {now} of "
                       "255, and was {before}. Population stability index: {index}. Chance alone gives less than "
                       "{limit} ({images} and {others} images).",
     "drift_no_reference": "The pack has no reference distribution of scores. Scores can only be compared with those "
-                          "of earlier images of the same folder.",
+                          "of earlier images of this folder.",
     "constancy_passed": "Constancy test of {pack} ({device}), {day}: passed. {images} images gave the expected "
                         "result. Largest score difference: {largest} (limit {limit}). Next test: {due}.",
     "constancy_failed": "Constancy test of {pack} ({device}), {day}: failed. {different} of {images} images gave "

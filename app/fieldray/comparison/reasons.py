@@ -28,7 +28,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                       "missed. In a test with artificial faint opacities, 0 of 12 were detected in X-rays of "
                       "different days, and 30 of 30 in copies of one X-ray.",
     "prior_same_image": "The current image and the prior image are identical.",
-    "prior_other_patient": "Another patient's image: the patient ID, birth date or sex in the two files is not the same.",
+    "prior_other_patient": "The two images show different patients: the patient ID, birth date or sex in the two "
+                           "files differs.",
     "prior_unknown_patient": "The program cannot tell whether both images show the same patient: a file has no "
                              "patient ID.",
     "prior_later": "This image is later than the current image, so it is not a prior image.",

@@ -84,7 +84,7 @@ class AuditPage(Page):
             "verdicts": text("My verdicts"),
         }
         choices = [(caption, kind) for kind, caption in kinds.items()]
-        self.labels = choice_box(choices, named=text("Source of the correct answers"))
+        self.labels = choice_box(choices, named=text("Source of the reference labels"))
         self.labels.activated.connect(lambda _: self.refresh())
         units = (
             (text("Patients (if the patient ID is known)"), None),
@@ -108,7 +108,7 @@ class AuditPage(Page):
         for field in fields:
             field.setFixedWidth(_FIELD_WIDTH)
         rows = form(
-            (text("Source of the correct answers"), lay_row(None, self.labels, self.table_button, 1)),
+            (text("Source of the reference labels"), lay_row(None, self.labels, self.table_button, 1)),
             (text("Which label means positive"), self.positive),
             (text("What the figures count"), self.unit),
             (text("What counts as referred"), self.refers),

@@ -115,7 +115,7 @@ class HistoryPage(Page):
         )
         self.delete_button = push_button(text("Delete…"), lambda: self._runs.plan(self.chosen()))
         self.patient_button = push_button(text("Delete a patient…"), self._ask_patient)
-        self.month_button = push_button(text("Report of a month"))
+        self.month_button = push_button(text("Monthly report"))
         self.month_button.setMenu(self._make_months())
         buttons = self.open_button, self.compare_button, self.export_button, self.month_button
         return lay_row(None, *buttons, 1, self.patient_button, self.delete_button)

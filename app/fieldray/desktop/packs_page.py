@@ -96,7 +96,7 @@ def _texts(translator: Translator, question: PackQuestion) -> tuple[str, str, st
         )
     if question.kind == "namesake":
         return (
-            translator.text("Use a pack of the same name by another signer?"),
+            translator.text("Use a pack with a known name but another signer?"),
             translator.text(
                 "The results of this pack have another meaning than those of the pack that you know by this name. "
                 "Use this pack only if you know who signed it and why."

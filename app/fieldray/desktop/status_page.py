@@ -85,7 +85,7 @@ class StatusPage(Page):
         }
         drawn = machine, self._translator, self._theme
         self.plots = [LoadPlot(title, figure, *drawn) for title, figure in figures.items()]
-        return card(label(text("Load over the run"), role="heading"), self.load, *self.plots)
+        return card(label(text("Load during the run"), role="heading"), self.load, *self.plots)
 
     # ---- what changes
 

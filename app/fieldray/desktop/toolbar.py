@@ -275,7 +275,7 @@ def trust_label(translator: Translator, model: Model, packs: PackChoice) -> str:
     signer_text = signer(translator, trust=model.trust, fingerprint=model.fingerprint)
     if model.trust != "builtin" and packs.source is not None and packs.source.origin == "drive":
         if packs.source_is_here:
-            return translator.text("{signer}; the current run no longer needs the drive", signer=signer_text)
+            return translator.text("{signer}; the drive can be removed during this run", signer=signer_text)
         return translator.text("{signer}; drive removed", signer=signer_text)
     return signer_text
 

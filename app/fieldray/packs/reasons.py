@@ -11,9 +11,9 @@ from fieldray.reasons import Template
 TEMPLATES: Final[Mapping[str, Template]] = {
     "for_ages": "For patients aged {youngest} to {oldest} years.",
     "for_any_age": "The pack names no age range.",
-    "measured_own": "Internal test on {images} images of the hospital or hospitals of the training images, none of "
-                    "them used in training. Area under the ROC curve: {auc} (95 % confidence interval {low} to "
-                    "{high}).",
+    "measured_own": "Internal test on {images} images from the hospital or hospitals of the training images. The "
+                    "training used none of these images. Area under the ROC curve: {auc} (95 % confidence interval "
+                    "{low} to {high}).",
     "measured_elsewhere": "External test on {images} images of another hospital. Area under the ROC curve: {auc} "
                           "(95 % confidence interval {low} to {high}).",
     "not_measured_elsewhere": "There was no external test, so the area under the ROC curve at another hospital is "

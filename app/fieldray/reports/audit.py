@@ -275,7 +275,10 @@ class AuditText(AuditWords):
             *only,
         )
         rows = [(names[one.of], *self._paired(one)) for one in found.figures]
-        title, heading = text("Two packs on the same images"), text("Figures, with 95 % intervals by patient")
+        title, heading = (
+            text("Two packs compared on one set of images"),
+            text("Figures, with 95 % intervals by patient"),
+        )
         widths = (50.0, 17.0, 17.0, 50.0, 22.0, 22.0)
         return Points(title, tuple(self._said_of_pairs(found))), Table(heading, columns, _rows(rows), widths=widths)
 

@@ -46,8 +46,8 @@ WRONG = {
     "other images": ("image,label\nx.png,1\ny.png,0\n", "names no screened image"),
     "another folder": ("image,label\ntrain/a.png,1\ntest/b.png,0\n", "names no screened image"),
     "another suffix": ("image,label\na.dcm,1\nb.dcm,0\n", "names no screened image"),
-    "one class": ("image,label\na.png,1\nb.png,1\n", "All labels are the same (1)"),
-    "one class of the images": ("image,label\na.png,1\nx.png,0\n", "All labels are the same (1)"),
+    "one class": ("image,label\na.png,1\nb.png,1\n", "All labels are equal (1)"),
+    "one class of the images": ("image,label\na.png,1\nx.png,0\n", "All labels are equal (1)"),
     "a typing error": ("image,label\na.png,normal\nb.png,normall\n", "Choose which of these labels mean positive."),
     "three classes": (
         "image,label\na.png,mass\nb.png,nodule\nc.png,normal\n",
