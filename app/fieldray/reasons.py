@@ -180,7 +180,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "age": Plural("This pack is for patients aged {youngest} to {oldest} years. This patient is {age} year old.",
                   "This pack is for patients aged {youngest} to {oldest} years. This patient is {age} years old.", by="age"),
     "born_too_late": "This pack is for patients aged {youngest} to {oldest} years. The patient was born in {born} "
-                     "and is still younger.",
+                     "and is too young.",
     "ages_contradict": "The file gives two ages, {age} and {other} years. This pack is for patients aged {youngest} "
                        "to {oldest} years. Check the birth date and the date of the study.",
     "colour": "A colour image is not a radiograph.",

@@ -161,7 +161,7 @@ def test_a_share_that_vanishes_ends_the_run_and_fails_no_image(
         images.rename(away)
         assert driver.stderr
         said = driver.stderr.read()
-    assert driver.returncode == 1 and f"{images} is missing or empty on that computer" in said, said
+    assert driver.returncode == 1 and f"{images} is missing or empty on the node" in said, said
     away.rename(images)
     done = fieldray(*arguments)
     assert done.code == 1, done.err  # one image is damaged

@@ -63,7 +63,7 @@ def test_certificates_that_do_not_belong_together_are_refused(tmp_path: Path) ->
 
 def test_certificates_that_have_ended_say_when(tmp_path: Path) -> None:
     make_certificates(tmp_path / "old", days=-1)
-    with pytest.raises(UsageProblem, match=r"were valid until 20\d\d-\d\d-\d\d\. Make new ones"):
+    with pytest.raises(UsageProblem, match=r"were valid until 20\d\d-\d\d-\d\d\. Make new certificates"):
         require_certificates(tmp_path / "old", "node")
 
 

@@ -113,7 +113,7 @@ def test_a_problem_is_told_on_the_page_and_the_next_audit_replaces_it(desk: Desk
     desk.until(lambda: "All labels are equal (normal)" in texts(page))
     desk.rooms.audit.problem = None
     show(desk, page)
-    assert "All labels are the same" not in texts(page)
+    assert "All labels are equal" not in texts(page)
 
 
 def test_a_report_is_saved_in_the_language_of_the_window(desk: Desk, page: AuditPage) -> None:

@@ -284,13 +284,13 @@ def test_a_pack_that_comes_while_the_ages_are_asked_closes_the_question(desk: De
     before = screening.question
     plug_in(desk)
     desk.until(lambda: desk.asks == "pack" and not dialogs(desk.window, QMessageBox))
-    desk.until_shown("before the question was answered. Choose the pack for /images.")
+    desk.until_shown("before the question about /images was answered.")
     screening.answer(before, True)
     assert desk.rooms.session.started_with == []
     desk.answer("children-1.0.0")
     desk.until(lambda: desk.rooms.session.ages_confirmed == [True])
     assert desk.in_use == "children-1.0.0"
-    desk.until(lambda: "before the question was answered" not in desk.notices)
+    desk.until(lambda: "before the question about" not in desk.notices)
 
 
 def open_past(desk: Desk, folder: str) -> None:

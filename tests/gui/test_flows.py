@@ -259,17 +259,17 @@ def test_what_is_refused_is_screened_if_a_person_asks_for_it_and_says_so(desk: D
     desk.open_row(5)
     assert not panel.override_buttons[0].isEnabled()
     session.may_screen.set()
-    desk.until(lambda: "A user had this image screened" in texts(panel))
+    desk.until(lambda: "but a user chose to screen the image" in texts(panel))
     assert session.overrides == [(5, Overrides(overrules=True))] * 2
     assert "Score 0.90" in texts(panel) and "the file says LL" in texts(panel)
     assert "A run is under way" not in desk.notices
     desk.until(lambda: desk.listed[0] in (1, 5) and desk.listed[-1] == 7)
     rows = desk.bench.rows
-    assert "A user had this image screened" in rows.data(rows.index_of(5).siblingAtColumn(KEYS.index("status")))
+    assert "but a user chose to screen the image" in rows.data(rows.index_of(5).siblingAtColumn(KEYS.index("status")))
     (back,) = panel.override_buttons
     session.again = refused(5, reason("view", view="LL"))
     back.click()
-    desk.until(lambda: "A user had this image screened" not in texts(panel))
+    desk.until(lambda: "but a user chose to screen the image" not in texts(panel))
     desk.until(lambda: "Read the image yourself" in texts(panel))
     assert session.overrides[-1] == (5, Overrides())
     assert [wish.text() for wish in panel.override_buttons] == ["Screen this image anyway"]

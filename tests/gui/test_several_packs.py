@@ -206,7 +206,9 @@ def test_ages_are_asked_for_all_packs_at_once(desk: Desk) -> None:
 def test_a_pack_that_cannot_be_loaded_or_went_with_its_drive_is_named(desk: Desk) -> None:
     desk.rooms.library.problems[FOLDERS["tuberculosis"]] = PackProblem(reason("pack_tampered", name="model.tflite"))
     tick(desk, "tuberculosis")
-    desk.until_shown("The pack tuberculosis-1.0.0 screened no image in this run.", "is not the one that was signed")
+    desk.until_shown(
+        "The pack tuberculosis-1.0.0 screened no image in this run.", "differs from the file that was signed"
+    )
     assert not ticked(desk) and not box(desk, "tuberculosis").isChecked()
     there = replace(desk.rooms.library.always[1], folder=MOUNT / "tuberculosis-1.0.0", origin="drive")
     desk.rooms.library.models[there.folder] = desk.rooms.library.models[FOLDERS["tuberculosis"]]
@@ -247,7 +249,7 @@ def test_a_run_of_two_packs_is_opened_again(screened_by_two: Desk) -> None:
     assert cell(desk, desk.bench.rows.row_at(desk.bench.rows.index(1, 0)).row_id).startswith("Signs of tuberculosis")
     desk.until_shown("“Adults 1.0.0 + Tuberculosis 1.0.0”. To screen with the pack “Adults 1.0.0”, press Start.")
     tick(desk, "tuberculosis")
-    desk.until(lambda: "These results are from" not in desk.notices)
+    desk.until(lambda: "These results were made" not in desk.notices)
 
 
 def test_a_prior_is_that_of_the_pack_in_sight(desk: Desk) -> None:

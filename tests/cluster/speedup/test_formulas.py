@@ -302,8 +302,11 @@ def test_corrections_are_named() -> None:
     ("arguments", "sentence"),
     [
         ((*ASKED, "--workers", "129"), "There are more workers (129) than batches (128)"),
-        ((*ASKED, "--workers", "10001", "--batches", "20000"), "The limit is 10000 workers"),
-        ((*ASKED, "--workers", "1001", "--batches", "9999", "--network", "resnet-34"), "The limit is 1000 workers"),
+        ((*ASKED, "--workers", "10001", "--batches", "20000"), "at most 10000 workers are possible"),
+        (
+            (*ASKED, "--workers", "1001", "--batches", "9999", "--network", "resnet-34"),
+            "at most 1000 workers are possible",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_a_sentence(arguments: tuple[str, ...], sentence: str) -> None:

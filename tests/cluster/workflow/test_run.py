@@ -210,7 +210,7 @@ command = "ACT note {{run}}/later.txt"
 depends_on = ["slow"]
 """,
     )
-    with pytest.raises(UsageProblem, match="Nothing is running"):
+    with pytest.raises(UsageProblem, match="No workflow is running"):
         cancel(path)
     counts = list[dict[str, int]]()
     thread = threading.Thread(target=lambda: counts.append(dict(run_workflow(path, say=lambda _: None))))
@@ -230,7 +230,7 @@ def test_the_command_line_runs_tells_and_ends_with_a_code(tmp_path: Path, fieldr
     assert row["status"] == "failed" and row["exit_code"] == 3 and row["problem"].endswith("exit code 3.")
     fieldray("workflow", "status", path, "--task", "wrong-0001").prints("it went wrong")
     fieldray("workflow", "status", path, "--task", "none").ends_with(2)
-    fieldray("workflow", "cancel", path).complains("Nothing is running")
+    fieldray("workflow", "cancel", path).complains("No workflow is running")
     fieldray("workflow", "sweep", path).complains("has no table [sweep]")
 
 

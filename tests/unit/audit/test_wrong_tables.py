@@ -43,9 +43,9 @@ WRONG = {
     "short row": ("image,label\na.png,1\nb.png\n", "without an image or a label: 3."),
     "only blanks": ("image,label\na.png,1\nb.png,  \n", "without an image or a label: 3."),
     "another separator": ("image;label\na.png,1\nb.png,0\n", "without an image or a label: 2; 3."),
-    "other images": ("image,label\nx.png,1\ny.png,0\n", "names no screened image"),
-    "another folder": ("image,label\ntrain/a.png,1\ntest/b.png,0\n", "names no screened image"),
-    "another suffix": ("image,label\na.dcm,1\nb.dcm,0\n", "names no screened image"),
+    "other images": ("image,label\nx.png,1\ny.png,0\n", "matches a screened image"),
+    "another folder": ("image,label\ntrain/a.png,1\ntest/b.png,0\n", "matches a screened image"),
+    "another suffix": ("image,label\na.dcm,1\nb.dcm,0\n", "matches a screened image"),
     "one class": ("image,label\na.png,1\nb.png,1\n", "All labels are equal (1)"),
     "one class of the images": ("image,label\na.png,1\nx.png,0\n", "All labels are equal (1)"),
     "a typing error": ("image,label\na.png,normal\nb.png,normall\n", "Choose which of these labels mean positive."),
@@ -55,7 +55,7 @@ WRONG = {
     ),
     "two unknown classes": ("image,label\na.png,mild\nb.png,severe\n", "Choose which of these labels mean positive."),
     "scores": ("image,label\na.png,0.7\nb.png,0.2\n", "Choose which of these labels mean positive."),
-    "only uncertain": ("image,label\na.png,-1\nb.png,-1\n", "All labels are the same"),
+    "only uncertain": ("image,label\na.png,-1\nb.png,-1\n", "All labels are equal"),
     "two labels": ("image,label\na.png,1\nb.png,0\na.png,0\n", "two labels: 2, 4 (a.png: 1, 0)."),
     "two labels by two names": ("image,label\na.png,1\nb.png,0\n{folder}/a.png,0\n", "two labels: 2, 4"),
     "patient in another case": (
@@ -73,20 +73,20 @@ WRONG = {
     "patient in wide letters": ("image,label,patient\na.png,1,\uff211\nb.png,0,A1\n", "look alike: 2, 3"),
     "a wrong class of NIH": (
         "Image Index,Finding Labels,Patient ID\na.png,Mass|Edema,1\nb.png,Mass,2\n",
-        "All labels are the same",
+        "All labels are equal",
     ),
     "no finding of CheXpert": (
         CHEXPERT + "a.png,F,50,Frontal,PA,1,,\nb.png,M,50,Frontal,PA,1,,\n",
-        "All labels are the same",
+        "All labels are equal",
     ),
     "a wrong value of CheXpert": (
         CHEXPERT + "a.png,F,50,Frontal,PA,,yes,\nb.png,M,50,Frontal,PA,1,,\n",
-        "1, 0, -1 or nothing: 2 (edema: yes).",
+        "1, 0, -1 or empty: 2 (edema: yes).",
     ),
-    "only lateral images of CheXpert": (CHEXPERT + "a.png,F,50,Lateral,,1,,\n", "names no screened image"),
-    "a wrong value of VinDr": (VINDR + "a,R1,2,0\nb,R1,0,1\n", "or nothing: 2 (nodule/mass: 2)."),
+    "only lateral images of CheXpert": (CHEXPERT + "a.png,F,50,Lateral,,1,,\n", "matches a screened image"),
+    "a wrong value of VinDr": (VINDR + "a,R1,2,0\nb,R1,0,1\n", "or empty: 2 (nodule/mass: 2)."),
     "two rows of one VinDr reader": (VINDR + "a.png,R1,1,0\nb.png,R1,0,1\na.png,R1,0,1\n", "two labels: 2, 4"),
-    "boxes of other images": (BOXES + "x,Nodule,8,R1,1\ny,No finding,14,R1,\n", "names no screened image"),
+    "boxes of other images": (BOXES + "x,Nodule,8,R1,1\ny,No finding,14,R1,\n", "matches a screened image"),
 }
 
 
