@@ -87,12 +87,14 @@ def _looks_for_anything(pack: NamesClasses) -> bool:
 def decision_sentence(translator: Translator, finding: Finding) -> str:
     """What the decision means, in a sentence about the pack and not about the patient."""
     if finding.is_by_larger:
-        return translator.text("Unsigned model, operating point unknown: the class is that of the larger output.")
+        return translator.text(
+            "Unsigned model without a known operating point. The class follows the larger of the model's two outputs."
+        )
     sentences: dict[Decision, str] = {
         "above": translator.text("The pack flags this image."),
         "below": translator.text("The pack does not flag this image."),
-        "unsure": translator.text("The score is in the zone in which the pack is uncertain."),
-        "not_assessed": translator.text("The pack gives a score only: the pack has no operating point."),
+        "unsure": translator.text("The score is in the uncertain zone of the pack."),
+        "not_assessed": translator.text("The image has a score but no class, because the pack has no operating point."),
     }
     return sentences[finding.decision]
 
@@ -152,7 +154,7 @@ def point_sentence(translator: Translator, point: OperatingPoint, threshold: str
 def measured_sentence(translator: Translator, point: OperatingPoint) -> str:
     """What was measured at an operating point, with intervals."""
     return translator.text(
-        "Measured at this point on {data}: sensitivity {sensitivity}, specificity {specificity} (95 % "
+        "Measured at this operating point on {data}: sensitivity {sensitivity}, specificity {specificity} (95 % "
         "confidence interval).",
         sensitivity=percent(translator, point.sensitivity),
         specificity=percent(translator, point.specificity),
@@ -282,14 +284,16 @@ def class_lines(translator: Translator, manifest: Manifest | None, point: Operat
 def _class_line(translator: Translator, truth: bool, is_elsewhere: bool, values: dict[str, str | int]) -> str:
     text = translator.text
     if is_elsewhere and truth:
-        return text("Per 100 images of another hospital with the finding (measured on {count}): {classes}.", **values)
+        return text(
+            "Of 100 images of another hospital with the finding: {classes}. Measured on {count} images.", **values
+        )
     if is_elsewhere:
         return text(
-            "Per 100 images of another hospital without the finding (measured on {count}): {classes}.", **values
+            "Of 100 images of another hospital without the finding: {classes}. Measured on {count} images.", **values
         )
     if truth:
-        return text("Per 100 test images with the finding (measured on {count}): {classes}.", **values)
-    return text("Per 100 test images without the finding (measured on {count}): {classes}.", **values)
+        return text("Of 100 test images with the finding: {classes}. Measured on {count} images.", **values)
+    return text("Of 100 test images without the finding: {classes}. Measured on {count} images.", **values)
 
 
 def per_hundred(translator: Translator, estimate: Estimate) -> str:

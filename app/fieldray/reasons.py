@@ -42,43 +42,42 @@ Template = str | Plural
 # fmt: off
 # What a person should know of a result.
 NOTES: Final[Mapping[str, Template]] = {
-    "presentation_ignored": "The window or VOI lookup table in the file would hide almost all of this image, so "
-                            "it was ignored.",
-    "rescale_ignored": "Rescale Slope and Intercept or the Modality LUT in the file are invalid, so they were "
-                       "ignored.",
-    "photometric_unknown": "Photometric Interpretation in the file is missing or unknown, so low values were taken "
-                           "for black.",
-    "bits_stored_ignored": "The number of bits per value in the file (Bits Stored) is invalid, so it was ignored.",
-    "little_detail": "The image has too little detail to be classified as normal: the image is blurred, or was "
-                     "enlarged from a small one. Screen the original.",
-    "decimal_comma": "Numbers in the header have a decimal comma, which DICOM does not allow. The numbers were read "
-                     "all the same.",
-    "syntax_contradicted": "The encoding of the file differs from the transfer syntax in the header. The file was "
-                           "read as encoded.",
+    "presentation_ignored": "The display window (or VOI LUT) in the file would hide almost all of this image. This "
+                            "window was ignored.",
+    "rescale_ignored": "Rescale Slope and Intercept or the Modality LUT in the file are invalid and were ignored.",
+    "photometric_unknown": "Photometric Interpretation is missing from the file or unknown. Low pixel values were "
+                           "taken as black. Check that black and white are not swapped.",
+    "bits_stored_ignored": "The number of bits per value in the file (Bits Stored) is invalid and was ignored.",
+    "little_detail": "The image is blurred, or was enlarged from a smaller image. Too little detail is left to "
+                     "classify the image as normal. Screen the original image.",
+    "decimal_comma": "Numbers in the header have a decimal comma, which DICOM does not allow. Each comma was read "
+                     "as a decimal point.",
+    "syntax_contradicted": "The file is not encoded as its transfer syntax states. The actual encoding was used.",
     "end_was_missing": "The end marker of the image is missing. All pixels are present.",
-    "lower_part_dark": "The lower part of the image is empty and may have shown lung, so the image is not "
-                       "classified as normal. If this is not collimation, the file is incomplete.",
-    "further_images": "The file has additional, smaller images, such as a preview. The additional images were not "
+    "lower_part_dark": "The lower part of the image is empty, and lung may be missing there. The image is therefore "
+                       "not classified as normal. If this is not collimation, the file is incomplete.",
+    "further_images": "The file has additional, smaller images, such as a preview. These smaller images were not "
                       "screened.",
     "age_not_stated": "The patient's age is not in the file, and nobody confirmed the age. This pack is for "
                       "patients aged {youngest} to {oldest} years.",
-    "age_confirmed": "The patient's age is not in the file. An age of {youngest} to {oldest} years was confirmed.",
+    "age_confirmed": "The patient's age is not in the file. The user confirmed an age of {youngest} to {oldest} "
+                     "years.",
     "turned_back": "The image was turned 90 degrees anticlockwise before it was screened.",
     "turned_clockwise": "The image was turned 90 degrees clockwise before it was screened.",
     "turned_round": "The image was turned by 180 degrees before it was screened.",
     "grey_swapped_back": "The image was inverted (black and white swapped) before it was screened.",
-    "screened_anyway": "A user had this image screened, although the image is not suitable. The score may be "
+    "screened_anyway": "The image is not suitable, but a user chose to screen the image. The score may be "
                        "meaningless.",
     "ages_differ": "The file gives two ages: {age} and {other} years. Check the birth date and the date of the study.",
-    "view_unknown": "The view in the file is unknown: {view}. Check that the image is a frontal view.",
-    "body_part_unknown": "The body part in the file is unknown: {body_part}. Check that the image shows the chest.",
+    "view_unknown": "The file states an unknown view: {view}. Check that the image is a frontal view (PA or AP).",
+    "body_part_unknown": "The file states an unknown body part: {body_part}. Check that the image shows the chest.",
     "orientation_mirrored": "The file says that the image is mirrored left to right (Patient Orientation "
                             "{orientation}). Compare the image with the side marker.",
     "orientation_turned": "The file says that the image is not upright (Patient Orientation {orientation}). Check "
                           "the orientation of the image.",
     "burned_in_annotation": "The file says that the image has burned-in text. The text may name the patient.",
-    "pixels_not_cleaned": "Burned-in text of the images may name a patient. The text stays in every file that shows "
-                          "the images: PDF, secondary captures, maps.",
+    "pixels_not_cleaned": "Text burned into an image may name the patient. This text stays in every exported file "
+                          "that shows the image: PDF, DICOM SC, maps.",
     "pixels_not_square": "The pixels of the file are not square. The image is shown and screened with the correct "
                          "aspect ratio.",
     "lungs_cut_off_top": "The lungs are cut off at the top of the image.",
@@ -98,26 +97,27 @@ NOTES: Final[Mapping[str, Template]] = {
     "perhaps_mirrored": "The image may be mirrored left to right. Compare the image with the side marker.",
     "unlike_measured": "The image is unlike the images that this pack was measured on. The score may be less "
                        "reliable.",
-    "unsigned_operating_point_unknown": "Unsigned legacy model, operating point unknown: the class is that of the "
-                                        "larger output. The accuracy was not measured.",
+    "unsigned_operating_point_unknown": "This legacy model is unsigned and has no known operating point. The class "
+                                        "follows the larger of the model's two outputs. The accuracy was not "
+                                        "measured.",
     "evidence_outside": "Only {percent} % of the heat map is inside the lungs. A border, label or device outside "
                         "the lungs may have raised the score. Read the score with caution.",
 }
 
 BACKENDS: Final[Mapping[str, Template]] = {
     "no_runtime": "No TensorFlow Lite runtime is installed. Install ai-edge-litert.",
-    "bad_model": "The model file cannot be run here: {detail}.",
-    "self_test": "The model gives other results on this computer than those in the pack ({detail}). The model is "
-                 "not used.",
+    "bad_model": "The model file cannot be run on this computer: {detail}.",
+    "self_test": "On this computer, the model does not give the expected results of the pack ({detail}). The model "
+                 "is not used.",
     "model_memory": "The model needs more memory than this computer allows ({limit_mb} MB). Use another pack, or "
                     "raise the memory limit.",
-    "lungs_unavailable": "The pack {pack}, which finds the lungs, cannot be run: {detail}",
+    "lungs_unavailable": "The lung-field pack {pack} cannot be run: {detail}",
     "worker_died": "The process that runs the model stopped unexpectedly.",
     "worker_timeout": "The process that runs the model gave no answer within {seconds} s.",
     "wrong_answer": "The process that runs the model gave an invalid answer.",
     "engine_closed": "The program was stopped before this image was processed.",
     "start_failed": "The model could not be started: {detail}.",
-    "no_model_file": "This pack has no file for this device: {device}.",
+    "no_model_file": "The pack has no model file for the device {device}.",
     "no_device": "This computer has no device named {name}.",
     "edgetpu_not_here": "No Edge TPU is connected.",
     "device_not_chosen": "This device is switched off in the settings.",
@@ -138,8 +138,8 @@ BACKENDS: Final[Mapping[str, Template]] = {
                            "the program and join the group plugdev. Sign in again, then plug the Edge TPU in again.",
     "coral_open_failed": "The Edge TPU cannot be opened. Close other programs that may be using the Edge TPU, then "
                          "plug the Edge TPU in again.",
-    "coral_busy": "Another window of this program is using the Edge TPU (process {process}). Close that window to "
-                  "use the Edge TPU in this one.",
+    "coral_busy": "Another window of this program is using the Edge TPU (process {process}). To use the Edge TPU in "
+                  "this window, close the other window.",
     "coral_runtime_old": "The pack's Edge TPU file needs runtime {needed}, but runtime {found} is installed. Install "
                          "a newer libedgetpu.",
     "coral_not_compiled": "The pack {pack} has no file compiled for the Edge TPU, so the pack runs on the CPU only. "
@@ -173,47 +173,49 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "modality": "Not a radiograph: the modality is {modality}.",
     "body_part": "Not a chest image: the body part is {body_part}.",
     "view": "Not a frontal view: the file says {view}.",
-    "for_processing": "The file holds raw detector values (FOR PROCESSING), not a finished image. Screen the image "
-                      "FOR PRESENTATION of this exposure.",
-    "image_type": "Not a standard radiograph: the file says {kind} (dual energy, a subtraction, bone or soft "
-                  "tissue). Screen the standard radiograph of this examination.",
+    "for_processing": "The file holds raw detector values (FOR PROCESSING), not a finished image. Screen the "
+                      "finished image (FOR PRESENTATION) of this exposure.",
+    "image_type": "Not a standard radiograph: the file says {kind} (for example a subtraction, bone or soft-tissue "
+                  "image). Screen the standard radiograph of this examination.",
     "age": Plural("This pack is for patients aged {youngest} to {oldest} years. This patient is {age} year old.",
                   "This pack is for patients aged {youngest} to {oldest} years. This patient is {age} years old.", by="age"),
-    "born_too_late": "This pack is for patients aged {youngest} to {oldest} years. The patient was born in {born}, and even today is younger.",
-    "ages_contradict": "The file gives two ages, {age} and {other} years. This pack is for patients aged {youngest} to {oldest} years.",
+    "born_too_late": "This pack is for patients aged {youngest} to {oldest} years. The patient was born in {born} "
+                     "and is too young.",
+    "ages_contradict": "The file gives two ages, {age} and {other} years. This pack is for patients aged {youngest} "
+                       "to {oldest} years. Check the birth date and the date of the study.",
     "colour": "A colour image is not a radiograph.",
     "too_small": "The image is too small: {rows} x {columns} pixels.",
     "blank": "The image is blank or has almost no contrast.",
     "aspect": "The image is too long and narrow for a chest X-ray: {rows} x {columns} pixels.",
     "nested_zip": "A zip file inside another zip file is not opened. Unpack the outer zip file first.",
-    "not_frontal_chest": "The image was not recognised as a frontal chest X-ray. If the image is one, read the "
-                         "image yourself.",
-    "rotated": "The image lies on its side. The image can be turned and screened.",
-    "upside_down": "The image is upside down. The image can be turned and screened.",
-    "inverted": "The image is inverted: black and white are swapped. The image can be corrected and screened.",
-    "unlike_training": "The image is unlike the chest X-rays this pack was made for.",
-    "too_many_frames": Plural("The file has {frames} frame. At most {limit} are read.",
-                              "The file has {frames} frames. At most {limit} are read.", by="frames"),
+    "not_frontal_chest": "The image was not recognised as a frontal chest X-ray. If this image is a frontal chest "
+                         "X-ray, read the image yourself.",
+    "rotated": "The image lies on its side. The image can be turned upright and then screened.",
+    "upside_down": "The image is upside down. The image can be turned upright and then screened.",
+    "inverted": "The image is inverted: black and white are swapped. The image can be corrected and then screened.",
+    "unlike_training": "The image is unlike the chest X-rays that this pack was made for.",
+    "too_many_frames": Plural("The file has {frames} frame. At most {limit} frames can be read.",
+                              "The file has {frames} frames. At most {limit} frames can be read.", by="frames"),
     "several_images": "The file has {count} images, but this file format is read as one image. Save each image as a "
-                      "separate file, and screen these files.",
+                      "separate file. Then screen these files.",
 
     # ---- what fails
     "unreadable": "The file cannot be opened: {detail}.",
     "drive_error": "The drive reported an error while this file was read. Check the drive and its cable, or copy "
-                   "the file from elsewhere. Then screen the file again.",
+                   "the file again from its source. Then screen the file again.",
     "missing": "The file no longer exists.",
     "object_elsewhere": "This image is on a server ({address}), but this program opens files of this computer only. "
                         "Copy the file to this computer.",
     "changed": "The file has changed since the start of the run. Screen the file again.",
-    "folder_not_read": "This folder cannot be read: {detail}. No image of this folder was screened. The number of "
-                       "images is not known.",
+    "folder_not_read": "This folder cannot be read: {detail}. No image of this folder was screened, and the number "
+                       "of its images is unknown.",
     "folder_lost": "This folder disappeared during the search, so images may not have been screened. If the folder "
                    "is on a drive, reconnect the drive and start again. Results so far are kept.",
-    "missing_listed": "The DICOMDIR lists this file, but the file is missing. Check that everything was copied.",
-    "index_alone": Plural("The DICOMDIR lists {count} file, which is missing: the DICOMDIR was probably copied "
-                          "alone. Open the original disc, or copy the whole disc.",
-                          "The DICOMDIR lists {count} files, which are all missing: the DICOMDIR was probably "
-                          "copied alone. Open the original disc, or copy the whole disc.", by="count"),
+    "missing_listed": "The DICOMDIR lists this file, but the file is missing. Check that the whole disc was copied.",
+    "index_alone": Plural("The DICOMDIR lists {count} file, and this file is missing. The DICOMDIR was probably "
+                          "copied without its files. Open the original disc, or copy the whole disc.",
+                          "The DICOMDIR lists {count} files, and all of them are missing. The DICOMDIR was probably "
+                          "copied without its files. Open the original disc, or copy the whole disc.", by="count"),
     "index_empty": "The DICOMDIR lists no files. If you opened the DICOMDIR alone, open its folder instead.",
     "index_damaged": "The DICOMDIR is damaged or incomplete. If you opened the DICOMDIR alone, open its folder "
                      "instead, and check that all files were copied.",
@@ -221,7 +223,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "empty": "The file is empty.",
     "truncated": "The file is incomplete: part of the image is missing.",
     "more_images": "The file has more images than its header says: {found} instead of {stated}. Save each image as "
-                   "a separate file, and screen these files.",
+                   "a separate file. Then screen these files.",
     "lower_part_empty": "The file is incomplete: the lower {percent} % of the image is empty. Copy the file again "
                         "from the source.",
     "unknown_syntax": "The transfer syntax of this file is not supported ({uid}).",
@@ -230,19 +232,20 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "unsupported_compression": "This kind of image compression is not supported ({name}).",
     "unsupported_pixels": "This pixel format is not supported ({detail}).",
     "too_large": "The image is too large to read safely ({detail}).",
-    "too_many_members": Plural("The zip file contains {count} file. At most {limit} are read from one zip file. "
-                               "Unpack the zip file and screen the folder.",
-                               "The zip file contains {count} files. At most {limit} are read from one zip file. "
-                               "Unpack the zip file and screen the folder.", by="count"),
+    "too_many_members": Plural("The zip file contains {count} file. At most {limit} files of a zip file can be "
+                               "read. Unpack the zip file and screen the folder.",
+                               "The zip file contains {count} files. At most {limit} files of a zip file can be "
+                               "read. Unpack the zip file and screen the folder.", by="count"),
     "too_many_records": "The DICOMDIR has more than {limit} records, which are too many to read. If you opened the "
                         "DICOMDIR alone, open its folder instead.",
-    "double_members": Plural("Different files in this zip file share {count} name ({file}). Only the last of them "
-                             "was read. Pack them again under different names.",
-                             "Different files in this zip file share {count} names ({file} and others). Only the "
-                             "last file of each name was read. Pack them again under different names.", by="count"),
+    "double_members": Plural("In this zip file, {count} name belongs to several different files: {file}. Only the "
+                             "last file of this name was read. Pack the files again under different names.",
+                             "In this zip file, {count} names belong to several different files each, for example "
+                             "{file}. Only the last file of each name was read. Pack the files again under "
+                             "different names.", by="count"),
     "file_too_large": "The file is too large to read safely ({size_mb} MB).",
-    "linked_folder": "This is a link to a folder elsewhere, which is not followed. To screen the images of that "
-                     "folder, choose that folder too.",
+    "linked_folder": "This is a link to another folder. The program does not follow links. To screen the images of "
+                     "the other folder, choose the other folder too.",
     "encrypted": "The file is encrypted. Unpack the file with its password first.",
     "executable": "The file looks like a program and is not opened.",
     "outside_folder": "The DICOMDIR refers to a file outside the chosen folder. That file is not opened.",
@@ -271,48 +274,47 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "database_too_old": "The results database {path} was made before the first release of the program and cannot be "
                         "read. Nothing was changed. Move the file away to begin a new one.",
     "database_older_damaged": "The results database {path} is damaged, and was made by an earlier version of the "
-                              "program. Nothing was changed. Screen a folder with that version, which repairs the "
-                              "database.",
-    "database_damaged": "The results database {path} is damaged. Start the program again and screen a folder. The "
-                        "damaged file is then set aside, and a new database gets every result that can still be "
-                        "read.",
+                              "program. Nothing was changed. To repair the database, screen any folder with the "
+                              "earlier version.",
+    "database_damaged": "The results database {path} is damaged. Start the program again and screen any folder. The "
+                        "program then sets the damaged file aside and copies every readable result into a new "
+                        "database.",
     "database_repaired": "The results database was damaged. The damaged file was moved to {path}. Results "
                          "recovered: {results}. Verdicts recovered: {verdicts}. Images without a result are "
                          "screened again.",
     "store_gone": "The results database {path} was moved, deleted or replaced while the program was running, so "
                   "new results are not saved. Put the file back if that was a mistake. Then start the program "
                   "again.",
-    "pictures_renewed": "The preview file {path} was damaged and a new one was begun. No result is lost.",
+    "pictures_renewed": "The file of previews {path} was damaged, so a new file was begun. No result is lost.",
     "store_in_use": "The results database {path} is in use by another window or command of this program. Close "
                     "the window, or wait until the command has finished. Then try again.",
     "results_lost": "Results are missing from the results database {path}: {found} of {saved} saved results were "
                     "found. Start the program again.",
     "verdict_misplaced": "The verdict was not saved: {path} no longer has the result of this image. The run was "
-                         "deleted, or the results database was replaced. Screen the images again, then give the "
+                         "deleted, or the results database was replaced. Screen the images again. Then give the "
                          "verdict again.",
-    "image_replaced": "The image file was replaced while the image was open, or the image was screened again. The "
-                      "image shown is the earlier one, which takes no verdict. Open the new image to give a "
-                      "verdict.",
+    "image_replaced": "This image was replaced by a new file, or was screened again, while it was open. The window "
+                      "still shows the earlier image, which takes no verdict. Open the new image to give a verdict.",
     "not_judged_none": "No verdict was given: no image is open. Choose an image in the list.",
     "not_judged_yet": "No verdict was given: the next image was not shown yet. Wait until the image is shown, then "
                       "press the key again.",
-    "not_judged_replaced": "No verdict was given: this image was replaced by another one. Open the new image first.",
-    "not_judged_not_listed": "No verdict was given: the list does not show the current image. Choose an image in "
+    "not_judged_replaced": "No verdict was given: the file of this image was replaced. Open the new image first.",
+    "not_judged_not_listed": "No verdict was given: the current image is hidden from the list. Choose an image in "
                              "the list.",
-    "not_judged_searching": "No verdict was given: the keys belong to the search. Press Enter to go to the list, then "
-                            "press the key again.",
-    "open_files": "This computer lets the program open {limit} files at the same time, but {needed} are needed. "
-                  "Raise that limit, or read fewer files at the same time.",
-    "memory_limit": "This computer lets the program use {limit_mb} MB of memory, but {needed_mb} MB are needed. Raise "
-                    "that limit, or read fewer files at the same time.",
-    "system_short": "The operating system refused memory, threads or open files to the program ({detail}). Close "
+    "not_judged_searching": "No verdict was given: the search field is active, so keys write text. Press Enter to "
+                            "go to the list, then press the key again.",
+    "open_files": "The program may open {limit} files at the same time on this computer, but {needed} are needed. "
+                  "Raise this limit of the computer, or read fewer files at the same time.",
+    "memory_limit": "The program may use {limit_mb} MB of memory on this computer, but {needed_mb} MB are needed. "
+                    "Raise this limit of the computer, or read fewer files at the same time.",
+    "system_short": "The operating system refused the program more memory, threads or open files ({detail}). Close "
                     "other programs. If this computer limits memory, threads or open files, raise the limits. Then "
                     "start again.",
     "readers_not_started": "No image can be read, because a process of the program could not be started: {detail}. "
                            "This is not an error of the images. Close other programs. If this computer limits "
                            "memory or open files, raise the limits. If that does not help, reinstall the program.",
-    "output_is_input": "{path} is one of the input files, so nothing is written there. Choose another name for the "
-                       "output.",
+    "output_is_input": "{path} is one of the input files, so the program does not overwrite it. Choose another name "
+                       "for the output.",
     "output_in_home": "{path} is in the program's own folder, where only the program writes. Choose another folder "
                       "for the output.",
     "output_not_ours": "{path} already exists and is not an earlier output of this command, so the file was not "
@@ -331,17 +333,18 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                   "press Start. Only failed files are screened again.",
     "next_run": Plural("{count} file or folder will be screened after this run.",
                        "{count} files or folders will be screened after this run.", by="count"),
-    "question_closed": "The pack was changed before the question was answered. Choose the pack for {paths}.",
+    "question_closed": "The pack was changed before the question about {paths} was answered. Choose the pack for "
+                       "these images again.",
     "saved": Plural("{count} file or folder was saved in {folder}.",
                     "{count} files or folders were saved in {folder}.", by="count"),
-    "nothing_saved": "Nothing was saved: these formats need images that were screened, and this run has none.",
+    "nothing_saved": "Nothing was saved: the chosen formats need screened images, and this run has none.",
     "watch_stopped": "Watching was stopped. New results: {results}. Files left for the next watch: {waiting}.",
     "points_differ": "The packs run at different operating points: {packs}. Choose the operating points on the "
                      "page of packs.",
-    "packs_missing": "The last run of this folder used these packs too: {packs}. This run uses {pack} only. To use "
+    "packs_missing": "The last run of this folder also used the packs {packs}. This run uses only {pack}. To use "
                      "several packs again, choose them on the page of packs, then press Start.",
     "run_elsewhere": "Another window or command (process {process}) is screening the same images with the same "
-                     "pack. This run is separate from the other one.",
+                     "pack. Each run saves its own results.",
     "not_present": Plural("{count} image file of this run no longer exists. Its result is kept, but no longer "
                           "listed.",
                           "{count} image files of this run no longer exist. Their results are kept, but no longer "
@@ -354,16 +357,16 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                             "less reliable.",
                             "{count} images are unlike the images that the pack was measured on. The scores may be "
                             "less reliable.", by="count"),
-    "asked_for_images": Plural("{count} image was turned, or was screened although not suitable, at a user's "
-                               "request. The result says so.",
-                               "{count} images were turned, or were screened although not suitable, at a user's "
-                               "request. The results say so.", by="count"),
+    "asked_for_images": Plural("At a user's request, {count} image was turned, or was screened although not "
+                               "suitable. The result says so.",
+                               "At a user's request, {count} images were turned, or were screened although not "
+                               "suitable. The results say so.", by="count"),
     "most_failed": "Most files failed: {count} of {of}. The most common reason: {why}",
     "again_busy": "A run is under way. Wait until the run is over or stop the run, then screen this image again.",
     "again_other_pack": "This result was made by the pack {pack} with settings that are not in use now. Choose that "
                         "pack and its operating point, or screen the folder again.",
-    "again_refused": "The image was turned, but is still not suitable. Read the image yourself, or screen the image "
-                     "anyway.",
+    "again_refused": "The image was turned, but is still not suitable. Read the image yourself, or choose to screen "
+                     "the image anyway.",
     "maps_incomplete": Plural("The maps of {count} image could not be written. Its file has changed or cannot be read.",
                               "The maps of {count} images could not be written. Their files have changed or cannot be "
                               "read.", by="count"),
@@ -379,22 +382,21 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                        "only. Name the folder where the share is mounted, or copy the files to this computer.",
     "command_missing": "This installation has no command {command}. Commands for packs, archives, clusters and "
                        "workflows need: pip install 'fieldray[adapt,cluster]'",
-    "option_without_command": "Folders and files without a command are opened in the window, which takes no {option}. "
-                              "Name a command first, for example: fieldray screen FOLDER",
+    "option_without_command": "The option {option} needs a command, for example: fieldray screen FOLDER. Without a "
+                              "command, folders and files are opened in the window.",
     "no_image_in": "There is no image file in {path}. If the folder is on a drive, check that the drive is "
                    "connected.",
     "only_hidden": Plural("{count} file or folder in {path} is hidden (the name begins with a dot) and was not "
                           "screened. To screen hidden images, rename the file or folder.",
                           "{count} files or folders in {path} are hidden (the names begin with a dot) and were not "
                           "screened. To screen hidden images, rename the files or folders.", by="count"),
-    "bins_left_out": Plural("{count} recycle bin, thumbnail cache or snapshot was left out: {several}. To screen "
-                            "its files, open that folder itself.",
-                            "{count} recycle bins, thumbnail caches or snapshots were left out: {several}. To "
+    "bins_left_out": Plural("{count} recycle bin, thumbnail cache or disk snapshot was left out: {several}. To "
+                            "screen its files, open that folder itself.",
+                            "{count} recycle bins, thumbnail caches or disk snapshots were left out: {several}. To "
                             "screen their files, open such a folder itself.", by="count"),
-    "question_waits": "Screening waits for your answer to a question. Finish here first, then answer the "
-                      "question.",
-    "own_image": "This picture was made by the program from another image and its result, so the picture was not "
-                 "screened.",
+    "question_waits": "Screening waits for your answer to a question. First finish what is open on this page, then "
+                      "answer the question.",
+    "own_image": "The program made this picture from another image, so the picture was not screened.",
     "own_reports": Plural("{count} result file of this program was found among the images and left out.",
                           "{count} result files of this program were found among the images and left out.", by="count"),
     "ages_apart": "These packs have no patient age in common: {packs}. Screen without confirming the ages, or with "
@@ -404,7 +406,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "setting_type": "The setting {key} cannot be {value}. The value must be of the type {kind}.",
     "setting_choice": "The setting {key} cannot be {value}. Choose one of: {known}.",
     "setting_range": "The setting {key} cannot be {value}. The value must be between {low} and {high}.",
-    "setting_unknown": "This version of the program has no setting {key}. The setting is kept in the file.",
+    "setting_unknown": "This version of the program has no setting {key}. The setting stays in the settings file.",
     "settings_unreadable": "The settings in {path} cannot be read: {detail}. The defaults are used.",
     "settings_not_saved": "The settings were not saved: {path} could not be read ({detail}), and an unreadable file "
                           "is not replaced. Start the program again.",
@@ -428,9 +430,10 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "host_memory": "Only {free_mb} MB of memory are free, but large images need {needed_mb} MB. Close other programs.",
     "host_disk": "Only {free_mb} MB are free on the disk with the results ({path}). Free some space.",
     "host_busy": "Other programs use {percent} % of the CPU. Close programs that are not needed during screening.",
-    "host_few_threads": "The program may use only {usable} of the CPU's {threads} threads. Remove this limit unless "
-                        "it was set on purpose.",
-    "host_no_edgetpu": "No Edge TPU is plugged in. None is needed: the packs of the program run on the CPU.",
+    "host_few_threads": "The program may use only {usable} of the {threads} threads of the CPU. Remove this limit "
+                        "if nobody set the limit on purpose.",
+    "host_no_edgetpu": "No Edge TPU is plugged in. An Edge TPU is not needed: the packs of the program run on the "
+                       "CPU.",
     "host_edgetpu_well": "The Edge TPU can be used.",
     "host_other_pack": "The pack {name} is not used: {detail}",
 }

@@ -26,7 +26,7 @@ LIBRARY_LOG: Final = "tensorflow.log"
 _LARGEST_BYTES: Final = 1_000_000
 STEP_SUMMARIES: Final = {
     "run": "run all unfinished steps",
-    "cross": "cross-validate, if the recipe has folds; lung fields: leave out each hospital in turn",
+    "cross": "cross-validate, if the recipe has folds; for lung fields, leave out each hospital in turn",
     "profile": "time training iterations for several batch and image sizes, and suggest a batch size",
     "data": "read the images and fix their split into parts",
     "train": "train the network",

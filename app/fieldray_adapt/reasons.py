@@ -24,16 +24,17 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                          "pack: --out FOLDER.",
     "compiled_partly": "The compiled network does not run entirely on the Edge TPU: {subgraphs} subgraphs, "
                        "{operators} operators on the CPU.",
-    "run_differs": "The run in {path} was started with other settings. Use another folder, or delete that one.",
+    "run_differs": "The training run in {path} was started with other settings. Use another folder, or delete this "
+                   "folder.",
     "run_damaged": "The run cannot be resumed: {path} is damaged. Delete the run's folder and start again.",
     "run_file_damaged": "{path} is damaged. Delete the file and start again: the step that made the file is "
                         "repeated.",
     "run_file_changed": "{path} was changed after the step {step}. Delete the file and start again: this step and "
                         "later steps are repeated.",
     "run_split_changed": "{path} was changed after the images were split. Delete the file and start again: the "
-                         "images are split again. To choose the parts yourself, name a table with the recipe's key "
-                         "split.table.",
-    "run_in_use": "Another run is using {path}: {holder}. Stop that run, wait until that run has finished, or use "
+                         "images are split again. To choose the parts of the split yourself, name a table with the "
+                         "recipe's key split.table.",
+    "run_in_use": "Another run is using {path}: {holder}. Stop the other run, wait until it has finished, or use "
                   "another folder.",
     "iteration_missing": "The run {run} has no iteration {iteration} to start from.",
     "training_diverged": "Training diverged in epoch {epoch}, step {step}: the loss is not a number. Lower "
@@ -47,41 +48,42 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                     "(parentheses) must match the patient.",
     "data_leak": "Patient {patient} is in two parts of the split: {first} and {second}. Nothing was trained: the "
                  "results would look better than they are. Put all images of a patient into one part.",
-    "data_copies": "Patient {patient} and patient {other} have the same image, so they are one patient, in two "
-                   "parts of the split: {first} and {second}. Nothing was trained. Put both into one part.",
+    "data_copies": "Patient {patient} and patient {other} have the same image, so they are one patient in two parts "
+                   "of the split: {first} and {second}. Nothing was trained. Put both patient numbers into one part.",
     "data_patients_alike": "The patients {patient} ({first}) and {other} ({second}) differ only by case, blanks, leading zeros or "
                            "letters that look alike. Write the number of a patient in one way.",
     "data_named_twice": "{path} has two entries that differ in class, patient or part: {first}; {second}.",
     "data_changed": "{path} does not match the images and tables, which have changed. Run the command again: every "
                     "step that depends on them is repeated.",
-    "data_split": "No row is for training: the split column has the values {values}. The recipe's key splits must "
-                  "say which of them are for training.",
-    "data_split_table": "Row {row} of {path} cannot be used: each row names a patient, once, and a part ({parts} or none).",
-    "data_split_nobody": "{path} names no patient of the data. Compare the patients of that file with those of the "
-                         "data.",
+    "data_split": "No row is for training: the split column has the values {values}. In the recipe's key splits, "
+                  "name the values that mean training.",
+    "data_split_table": "Row {row} of {path} cannot be used. Each row must name one patient and one part ({parts} "
+                        "or none). A patient may stand in one row only.",
+    "data_split_nobody": "{path} names no patient of the data. Compare the patient numbers of that file with those "
+                         "of the data.",
     "data_none_readable": "None of the images in the data set can be read. The first is {path}: {detail}",
     "adapt_not_installed": "The toolchain for making packs is not installed ({name} is missing). Install it: pip "
                            "install 'fieldray[adapt]'.",
     "cross_one_hospital": "Cross-validation by hospital needs two or more hospitals; the recipe has {found}.",
     "step_missing": "Run the step {step} first: fieldray adapt {step} RECIPE.",
-    "teacher_unfit": "{path} does not have the weights of an EfficientNet-Lite0 under PyTorch's names.",
+    "teacher_unfit": "{path} does not contain the weights of an EfficientNet-Lite0 named as in PyTorch.",
     "weights_unfit": "No layer of the weights in {path} fits the network of the recipe.",
-    "data_class_empty": "The label {label} has no {kind} images in the {part} part.",
-    "evaluate_refused": "Of {count} test images, {scored} have a score. The most frequent reason of the others: "
-                        "{why} The figures need images with a score, with and without the finding.",
+    "data_class_empty": "The {part} part of the data has no {kind} images for the label {label}.",
+    "evaluate_refused": "Of {count} test images, only {scored} have a score. The most frequent reason for a missing "
+                        "score: {why} The figures need scored images with the finding and scored images without it.",
     "pack_shortcut_close": "{label}: the shortcut check failed. A classifier that sees only the image border or a "
-                           "thumbnail has an area under the ROC curve of {area}; the network has {own}. The figures "
-                           "say little about the lungs.",
-    "pack_shortcut": "{label}: a classifier that sees only the image border or a thumbnail has an area under the ROC "
-                     "curve of {area}; the network has {own}. The classes probably also differ outside the lungs, "
-                     "so the figures are too optimistic.",
+                           "thumbnail has an area under the ROC curve of {area}; the network of the pack has {own}. "
+                           "The figures say little about the lungs.",
+    "pack_shortcut": "{label}: a classifier that sees only the image border or a thumbnail has an area under the "
+                     "ROC curve of {area}; the network of the pack has {own}. The classes probably also differ "
+                     "outside the lungs, so the figures are too optimistic.",
     "pack_few_images": Plural("{label}: the smaller group (with or without the finding) has only {count} test "
                               "image. Check the width of the intervals.",
                               "{label}: the smaller group (with or without the finding) has only {count} test "
                               "images. Check the width of the intervals.",
                               by="count"),
-    "pack_gate_refuses": "{percent} of 100 chest X-rays look unlike the training images of the pack. They are not "
-                         "suitable, or, where the lungs are found, screened with a note.",
+    "pack_gate_refuses": "{percent} of 100 chest X-rays look unlike the training images of the pack. Such an image "
+                         "is screened with a note if the lungs are found. Otherwise the image is not suitable.",
     "training_not_divided": "A recipe of the kind {kind} can only be trained by one process. Remove --mode and "
                             "--workers.",
 }

@@ -13,87 +13,96 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "cluster_address": "{address} is not the address of a scheduler. Write the address in numbers, for example "
                        "{protocol}://192.168.1.10:8786. With certificates the address begins with tls, without "
                        "certificates with tcp.",
-    "cluster_no_answer": "No scheduler answers at {address}. Check that the scheduler runs (fieldray cluster "
-                         "start), that the address is right, and that both sides use the same certificates.",
+    "cluster_no_answer": "No scheduler answers at {address}. Check that the scheduler runs (fieldray cluster start) "
+                         "and that the address is right. Check that both computers use the same certificates.",
     "cluster_other_scheduler": "The versions differ: {there} on the scheduler at {address}, {here} on this "
                                "computer. Install the same version on every computer, and start the cluster again.",
     "cluster_no_worker": "The scheduler at {address} has no workers. Let computers join with: fieldray cluster join {address}",
-    "cluster_node_not_started": "A process of the cluster ({role}) could not be started (exit code {end}). If you named its address and port, check that they are this computer's own and free.",
-    "cluster_node_again": "{node} has ended unexpectedly (exit code {end}) and is started again.",
+    "cluster_node_not_started": "A process of the cluster ({role}) could not be started (exit code {end}). If you "
+                                "named an address and a port, check that the address belongs to this computer and "
+                                "that the port is free.",
+    "cluster_node_again": "The process {node} ended unexpectedly (exit code {end}) and is being started again.",
     "cluster_host": "{host} is not an address in numbers. Name this computer's own address in the network of the cluster, for example 192.168.1.10.",
-    "cluster_lost": "The connection to the cluster was lost. Results so far are kept. Start the same command again "
-                    "to continue.",
+    "cluster_lost": "The connection to the cluster was lost. Results so far are kept. To continue, start the "
+                    "command again.",
     "cluster_node_problem": "{node} gets no work: {detail}",
-    "cluster_other_version": "The versions differ: {there} on that computer, {here} on this one. Install the same "
+    "cluster_other_version": "The versions differ: {there} on the node, {here} on this computer. Install the same "
                              "versions on every computer.",
-    "cluster_no_pack": "That computer cannot use the pack {pack}: {detail}",
-    "cluster_other_pack": "That computer has another pack under the name {pack}. Install the same pack on every "
-                          "computer.",
-    "cluster_other_settings": "That computer has other local operating points for {pack} than this computer. Use "
-                              "the same local operating points on every computer.",
-    "cluster_no_path": "{path} is missing or empty on that computer. Connect the share on that computer, or send "
-                       "the images with --send-files.",
-    "cluster_other_answer": "That computer sent an invalid answer. Install the program on that computer again, "
-                            "and start the program again.",
-    "cluster_silent": Plural("A process on that computer did not answer for {minutes} minute.",
-                             "A process on that computer did not answer for {minutes} minutes.", by="minutes"),
-    "cluster_no_reply": "A process on that computer does not answer, and gets no work before the process answers. "
-                        "Check whether that computer sleeps, or start the program there again.",
-    "cluster_node_deaths": Plural("The processes on that computer ended {times} time during screening. Check its "
-                                  "memory and disk space, then start the same command again.",
-                                  "The processes on that computer ended {times} times in a row during screening. "
-                                  "Check its memory and disk space, then start the same command again.", by="times"),
-    "cluster_clock": Plural("The clock of that computer differs by {difference} second from the clock of this "
-                            "computer.", "The clock of that computer differs by {difference} seconds from the clock "
-                                         "of this computer.", by="difference"),
-    "archive_in_use": "Another program (process {process}) is working on {folder}. Wait until that program is done, "
-                      "or name another folder with --out.",
-    "archive_other_work": "{folder} was begun with other paths, another pack ({pack}), other settings or another version of the program. Name another folder with --out.",
+    "cluster_no_pack": "The node cannot use the pack {pack}: {detail}",
+    "cluster_other_pack": "The node has another pack under the name {pack}. Install the same pack on every computer.",
+    "cluster_other_settings": "The node and this computer have different local operating points for {pack}. Use the "
+                              "same local operating points on every computer.",
+    "cluster_no_path": "{path} is missing or empty on the node. Connect the share on the node, or send the images "
+                       "with --send-files.",
+    "cluster_other_answer": "The node sent an invalid answer. Install the program on the node again. Then start the "
+                            "node again.",
+    "cluster_silent": Plural("A process on the node did not answer for {minutes} minute.",
+                             "A process on the node did not answer for {minutes} minutes.", by="minutes"),
+    "cluster_no_reply": "A process on the node does not answer, so the process gets no work. Check whether the "
+                        "computer of the node sleeps, or start the node again.",
+    "cluster_node_deaths": Plural("The processes on the node ended {times} time during screening. Check the memory "
+                                  "and disk space of the node, then start the command again.",
+                                  "The processes on the node ended {times} times in a row during screening. Check "
+                                  "the memory and disk space of the node, then start the command again.", by="times"),
+    "cluster_clock": Plural("The clock of the node differs by {difference} second from the clock of this computer.", "The clock of the node differs by {difference} seconds from the clock of "
+                                         "this computer.", by="difference"),
+    "archive_in_use": "Another program (process {process}) is working on {folder}. Wait until the other program is "
+                      "done, or name another folder with --out.",
+    "archive_other_work": "The run in {folder} was begun with other paths, another pack ({pack}), other settings or "
+                          "another version of the program. Name another folder with --out.",
     "archive_damaged": "{path} is damaged and cannot be used. Name another folder with --out, or delete the folder "
                        "to begin again.",
     "archive_list_lost": "The list of images in {folder} is missing, but the folder has results. Restore {name}. To "
                          "begin again, name another folder with --out, or delete the folder.",
-    "archive_failed": Plural("{count} image failed. Start the same command again to retry.",
-                             "{count} images failed. Start the same command again to retry.", by="count"),
-    "archive_one_address": "Name a single address of objects, without other paths and without --send-files. Every "
-                           "computer reads the objects from the server.",
+    "archive_failed": Plural("{count} image failed. To try the image again, start the command again.",
+                             "{count} images failed. To try these images again, start the command again.", by="count"),
+    "archive_one_address": "An address of images on a server must stand alone. Name only this address, without "
+                           "other paths and without --send-files. Every computer reads the images from the server "
+                           "itself.",
     "archive_no_protocol": "The address {address} is not supported. Supported addresses begin with: s3, http, "
                            "https, sftp.",
     "archive_no_library": "{address} cannot be read: {detail}. Install the missing module.",
     "archive_password": "Leave the password out of the address: results would show the password. Write the password "
                         "into ~/.config/fsspec (for example {protocol}.json).",
-    "archive_no_tag": "The server gives no size or no date of change of {address} (ETag or Last-Modified), so a "
-                      "changed image could not be detected.",
-    "archive_not_listed": "The server does not let you list {address}. Check the name, your credentials and your rights.",
+    "archive_no_tag": "The server states no size of {address}, or neither ETag nor Last-Modified. A change of the "
+                      "image could not be detected, so the image cannot be screened.",
+    "archive_not_listed": "The server does not let you list {address}. Check the address, your credentials and your "
+                          "rights.",
     "archive_server_gone": "{address} cannot be reached: {detail}. Check the address, the network and your "
-                           "credentials. Results so far are kept. Start the same command again to continue.",
-    "archive_server_awaited": "That computer cannot reach the server of the objects, and retries for up to 5 "
-                              "minutes. Check the network, the address and the credentials on that computer.",
-    "archive_object_changed": "The object has changed since the list was made. To screen the new content, name "
-                              "another folder with --out.",
-    "archive_object_large": "The object is too large to be downloaded: {size_mb} MB, at most {limit_mb} MB.",
+                           "credentials. Results so far are kept. To continue, start the command again.",
+    "archive_server_awaited": "The node cannot reach the server of the images, and retries for up to 5 minutes. "
+                              "Check the network, the address and the credentials on the node.",
+    "archive_object_changed": "The image file on the server has changed since this run listed its images. To screen "
+                              "the new image, start a new run with another folder for results: --out FOLDER",
+    "archive_object_large": "The image file on the server is too large to download: {size_mb} MB. The limit is "
+                            "{limit_mb} MB.",
     "archive_worker_ended": Plural("Screening this image crashed the process {times} time. The image was left out.",
                                    "Screening this image crashed the process {times} times. The image was left out.",
                                    by="times"),
     "cluster_certificates": "The folder {folder} has no usable certificates ({detail}). Make certificates with: "
                             "fieldray cluster certificates FOLDER",
-    "cluster_certificates_expired": "The certificates in {folder} were valid until {date}. Make new ones with fieldray cluster certificates FOLDER, copy them to every computer, and start the cluster again.",
-    "cluster_key_open": "Other users of this computer can read {path} and run programs as you. Remove their rights "
-                        "(chmod 600), or make new certificates with: fieldray cluster certificates FOLDER",
+    "cluster_certificates_expired": "The certificates in {folder} were valid until {date}. Make new certificates "
+                                    "with fieldray cluster certificates FOLDER and copy them to every computer. "
+                                    "Then start the cluster again.",
+    "cluster_key_open": "Other users of this computer can read the key {path}. With this key they can run programs "
+                        "as you. Remove their rights (chmod 600), or make new certificates with: fieldray cluster "
+                        "certificates FOLDER",
     "cluster_unencrypted": "Name the folder of the certificates with --certificates (made by: fieldray cluster "
                            "certificates FOLDER). Without certificates, everybody who reaches the port of this "
                            "computer can run programs as you. To allow that, use --unencrypted.",
-    "cluster_certificates_there": "{folder} already contains {name}. Choose an empty folder: certificates that are in use are never replaced.",
-    "training_needs_mode": Plural("{workers} worker trains alone. Choose another mode for several workers.",
-                                  "{workers} workers need a mode. Choose one with --mode: sync-join, sync-split or "
+    "cluster_certificates_there": "{folder} already contains {name}. Choose an empty folder: existing certificates "
+                                  "are never replaced.",
+    "training_needs_mode": Plural("In this mode, {workers} worker trains alone. Choose another mode for several "
+                                  "workers.",
+                                  "To train with {workers} workers, choose a mode: --mode sync-join, sync-split or "
                                   "async.", by="workers"),
     "training_staleness_sync": "--staleness needs --mode async: in the other modes the workers wait for each other. "
                                "Remove --staleness, or choose --mode async.",
     "training_staleness": Plural("With {workers} worker in --mode async, gradients are up to {least} updates late. "
                                  "Replace --staleness {staleness} by {least} or more, or choose --mode sync-join.",
                                  "With {workers} workers in --mode async, gradients are up to {least} updates late, "
-                                 "even where all are equally fast. Replace --staleness {staleness} by {least} or "
-                                 "more, or choose --mode sync-join.", by="workers"),
+                                 "even if all workers are equally fast. Replace --staleness {staleness} by {least} "
+                                 "or more, or choose --mode sync-join.", by="workers"),
     "training_small_batch": Plural("A batch has {images} image per class, too few for {workers} workers. Use fewer "
                                    "workers or a larger batch.",
                                    "A batch has {images} images per class, too few for {workers} workers. Use fewer "
@@ -106,22 +115,24 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                                    "computers join, or ask for fewer workers.",
                                    "{workers} workers are asked for, but the cluster has {there} processes. Let "
                                    "more computers join, or ask for fewer workers.", by="there"),
-    "training_server_lost": "The process with the weights has ended. Training is saved up to the last epoch. Start "
-                            "the same command again to resume.",
+    "training_server_lost": "The process that holds the weights has ended. Training is saved up to the last epoch. "
+                            "To resume, start the command again.",
     "training_worker_lost": Plural("Worker {worker} was lost {times} time in one epoch. Training is saved up to the "
-                                   "last epoch. Start the same command again to resume.",
+                                   "last epoch. To resume, start the command again.",
                                    "Worker {worker} was lost {times} times in one epoch. Training is saved up to "
-                                   "the last epoch. Start the same command again to resume.", by="times"),
+                                   "the last epoch. To resume, start the command again.", by="times"),
     "training_worker_again": "Worker {worker} was lost. Another process takes its place.",
-    "training_measured_lost": "The process at {host} for measuring transfers does not answer or has ended. Check "
-                              "that {host} can be reached, and start the same command again.",
-    "training_host_busy": "The process at {host} for the weights is busy with other work or has left the cluster. "
-                          "Wait for that work to end, or let more computers join, and start the same command again.",
+    "training_measured_lost": "The process on {host} that measures the network speed does not answer or has ended. "
+                              "Check that {host} can be reached, then start the command again.",
+    "training_host_busy": "The process on {host} that should hold the weights is busy with other work or has left "
+                          "the cluster. Wait until the other work ends, or let more computers join. Then start the "
+                          "command again.",
     "training_server_unreached": "The processes that hold the weights cannot be reached ({hosts}): {detail}. Check that every computer of the cluster may connect to every other one.",
     "training_node_folder": "{node} cannot read the training images in {path}. Put the folder of the run on a share "
                             "that every node mounts at the same path.",
-    "training_node_other": "{node} has other images in {path} than this computer. Put the folder of the run on a "
-                           "share that every node mounts at the same path, and start the same command again.",
+    "training_node_other": "The images in {path} on {node} differ from those on this computer. Put the folder of "
+                           "the run on a share that every node mounts at the same path. Then start the command "
+                           "again.",
     "training_diverged_weights": "Training diverged in epoch {epoch}: a weight is not a number. Lower learning_rate "
                                  "in the recipe and run the recipe again. Training resumes from the last good "
                                  "epoch.",
@@ -129,43 +140,44 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                            "batch, so the result differs a little from training in one process.",
     "training_dropout": "Note: the network has dropout. Each worker draws its own dropout masks, so the result "
                         "differs a little from training in one process.",
-    "workflow_blocked": "Not started, because {parent} failed. Look for the cause with: fieldray workflow status "
-                        "RECIPE --task {parent}. Then run the workflow again.",
-    "workflow_other_answer": "The cluster returned the answer of another task. Run the workflow again. If that "
+    "workflow_blocked": "This task was not started, because the task {parent} failed. See the cause with: fieldray "
+                        "workflow status RECIPE --task {parent}. Then run the workflow again.",
+    "workflow_other_answer": "The cluster returned the answer of another task. Run the workflow again. If the error "
                              "happens again, restart the cluster.",
     "workflow_exit": "The command ended with the exit code {exit_code}.",
     "workflow_signal": "The command was ended by the signal {number}.",
     "workflow_not_started": "The command could not be started on {node}: {detail}.",
     "workflow_worker_lost": Plural("The process of this task crashed {count} time.",
                                    "The processes of this task crashed {count} times.", by="count"),
-    "workflow_stopped": "Stopped before the task ended.",
+    "workflow_stopped": "The task was stopped before the end.",
     "workflow_node_failed": "{node} could not run the task: {detail}.",
     "workflow_input_missing": "{path} does not exist.",
     "workflow_node_folder": "{node} cannot read {path}. Put the folder of the recipe on a share that every node "
                             "mounts at the same path.",
-    "workflow_not_running": "Nothing is running in {path}.",
+    "workflow_not_running": "No workflow is running in {path}.",
     "workflow_no_run": "There is no run of this recipe yet ({path}).",
-    "workflow_journal": "The journal {path} is damaged in line {line}. Delete that line and run the same command "
-                        "again. Finished tasks are kept.",
+    "workflow_journal": "The journal {path} is damaged in line {line}. Delete that line and run the command again. "
+                        "Finished tasks are kept.",
     "workflow_no_task": "There is no task {task} in this workflow.",
     "workflow_is_sweep": "{path} has a table [sweep]. Use: fieldray workflow sweep {path}",
     "workflow_no_sweep": "{path} has no table [sweep].",
     "sweep_differs": "The sweep in {path} was begun with other settings, other data or another version of the "
                      "program. Use another folder, or delete this folder.",
-    "sweep_diverged": "The trial has no {metric} in its history.",
-    "sweep_none": "No trial of the sweep finished, so there is no winner. Look for the cause with: fieldray "
-                  "workflow status RECIPE. Then raise trials in the recipe and run the sweep again.",
-    "estimate_workers": "{workers} workers are more than {batches} batches, so some workers would be idle. Use at "
-                        "most as many workers as batches.",
-    "estimate_most_workers": "The time of {workers} workers cannot be estimated. The limit is {limit} workers.",
+    "sweep_diverged": "The trial recorded no {metric}.",
+    "sweep_none": "No trial of the sweep finished, so there is no best trial. See the cause with: fieldray workflow "
+                  "status RECIPE. Then raise trials in the recipe and run the sweep again.",
+    "estimate_workers": "There are more workers ({workers}) than batches ({batches}), so some workers would be "
+                        "idle. Use at most as many workers as batches.",
+    "estimate_most_workers": "The time of {workers} workers cannot be estimated: at most {limit} workers are "
+                             "possible.",
     "estimate_best": "With {mode}, training is fastest on {workers} workers with {server}: {speed_up} times as fast as on one machine.",
     "estimate_one_machine": Plural("Train on one machine. With {mode}, {workers} worker is not faster.",
                                    "Train on one machine. With {mode}, no number of workers up to {workers} is "
                                    "faster.", by="workers"),
-    "estimate_fewest": "Nine tenths of that speed are reached with {workers} workers and {server}: {speed_up} times "
-                       "as fast as on one machine.",
+    "estimate_fewest": "Nine tenths of the highest speed are reached with {workers} workers and {server}: "
+                       "{speed_up} times as fast as on one machine.",
     "estimate_second": "Two workers with {server} are {speed_up} times as fast as one machine.",
-    "estimate_second_not": "A second machine is not worth adding: two workers with {server} are {speed_up} times "
-                           "as fast as one machine.",
+    "estimate_second_not": "Do not add a second machine: two workers with {server} are {speed_up} times as fast as "
+                           "one machine.",
 }
 # fmt: on

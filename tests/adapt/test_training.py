@@ -295,7 +295,7 @@ def test_the_weights_are_read_from_the_layout_of_the_file(weights: Weights, file
 def test_other_weights_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.npz"
     np.savez(path, a=np.zeros(3))
-    with pytest.raises(UsageProblem, match=r"other.npz does not have the weights of an EfficientNet-Lite0"):
+    with pytest.raises(UsageProblem, match=r"other.npz does not contain the weights of an EfficientNet-Lite0"):
         read_teacher_weights(path)
     with pytest.raises(UsageProblem) as problem:
         read_teacher_weights(tmp_path / "none.npz")

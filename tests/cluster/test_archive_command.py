@@ -44,7 +44,7 @@ def test_the_results_are_those_of_screen_and_screen_takes_them_over(
     assert stored(home) == stored(other)
     count = len(stored(home))
     done.prints(f"{count - 1} images. Of {count} files, 0 from an earlier start.")  # the letter is none
-    done.prints("1 image failed. Start the same command again to retry.\nA file that could not ")
+    done.prints("1 image failed. To try the image again, start the command again.\nA file that could not ")
     (note,) = (line for line in alone.out.splitlines() if "pack (age or body part)" in line)
     assert note in done.out.splitlines()
     taken_over = [
@@ -161,7 +161,7 @@ def test_a_share_that_vanishes_ends_the_run_and_fails_no_image(
         images.rename(away)
         assert driver.stderr
         said = driver.stderr.read()
-    assert driver.returncode == 1 and f"{images} is missing or empty on that computer" in said, said
+    assert driver.returncode == 1 and f"{images} is missing or empty on the node" in said, said
     away.rename(images)
     done = fieldray(*arguments)
     assert done.code == 1, done.err  # one image is damaged

@@ -63,7 +63,7 @@ def test_certificates_that_do_not_belong_together_are_refused(tmp_path: Path) ->
 
 def test_certificates_that_have_ended_say_when(tmp_path: Path) -> None:
     make_certificates(tmp_path / "old", days=-1)
-    with pytest.raises(UsageProblem, match=r"were valid until 20\d\d-\d\d-\d\d\. Make new ones"):
+    with pytest.raises(UsageProblem, match=r"were valid until 20\d\d-\d\d-\d\d\. Make new certificates"):
         require_certificates(tmp_path / "old", "node")
 
 
@@ -152,7 +152,7 @@ def test_a_clock_that_is_off_and_a_certificate_that_has_ended_are_named(tmp_path
     with open_client(ConnectionSettings(workers=1, certificates=tmp_path)) as client:
         lines = describe_cluster(client, late)
         assert all(
-            re.search("certificate until 20.*  The clock of that computer differs by 3(599|600) seconds", line)
+            re.search("certificate until 20.*  The clock of the node differs by 3(599|600) seconds", line)
             for line in lines
         )
         for name in ("node.pem", "node.key"):
@@ -313,7 +313,8 @@ def test_who_hears_of_a_process_that_is_started_again_hears_how_it_ended() -> No
         wait_for(lambda: bool(heard) and scheduler.pid != first)
         assert scheduler.address() == address  # found again at the same place
     assert heard == [
-        f"scheduler has ended unexpectedly (exit code {-9 if os.name == 'posix' else 15}) and is started again."
+        f"The process scheduler ended unexpectedly (exit code {-9 if os.name == 'posix' else 15}) and is being started "
+        "again."
     ]
 
 

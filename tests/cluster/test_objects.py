@@ -187,7 +187,7 @@ def test_an_answer_of_another_object_is_not_taken(bucket: Bucket, tmp_path: Path
     right, wrong = asked.iterate_objects()
     assert asked.read_beginning(*right, 99)[0] == b"of 1.png"
     for ask in (lambda: asked.read_beginning(*wrong, 99), lambda: asked.download(*wrong, tmp_path / "copy")):
-        with pytest.raises(Unreadable, match="has changed since the list was made"):
+        with pytest.raises(Unreadable, match="has changed since this run listed its images"):
             ask()
 
 
@@ -257,7 +257,7 @@ def test_an_archive_that_cannot_be_listed_is_said_at_once(server: Server) -> Non
     with pytest.raises(EnvironmentProblem, match=f"The server does not let you list {server.address}"):
         listed(server.address if isinstance(server, Bucket) else f"{server.address}/in")
     server.stop()
-    with pytest.raises(EnvironmentProblem, match=rf"{server.address}/in cannot be reached: .*Start the same command"):
+    with pytest.raises(EnvironmentProblem, match=rf"{server.address}/in cannot be reached: .*start the command again"):
         listed(f"{server.address}/in")
     server.start()
 
@@ -357,14 +357,14 @@ def test_a_bucket_gets_the_results_of_a_folder_whatever_happens_to_its_server(
     bucket.start()
     output, errors = again.communicate(timeout=120)
     assert (
-        waits.startswith("fieldray: local: That computer cannot reach the server")
+        waits.startswith("fieldray: local: The node cannot reach the server")
         and "retries for up to 5 minutes" not in errors
     )
     assert again.returncode == 1 and "1 image failed." in output, errors
     assert "has changed on its server since, needs another folder (--out)" in output
     assert stored(home, moved=("s3:/box/in", str(images))) == stored(other)
     assert not list((home / "cluster").rglob("objects*"))
-    fieldray(*begin, "--send-files").ends_with(2).complains("Name a single address of objects")
+    fieldray(*begin, "--send-files").ends_with(2).complains("An address of images on a server must stand alone")
 
 
 def killed_at_random(bucket: Bucket, seed: int, is_over: threading.Event, killed: list[int]) -> None:

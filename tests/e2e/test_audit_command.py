@@ -34,7 +34,7 @@ def test_labels_of_folders_are_audited_and_stored_results_are_used_again(
     out = tmp_path / "out"
     done = well("audit", images, *pack_options, "--labels", "folders", "--out", out, "--prevalence", "0.2")
     done.prints("Area under the ROC curve (AUC)", "Positive predictive value at 20.0 % prevalence", "thresholds.csv")
-    done.prints("Patients needed for intervals of ± 5 points", "has only 12 scores")
+    done.prints("Patients needed for intervals of ± 5 percentage points", "has only 12 scores")
     assert len({found.end() for line in done.out.splitlines() if (found := re.search(r" \d+ of \d+  ", line))}) == 1
     document = json.loads((out / "audit.json").read_text("ascii"))
     lines = fieldray("screen", images, *pack_options, "--json", "-").lines
@@ -112,7 +112,7 @@ def test_what_is_wrong_is_said_with_exit_code_2(tmp_path: Path, fieldray: Fieldr
         ((images, "--run", "1", "--labels", "folders"), "name the folders"),
         (("--run", "77", "--labels", "folders"), "Run 77 was not found"),
         ((images, "--labels", "verdicts"), "has a verdict"),
-        ((images, "--labels", "folders", "--pack", "tiny"), "This command takes one pack."),
+        ((images, "--labels", "folders", "--pack", "tiny"), "This command works with only one pack"),
     ):
         fieldray("audit", *arguments, *pack_options).ends_with(2).complains(said)
     fieldray("audit", tmp_path / "gone", *pack_options, "--labels", "folders").ends_with(2)

@@ -80,12 +80,12 @@ def test_a_run_whose_files_are_gone_is_saved_again_with_its_previews(
     assert len(table.read_text("utf-8-sig").splitlines()) == 7
     (folder,) = (found for found in (tmp_path / "out").iterdir() if found.is_dir())
     assert len(list(folder.iterdir())) == 6
-    assert "may name a patient" in done.err
+    assert "may name the patient" in done.err
     named = screened("history", "export", "1", "--out", tmp_path / "named", "--formats", "pdf-studies", "--names")
     plain = screened("history", "export", "1", "--out", tmp_path / "plain", "--formats", "csv,sr")
-    assert "may name a patient" not in named.err + plain.err
+    assert "may name the patient" not in named.err + plain.err
     lacking = screened("history", "export", "1", "--out", tmp_path / "sc", "--formats", "sc").ends_with(1)
-    assert "which should have" in lacking.err
+    assert "missing from" in lacking.err
     screened("history", "export", "9", "--out", tmp_path / "out").ends_with(2)
 
 
@@ -104,7 +104,7 @@ def test_a_month_is_summed_up_for_who_runs_a_programme(screened: Fieldray, home:
     assert "Reader agrees" in said and {one["pack"] for one in found["images"]} <= set(said.split())
     assert "Nothing was screened in this month." in screened("history", "month", "2001-02").out
     for slip in ("November", "11-2026", "2026-11-22"):
-        assert f"{slip} is not a month. Write it as year-month" in screened("history", "month", slip).err
+        assert f"{slip} is not a month. Write a month as year-month" in screened("history", "month", slip).err
 
 
 def test_two_runs_are_compared(screened: Fieldray, tmp_path: Path, images: Path) -> None:
@@ -113,7 +113,7 @@ def test_two_runs_are_compared(screened: Fieldray, tmp_path: Path, images: Path)
     assert (document["images_in_both"], document["changed"]) == (6, 0)
     (images / "image-000.png").unlink()
     words = screened("history", "compare", "1", "2", "--all").out
-    assert "6 images are in both runs. 0 of these images have another class." in words and "+0.000" in words
+    assert "6 images are in both runs. Of the images in both runs, 0 have another class." in words and "+0.000" in words
     screened("history", "compare", "1", "1").ends_with(2)
     screened("history", "compare", "1", "7").ends_with(2)
 

@@ -80,7 +80,7 @@ def test_what_the_pack_finds_no_chest_in_is_refused(tmp_path: Path, screen: Fiel
     (line,) = screened()
     assert (line["status"], line["reason_code"]) == ("refused", "inverted")
     assert line["lungs"]["is_inverted"] is True
-    assert "can be corrected and screened. (--turn)" in screen().out
+    assert "can be corrected and then screened. (--turn)" in screen().out
 
 
 def test_what_is_refused_is_screened_if_asked_for_and_only_then(
@@ -96,7 +96,7 @@ def test_what_is_refused_is_screened_if_asked_for_and_only_then(
     anyway = ["screened_anyway", "inverted"]
     assert result("--anyway") == (None, anyway, False)
     shown = fieldray("history", "show", "1").out
-    assert "A user had this image screened" in shown and "The image is inverted" in shown
+    assert "but a user chose to screen the image" in shown and "The image is inverted" in shown
     assert result() == ("inverted", [], False)
     assert result("--turn") == ("inverted", [], False)
     both = ["grey_swapped_back", "screened_anyway", "not_frontal_chest"]

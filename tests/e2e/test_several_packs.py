@@ -60,7 +60,9 @@ def test_each_pack_says_what_it_says_alone_and_one_export_has_all_of_it(
     out = tmp_path / "out"
     formats = ("--out", out, "--formats", "csv,json,pdf,sr,seg")
     done = fieldray("screen", mixed, *packs(ADULTS, TUBERCULOSIS, CHILDREN), "--json", "-", "--fresh", *formats)
-    done.ends_with(1).complains("images are not in", "-seg")  # JPEG files have no UIDs that a segmentation refers to
+    done.ends_with(1).complains(
+        "images are missing from", "-seg"
+    )  # JPEG files have no UIDs that a segmentation refers to
     assert answers(done.lines) == alone
     refused = {key for key, said in alone.items() if said["reason_code"] == "age"}
     assert refused == {

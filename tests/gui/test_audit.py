@@ -54,7 +54,7 @@ def test_what_a_person_chose_is_asked_and_the_figures_are_shown(desk: Desk, page
     assert (request.unit, request.refers) == (None, "above")
     text = texts(page)
     assert "Area under the ROC curve (AUC)" in text
-    assert "that of earlier images of the same folder: the mean score is" in text
+    assert "those of earlier images of this folder: the mean score is" in text
     assert "Local operating point for a sensitivity of 90.0 %" in text
     desk.until(lambda: all(chart.height() == chart.sizeHint().height() for chart in (page.curve, page.calibration)))
     assert page.curve.grab().toImage() != page.calibration.grab().toImage()
@@ -110,10 +110,10 @@ def test_a_row_opens_its_image_whatever_the_list_shows(desk: Desk, page: AuditPa
 def test_a_problem_is_told_on_the_page_and_the_next_audit_replaces_it(desk: Desk, page: AuditPage) -> None:
     desk.rooms.audit.problem = UsageProblem(reason("audit_one_class", known="normal"))
     page.button.click()
-    desk.until(lambda: "All labels are the same (normal)" in texts(page))
+    desk.until(lambda: "All labels are equal (normal)" in texts(page))
     desk.rooms.audit.problem = None
     show(desk, page)
-    assert "All labels are the same" not in texts(page)
+    assert "All labels are equal" not in texts(page)
 
 
 def test_a_report_is_saved_in_the_language_of_the_window(desk: Desk, page: AuditPage) -> None:

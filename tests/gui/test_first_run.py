@@ -79,7 +79,7 @@ def test_no_pack_is_in_use_until_somebody_says_for_whom_and_escape_leaves_the_qu
         "For patients aged 1 to 5 years.",
         "For patients aged 18 to 95 years.",
         "lung opacity",
-        "No external test: the area under the ROC curve was not measured at another hospital.",
+        "There was no external test, so the area under the ROC curve at another hospital is unknown.",
     ):
         assert expected in words
     assert "Which patients are these X-rays from?" in desk.window.toolbar.pack_chip.text()
@@ -201,7 +201,7 @@ def test_a_folder_that_waits_for_an_answer_is_named_when_another_one_is_chosen(d
     desk.until_shown("not screened: /first")
     desk.choose("/second")
     assert "/second" not in desk.notices
-    press(desk.dialog(QMessageBox), "Yes, all of them")
+    press(desk.dialog(QMessageBox), "Yes, all patients")
     desk.until(lambda: [paths for paths, *_ in desk.rooms.session.started_with] == [(Path("/second"),)])
     assert "not screened: /first" in desk.notices
 
@@ -210,7 +210,9 @@ def test_another_pack_in_the_header_is_not_that_of_the_list(desk: Desk) -> None:
     desk.screen(answer="children-1.0.0")
     desk.finish()
     desk.bench.packs.use(desk.rooms.library.always[1])
-    words = "These results are from “Children 1.0.0”. Press Start to screen with “Adults 1.0.0”."
+    words = (
+        "These results were made with the pack “Children 1.0.0”. To screen with the pack “Adults 1.0.0”, press Start."
+    )
     desk.until(lambda: words in desk.notices)
     desk.window.actions_by_name["start"].trigger()
     desk.until(lambda: len(desk.rooms.session.batches) == 2)
@@ -257,7 +259,7 @@ def plug_in(desk: Desk, pack_id: str = "adults", **changes: object) -> None:
 def test_the_question_names_folder_pack_and_ages_and_no_key_means_yes(desk: Desk, asked: QMessageBox) -> None:
     words = asked.text() + asked.informativeText()
     assert all(part in words for part in ("aged 1 to 5 years", "/images", "Children 1.0.0"))
-    assert desk.window.toolbar.progress_text.text() == "Waiting for your answer on the patients' ages"
+    assert desk.window.toolbar.progress_text.text() == "Waiting: confirm the patients' ages"
     assert asked.defaultButton() is asked.escapeButton()
     assert asked.defaultButton().text() == "Use another pack"
     asked.defaultButton().click()
@@ -282,13 +284,13 @@ def test_a_pack_that_comes_while_the_ages_are_asked_closes_the_question(desk: De
     before = screening.question
     plug_in(desk)
     desk.until(lambda: desk.asks == "pack" and not dialogs(desk.window, QMessageBox))
-    desk.until_shown("before the question was answered. Choose the pack for /images.")
+    desk.until_shown("before the question about /images was answered.")
     screening.answer(before, True)
     assert desk.rooms.session.started_with == []
     desk.answer("children-1.0.0")
     desk.until(lambda: desk.rooms.session.ages_confirmed == [True])
     assert desk.in_use == "children-1.0.0"
-    desk.until(lambda: "before the question was answered" not in desk.notices)
+    desk.until(lambda: "before the question about" not in desk.notices)
 
 
 def open_past(desk: Desk, folder: str) -> None:

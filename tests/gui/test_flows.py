@@ -169,7 +169,7 @@ def test_the_next_folder_waits_without_the_progress_of_the_one_before(desk: Desk
     desk.bench.choose_default("")
     desk.choose("/other")
     desk.until(lambda: desk.asks == "pack")
-    assert desk.window.toolbar.progress_text.text() == "Waiting until a pack is chosen"
+    assert desk.window.toolbar.progress_text.text() == "Waiting: choose a pack"
     assert desk.window.toolbar.bar.value() == 0
 
 
@@ -243,7 +243,7 @@ def test_what_is_refused_is_screened_if_a_person_asks_for_it_and_says_so(desk: D
     ]
     desk.screen()
     panel, session = desk.window.result, desk.rooms.session
-    for row_id, overrides in ((6, []), (7, ["Swap black and white, and screen", "Screen it anyway"])):
+    for row_id, overrides in ((6, []), (7, ["Swap black and white, and screen", "Screen this image anyway"])):
         desk.open_row(row_id)
         assert [wish.text() for wish in panel.override_buttons] == overrides
     desk.open_row(5)
@@ -259,20 +259,20 @@ def test_what_is_refused_is_screened_if_a_person_asks_for_it_and_says_so(desk: D
     desk.open_row(5)
     assert not panel.override_buttons[0].isEnabled()
     session.may_screen.set()
-    desk.until(lambda: "A user had this image screened" in texts(panel))
+    desk.until(lambda: "but a user chose to screen the image" in texts(panel))
     assert session.overrides == [(5, Overrides(overrules=True))] * 2
     assert "Score 0.90" in texts(panel) and "the file says LL" in texts(panel)
     assert "A run is under way" not in desk.notices
     desk.until(lambda: desk.listed[0] in (1, 5) and desk.listed[-1] == 7)
     rows = desk.bench.rows
-    assert "A user had this image screened" in rows.data(rows.index_of(5).siblingAtColumn(KEYS.index("status")))
+    assert "but a user chose to screen the image" in rows.data(rows.index_of(5).siblingAtColumn(KEYS.index("status")))
     (back,) = panel.override_buttons
     session.again = refused(5, reason("view", view="LL"))
     back.click()
-    desk.until(lambda: "A user had this image screened" not in texts(panel))
+    desk.until(lambda: "but a user chose to screen the image" not in texts(panel))
     desk.until(lambda: "Read the image yourself" in texts(panel))
     assert session.overrides[-1] == (5, Overrides())
-    assert [wish.text() for wish in panel.override_buttons] == ["Screen it anyway"]
+    assert [wish.text() for wish in panel.override_buttons] == ["Screen this image anyway"]
 
 
 def test_what_lies_wrong_is_turned_if_a_person_asks_for_it_and_shown_upright(desk: Desk, rooms: FakeRooms) -> None:
@@ -281,7 +281,7 @@ def test_what_lies_wrong_is_turned_if_a_person_asks_for_it_and_shown_upright(des
     desk.open_row(5)
     panel, session = desk.window.result, desk.rooms.session
     turn, anyway = panel.override_buttons
-    assert (turn.text(), anyway.text()) == ("Turn it and screen", "Screen it anyway")
+    assert (turn.text(), anyway.text()) == ("Turn the image and screen", "Screen this image anyway")
     session.again = rooms.outcomes[-1]
     turn.click()
     desk.until_shown("The image was turned, but is still not suitable")
@@ -490,9 +490,9 @@ def test_without_a_pack_the_window_asks_for_a_drive_and_starts_when_it_comes(beg
     rooms.library.always = []
     with begin() as desk:
         desk.until_shown("Plug in a model drive")
-        desk.until(lambda: "No pack is here. Plug in a model drive." in texts(desk.window.welcome))
+        desk.until(lambda: "No pack was found. Plug in a model drive." in texts(desk.window.welcome))
         desk.choose()
-        assert desk.window.toolbar.progress_text.text() == "Waiting until a pack is chosen"
+        assert desk.window.toolbar.progress_text.text() == "Waiting: choose a pack"
         assert rooms.session.started_with == []
         stick = Path("/media/stick")
         desk.plug_in(stick, candidate(f"{stick}/fieldray/made-up-1.2.0", origin="drive"))

@@ -45,7 +45,7 @@ def from_drive(desk: Desk) -> None:
 
 
 def test_a_drive_with_a_trusted_pack_is_used(desk: Desk, from_drive: None) -> None:
-    assert "no longer needs the drive" in desk.window.toolbar.pack_chip.toolTip()
+    assert "can be removed during this run" in desk.window.toolbar.pack_chip.toolTip()
     desk.until(lambda: desk.rooms.session.packs[-1].pack_name == "lungs-2.0.0")
 
 
@@ -53,7 +53,7 @@ def test_a_drive_does_not_take_the_place_of_a_pack_that_a_person_chose(desk: Des
     desk.until(lambda: desk.in_use == "made-up-1.2.0")
     desk.use("made-up")
     desk.plug_in(EDGETPU, on_edgetpu())
-    desk.until_shown("A pack was found on a drive: lungs-2.0.0. Choose it to use it.")
+    desk.until_shown("A pack was found on a drive: lungs-2.0.0. To use this pack, choose the pack under Packs.")
     assert desk.in_use == "made-up-1.2.0"
 
 
@@ -61,7 +61,7 @@ def test_a_drive_removed_during_a_run_lets_it_finish_then_the_default_takes_over
     desk.screen(answer="lungs-2.0.0")
     desk.until(lambda: desk.bench.screening.state == "running")
     desk.pull_out()
-    desk.until_shown("This run finishes with the pack in memory")
+    desk.until_shown("This run finishes with the copy of the pack in memory")
     assert desk.in_use == "lungs-2.0.0"
     desk.rooms.publish(RunChanged(run_id=1, state="finished"))
     desk.until(lambda: desk.in_use == "made-up-1.2.0")
@@ -83,7 +83,7 @@ def test_without_a_default_a_drive_that_is_removed_takes_its_pack_along_and_the_
     desk.plug_in(EDGETPU, on_edgetpu())
     desk.until(lambda: desk.in_use == "lungs-2.0.0")
     desk.pull_out()
-    desk.until_shown("so its pack is not in use any more", "Made-up lungs")
+    desk.until_shown("so its pack is no longer in use", "Made-up lungs")
     assert desk.in_use == ""
 
 
@@ -216,7 +216,7 @@ def test_a_pack_that_turns_out_broken_is_told_and_hides_none_beside_it(desk: Des
     replayed = replace(on_edgetpu(version="9.0.0"), folder=EDGETPU / "fieldray" / "aaa")
     desk.rooms.library.problems[replayed.folder] = PackProblem(reason("pack_tampered", name="model.tflite"))
     desk.plug_in(EDGETPU, replayed, on_edgetpu())
-    desk.until_shown("is not the one that was signed")
+    desk.until_shown("differs from the file that was signed")
     assert desk.in_use == "made-up-1.2.0"
     desk.window.actions_by_name["packs"].trigger()
     buttons = desk.window.packs_page.findChildren(QPushButton)

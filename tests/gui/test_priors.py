@@ -365,13 +365,13 @@ def test_a_file_that_says_nothing_of_its_patient_is_compared_and_says_so(desk: D
     compared(desk)
     bar = desk.window.prior_bar
     assert bar.dates.text() == "Current: 2024-04-05. Prior: date not known, time between the images not known"
-    assert "Not known whether both images are of the same patient" in bar.doubts.text()
-    assert "Not known which image is the earlier one" in bar.doubts.text()
+    assert "The program cannot tell whether both images show the same patient" in bar.doubts.text()
+    assert "The order of the two images is unknown" in bar.doubts.text()
 
 
 def test_the_same_image_or_a_later_one_is_named(desk: Desk, comparing: Comparing) -> None:
     for path, words in (
-        (desk.rooms.outcomes[0].ref.path, "Current and prior image are the same image."),
+        (desk.rooms.outcomes[0].ref.path, "The current image and the prior image are identical."),
         (desk.rooms.outcomes[1].ref.path, ""),
     ):
         desk.rooms.priors.files[path] = unscreened(image_ref(1))

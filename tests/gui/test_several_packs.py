@@ -99,7 +99,7 @@ def test_a_further_pack_has_a_column_by_its_own_threshold_in_its_own_words(scree
     desk = screened_by_two
     session, rows = desk.rooms.session, desk.bench.rows
     assert [one.pack_name for one in session.other_packs[-1]] == ["tuberculosis-1.0.0"]
-    assert "Each image is listed by the most urgent of its results." in texts(desk.window.work_list)
+    assert "Each image is sorted by its most urgent result." in texts(desk.window.work_list)
     shown = [rows.row_at(rows.index(place, 0)) for place in range(3)]
     assert [(row.category, row.outcome.ref.path.name) for row in shown] == [
         ("abnormal", "image-00001.dcm"), ("normal", "image-00002.dcm"), ("refused", "image-00003.dcm"),
@@ -197,7 +197,7 @@ def test_ages_are_asked_for_all_packs_at_once(desk: Desk) -> None:
     asked = desk.dialog(QMessageBox)
     assert "Are all patients aged 18 to 95 years?" in texts(asked)
     assert "Tuberculosis 1.0.0 + Adults 1.0.0" in texts(asked)
-    press(asked, "Yes, all of them")
+    press(asked, "Yes, all patients")
     desk.until_listed(3)
     assert desk.rooms.session.ages_confirmed == [True]
     assert not dialogs(desk.window, QMessageBox)
@@ -206,7 +206,9 @@ def test_ages_are_asked_for_all_packs_at_once(desk: Desk) -> None:
 def test_a_pack_that_cannot_be_loaded_or_went_with_its_drive_is_named(desk: Desk) -> None:
     desk.rooms.library.problems[FOLDERS["tuberculosis"]] = PackProblem(reason("pack_tampered", name="model.tflite"))
     tick(desk, "tuberculosis")
-    desk.until_shown("The pack tuberculosis-1.0.0 did not screen in this run.", "is not the one that was signed")
+    desk.until_shown(
+        "The pack tuberculosis-1.0.0 screened no image in this run.", "differs from the file that was signed"
+    )
     assert not ticked(desk) and not box(desk, "tuberculosis").isChecked()
     there = replace(desk.rooms.library.always[1], folder=MOUNT / "tuberculosis-1.0.0", origin="drive")
     desk.rooms.library.models[there.folder] = desk.rooms.library.models[FOLDERS["tuberculosis"]]
@@ -245,9 +247,9 @@ def test_a_run_of_two_packs_is_opened_again(screened_by_two: Desk) -> None:
     desk.bench.past_runs.opened.emit(0, past)
     desk.until_listed(3)
     assert cell(desk, desk.bench.rows.row_at(desk.bench.rows.index(1, 0)).row_id).startswith("Signs of tuberculosis")
-    desk.until_shown("“Adults 1.0.0 + Tuberculosis 1.0.0”. Press Start to screen with “Adults 1.0.0”.")
+    desk.until_shown("“Adults 1.0.0 + Tuberculosis 1.0.0”. To screen with the pack “Adults 1.0.0”, press Start.")
     tick(desk, "tuberculosis")
-    desk.until(lambda: "These results are from" not in desk.notices)
+    desk.until(lambda: "These results were made" not in desk.notices)
 
 
 def test_a_prior_is_that_of_the_pack_in_sight(desk: Desk) -> None:
@@ -311,13 +313,13 @@ def test_a_folder_that_was_screened_with_more_packs_says_so_where_one_is_used(de
     tick(desk, "tuberculosis")
     desk.screen()
     desk.finish()
-    assert "used these packs too" not in desk.notices
+    assert "also used the packs" not in desk.notices
     tick(desk, "tuberculosis")  # not any more, as after a restart
     assert ticked(desk) == []
     again(desk)
-    desk.until_shown("The last run of this folder used these packs too: tuberculosis.", "This run uses adults only.")
+    desk.until_shown("The last run of this folder also used the packs tuberculosis.", "This run uses only adults.")
     again(desk)
-    assert "used these packs too" not in desk.notices
+    assert "also used the packs" not in desk.notices
 
 
 def test_a_note_on_a_run_is_as_grave_for_a_further_pack_as_for_the_first(screened_by_two: Desk) -> None:

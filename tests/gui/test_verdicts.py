@@ -609,7 +609,7 @@ def test_an_image_is_read_once_it_was_in_sight_for_a_while_or_judged(desk: Desk)
     go_on(desk, 2)  # the last one that is unread
     desk.window.actions_by_name["unread"].trigger()
     desk.window.actions_by_name["next_unread"].trigger()
-    desk.until_shown("No other image of this list is unread.")
+    desk.until_shown("This list has no other unread image.")
 
 
 def test_an_image_behind_another_page_is_not_read(desk: Desk) -> None:
@@ -669,12 +669,12 @@ def test_an_image_whose_file_is_overwritten_stays_in_sight_and_takes_no_verdict(
     desk.open_row(1)
     pyramid = desk.bench.image.pyramid
     overwrite(desk, 1, another_patient(1))
-    desk.until_shown("was replaced while the image was open")
+    desk.until_shown("was screened again, while it was open")
     for command in ("heat_map", "heat_map", "agree", "unread", "keep_image"):
         desk.window.actions_by_name[command].trigger()
     desk.bench.reading._soon.timeout.emit()
     assert desk.bench.image.pyramid is pyramid and "DOE PERSON 001" in corner(desk)
-    assert "No verdict was given: this image was replaced" in desk.notices
+    assert "No verdict was given: the file of this image was replaced" in desk.notices
     kept = desk.bench.second_image.row
     assert kept is not None and kept.outcome.facts.content_sha256 == screened(1, 0.9).facts.content_sha256
     assert desk.rooms.session.judged == [] and unread(desk, 1) == [1]
@@ -774,7 +774,7 @@ def test_the_last_verdict_is_taken_back_and_its_image_shown(desk: Desk) -> None:
     desk.until(lambda: mark(desk, 1) == "saved")
     desk.open_row(2)
     desk.window.actions_by_name["undo"].trigger()
-    desk.until_shown("Your verdict on DOE PERSON 001 was taken back.")
+    desk.until_shown("Your verdict on DOE PERSON 001 was withdrawn.")
     desk.until(lambda: desk.bench.image.row is not None and desk.bench.image.row.row_id == 1)
     desk.until(lambda: stored(desk, 1) is None)
 
@@ -813,7 +813,7 @@ def test_an_image_that_a_filter_leaves_out_takes_no_verdict(desk: Desk) -> None:
     desk.window.work_list.filter_bar.search.setText("nobody of this name")
     desk.until(lambda: desk.bench.rows.is_current and desk.bench.rows.rowCount() == 0)
     desk.bench.judging.choose("agree")
-    assert "the list does not show the current image" in desk.notices and desk.rooms.session.judged == []
+    assert "the current image is hidden from the list" in desk.notices and desk.rooms.session.judged == []
 
 
 def test_while_somebody_searches_the_first_match_is_not_judged_by_a_key(desk: Desk) -> None:
@@ -826,7 +826,7 @@ def test_while_somebody_searches_the_first_match_is_not_judged_by_a_key(desk: De
     desk.until(lambda: desk.bench.image.row is not None and desk.bench.image.row.row_id == 3)
     desk.until(lambda: desk.bench.image.is_in_sight)
     desk.window.actions_by_name["agree"].trigger()
-    assert "the keys belong to the search" in desk.notices and desk.rooms.session.judged == []
+    assert "the search field is active" in desk.notices and desk.rooms.session.judged == []
     QTest.keyClick(search, Qt.Key.Key_Return)
     assert desk.window.work_list.table.hasFocus()
     desk.window.actions_by_name["agree"].trigger()

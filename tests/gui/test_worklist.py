@@ -390,7 +390,7 @@ def test_a_row_that_is_read_stays_among_the_unread_until_they_are_chosen_again(
     model.filter(verdict="any", text="PX-1002")
     listed.settle()
     model.find_unread(-1)
-    listed.until(lambda: "No other image of this list is unread." in notice(listed))
+    listed.until(lambda: "This list has no other unread image." in notice(listed))
 
 
 def notice(listed: StoredList) -> str:

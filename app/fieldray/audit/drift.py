@@ -89,7 +89,7 @@ class Drift:
         digits = 2 if self.of == "scores" else 0
         return reason(
             f"drift_{self.of}",
-            reference="the images that the pack was measured on" if is_pack else "earlier images of the same folder",
+            reference="the images that the pack was measured on" if is_pack else "earlier images of this folder",
             now=f"{self.now:.{digits}f}",
             before=f"{self.before:.{digits}f}",
             index=f"{self.index:.2f}",

@@ -15,61 +15,66 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "audit_table_empty": "The table {path} has no rows below its header line.",
     "audit_table_column": "The table {path} has no column named {column}. Its columns are: {known}. Rename the "
                           "right column, or choose the column.",
-    "audit_table_doubled": "The table {path} has several columns with one name: {columns}. Case and blanks around a "
-                           "name do not count. Rename or delete one of them.",
+    "audit_table_doubled": "The table {path} has several columns with one name: {columns}. Capitals and blanks "
+                           "around a name are ignored. Rename or delete all but one of these columns.",
     "audit_table_problems": "Rows of the table {path} that cannot be used: {count}. Correct the rows, then audit "
-                            "again. Lines without an image or a label: {gaps}. Lines with another value than 1, 0, "
-                            "-1 or nothing: {values}. Lines that match several images (write more of the path): "
-                            "{several}. Lines that give an image two labels: {two_labels}. Lines with patients that "
-                            "differ only by case, blanks, leading zeros or letters that look alike: {numbers}.",
-    "audit_table_no_match": "The table {path} names no screened image. Lines of the table, with ≠ before an image "
-                            "of that name in another folder: {rows}.",
-    "audit_rows_unknown": Plural("{count} row of the table names no image of this run and was left out. Line, with "
-                                 "≠ before an image of that name in another folder: {rows}.",
-                                 "{count} rows of the table name no image of this run and were left out. Lines, "
-                                 "with ≠ before an image of that name in another folder: {rows}.",
+                            "again. Lines without an image or a label: {gaps}. Lines with a label other than 1, 0, "
+                            "-1 or empty: {values}. Lines that match several images (write more of the path): "
+                            "{several}. Lines that give one image two labels: {two_labels}. Lines with patient "
+                            "numbers that differ only by case, blanks, leading zeros or letters that look alike: "
+                            "{numbers}.",
+    "audit_table_no_match": "No row of the table {path} matches a screened image. Lines of the table: {rows}. After "
+                            "≠ stands an image with this file name in another folder.",
+    "audit_rows_unknown": Plural("{count} row of the table matches no image of this run and was left out. Line: "
+                                 "{rows}. After ≠ stands an image with this file name in another folder.",
+                                 "{count} rows of the table match no image of this run and were left out. Lines: "
+                                 "{rows}. After ≠ stands an image with this file name in another folder.",
                                  by="count"),
     "audit_rows_doubled": Plural("{count} row of the table repeats an earlier one and was counted once.",
                                  "{count} rows of the table repeat an earlier one and were counted once.", by="count"),
-    "audit_rows_uncertain": Plural("{count} row says -1 or uncertain (neither positive nor negative) and was left "
-                                   "out.",
-                                   "{count} rows say -1 or uncertain (neither positive nor negative) and were left "
-                                   "out.", by="count"),
-    "audit_readers_split": Plural("{count} image was left out: as many readers saw the finding as did not.",
-                                  "{count} images were left out: as many readers saw the finding as did not.",
+    "audit_rows_uncertain": Plural("{count} row has the label -1 or uncertain (neither positive nor negative) and "
+                                   "was left out.",
+                                   "{count} rows have the label -1 or uncertain (neither positive nor negative) and "
+                                   "were left out.", by="count"),
+    "audit_readers_split": Plural("{count} image was left out, because equal numbers of readers saw and did not see "
+                                  "the finding.",
+                                  "{count} images were left out, because equal numbers of readers saw and did not "
+                                  "see the finding.",
                                   by="count"),
-    "audit_both_labels": Plural("{count} patient has images with the condition and images without it: {numbers}. By "
-                                "patient, such a patient has the condition.",
+    "audit_both_labels": Plural("{count} patient has images with the condition and images without it: {numbers}. An "
+                                "audit by patient counts such a patient as having the condition.",
                                 "{count} patients have images with the condition and images without it: {numbers}. "
-                                "By patient, such a patient has the condition.", by="count"),
-    "audit_several_exams": Plural("{count} patient has images of several examinations, up to {days} days apart. By "
-                                  "patient, the label of one counts for all of them. To count each examination for "
-                                  "itself, audit by exam.",
+                                "An audit by patient counts such a patient as having the condition.", by="count"),
+    "audit_several_exams": Plural("{count} patient has images of several examinations, up to {days} days apart. An "
+                                  "audit by patient applies the label of one examination to all of them. To count "
+                                  "each examination separately, audit by examination.",
                                   "{count} patients have images of several examinations, up to {days} days apart. "
-                                  "By patient, the label of one counts for all of them. To count each examination "
-                                  "for itself, audit by exam.", by="count"),
-    "audit_counted_positive": "Counted as positive: {names}.",
-    "audit_counted_negative": "Counted as negative: {names}.",
-    "audit_images_unlabelled": Plural("{count} screened image has no label and is left out.",
-                                      "{count} screened images have no label and are left out.", by="count"),
-    "audit_unseen": "The figures hold only if {pack} was not trained on these images or on other images of these "
-                    "patients. The model card names the training images.",
+                                  "An audit by patient applies the label of one examination to all of them. To "
+                                  "count each examination separately, audit by examination.", by="count"),
+    "audit_counted_positive": "Labels counted as positive: {names}.",
+    "audit_counted_negative": "Labels counted as negative: {names}.",
+    "audit_images_unlabelled": Plural("{count} screened image has no label and was left out.",
+                                      "{count} screened images have no label and were left out.", by="count"),
+    "audit_unseen": "The figures are valid only if {pack} was not trained on images of these patients. The model "
+                    "card names the training images.",
     "audit_no_class": "No image is labelled {missing}. The labels are: {known}.",
-    "audit_which_positive": "The labels are: {known}. Choose the labels that mean positive.",
-    "audit_one_class": "All labels are the same ({known}). An audit needs positive and negative images.",
-    "audit_one_class_scored": "Of {units} with a label, {scored} have a score. Of these, all have the condition, or "
-                              "none has. An audit needs both. If patients have images with the condition and images "
-                              "without it, audit by image or by exam.",
+    "audit_which_positive": "The labels are: {known}. Choose which of these labels mean positive.",
+    "audit_one_class": "All labels are equal ({known}). An audit needs positive and negative images.",
+    "audit_one_class_scored": "Of {units} with a label, {scored} have a score, all with the condition or all "
+                              "without it. An audit needs both groups. If patients have images with the condition "
+                              "and images without it, audit by image or by examination.",
     "audit_prevalence": "The prevalence is a share between 0 and 1, for example 0.05, not {value}.",
     "audit_sensitivity": "The sensitivity is a share between 0 and 1, for example 0.9, not {value}.",
     "audit_specificity": "The specificity is a share between 0 and 1, for example 0.7, not {value}.",
     "audit_threshold": "The threshold {value} is not between 0 and 1, or detects no positive image. Choose a lower "
                        "threshold from the threshold plan.",
-    "audit_against": "{text} is not the number of a run. To compare with a pack, screen the same folder with it first: "
-                     "fieldray screen FOLDER --pack {text}. Then name that run: fieldray history list shows its number.",
+    "audit_against": "{text} is not the number of a run. To compare with a pack, first screen the folder with that "
+                     "pack: fieldray screen FOLDER --pack {text}. Then name the number of the new run, which this "
+                     "command shows: fieldray history list",
     "audit_price": "A cost must be a number of 0 or more, not {value}.",
-    "audit_pairs_one_class": "Run {run} has {images} images with a label too. Of these, {both} have a score in both "
-                             "runs. Of those, all have the condition, or none has. A comparison needs both.",
+    "audit_pairs_one_class": "The runs cannot be compared. Images with a label that run {run} also has: {images}. "
+                             "Images with a score in both runs: {both}, all with the condition or all without it. A "
+                             "comparison needs both groups.",
     "audit_no_score": Plural("{count} image with a label has no score: not suitable or failed.",
                              "{count} images with a label have no score: not suitable or failed.",
                              by="count"),
@@ -85,14 +90,14 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "site_points_unreadable": "The local operating points in {path} cannot be read, so none is used: {detail}. Move "
                               "or restore the file.",
     "audit_no_label": "The pack has no label {label}. Its labels are: {known}.",
-    "audit_no_verdicts": "No image of run {run} has a verdict that says whether the pack was right. Give verdicts in the "
-                         "window, or take the labels from folders or a table.",
-    "audit_other_pack": "{pack} is not the pack of run {run}, so only the operating points that the run used are "
+    "audit_no_verdicts": "No image of run {run} has a verdict Agree or Disagree, so the audit has no labels. Give "
+                         "verdicts in the window, or take the labels from folders or a table.",
+    "audit_other_pack": "{pack} is not the pack of run {run}. Only the operating points that the run used are "
                         "audited.",
     "audit_run_unfinished": "The run did not finish, so no audit can be made.",
-    "drift_scores": "The score distribution differs from that of {reference}: the mean score is {now} and was "
-                    "{before}. Population stability index {index}, below {limit} by chance ({images} and {others} "
-                    "images).",
+    "drift_scores": "The scores of this run differ from those of {reference}: the mean score is {now}, and was "
+                    "{before}. Population stability index: {index}. Chance alone gives less than {limit} ({images} "
+                    "and {others} images).",
     "instances_shared": Plural("{count} file shares a SOP Instance UID with a different image. A PACS will treat both as one "
                                "image. Correct the UID before archiving.",
                                "{count} files share a SOP Instance UID with a different image. A PACS will treat them as "
@@ -101,14 +106,14 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                       "lungs in {now} of 100 images, and in {before} of 100 of {reference}. Population stability "
                       "index {index}, limit {limit} ({images} and {others} images). Check that the right pack was "
                       "chosen.",
-    "drift_refused": "The share of images that are not suitable differs from that of {reference}: {now} of 100, and "
-                     "was {before} of 100. Population stability index {index}, below {limit} by chance ({images} "
+    "drift_refused": "In this run, {now} of 100 images are not suitable. Of {reference}, {before} of 100 were not "
+                     "suitable. Population stability index: {index}. Chance alone gives less than {limit} ({images} "
                      "and {others} images).",
-    "drift_exposure": "The exposure of the images differs from that of {reference}: the mean grey level is {now} of "
-                      "255, and was {before}. Population stability index {index}, below {limit} by chance ({images} "
-                      "and {others} images).",
+    "drift_exposure": "The exposure of this run differs from that of {reference}: the mean grey level is {now} of "
+                      "255, and was {before}. Population stability index: {index}. Chance alone gives less than "
+                      "{limit} ({images} and {others} images).",
     "drift_no_reference": "The pack has no reference distribution of scores. Scores can only be compared with those "
-                          "of earlier images of the same folder.",
+                          "of earlier images of this folder.",
     "constancy_passed": "Constancy test of {pack} ({device}), {day}: passed. {images} images gave the expected "
                         "result. Largest score difference: {largest} (limit {limit}). Next test: {due}.",
     "constancy_failed": "Constancy test of {pack} ({device}), {day}: failed. {different} of {images} images gave "
@@ -122,12 +127,13 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "constancy_never": "Constancy test of {pack}: not run on this computer yet.",
     "constancy_due": "The constancy test is overdue since {due}. Run the constancy test.",
     "constancy_not_run": "Constancy test ({device}): not run. {detail}",
-    "constancy_image": "{image}: expected {expected}, found {found}.",
+    "constancy_image": "{image}: expected result {expected}, found {found}.",
     "constancy_busy": "The constancy test was not run: a run is under way, or another pack was chosen. Wait until "
                       "the run is over, then run the test again.",
     "constancy_set": "The expected results of the constancy test were changed ({detail}). Install the program again.",
     "constancy_unreadable": "The records of the constancy test in {path} cannot be read: {detail}. Restore the "
-                            "file, or move the file away: the next test is then the first one.",
+                            "file. If the file cannot be restored, move the file away, and the records begin again "
+                            "with the next test.",
     "site_point_bad_name": "{name} is not a valid name for a local operating point. Use up to 40 small Latin "
                            "letters, digits and hyphens, beginning with a letter or digit.",
     "site_point_person": "A local operating point needs the name of the person who chooses it.",

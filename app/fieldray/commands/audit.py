@@ -108,9 +108,9 @@ def _add_label_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_prices(group: argparse._ArgumentGroup) -> None:
     for name, of in (
-        ("screening", "cost of screening, each"),
-        ("test", "cost of the confirmatory test, per referral"),
-        ("unsure", "cost of a second reading, per uncertain result"),
+        ("screening", "cost of one screening"),
+        ("test", "cost of one confirmatory test after a referral"),
+        ("unsure", "cost of the second reading of an uncertain result"),
     ):
         group.add_argument(f"--price-{name}", type=float, metavar="PRICE", help=f"{of} (for the threshold plan)")
 

@@ -85,7 +85,7 @@ def _add_bench(actions: argparse._SubParsersAction[Any]) -> None:
         "--float-file",
         type=given_path,
         metavar="FILE",
-        help="the same network in floating point (.tflite), to compare with",
+        help="the network of the pack in floating point (.tflite), for comparison",
     )
     host.add_argument(
         "--max-clock",

@@ -21,7 +21,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         "compare",
         run=run,
         description="Align a prior chest X-ray of a patient with the current one, and show the differences beyond "
-        "the noise. These are differences of two images, not a course of disease.",
+        "the noise. The command shows differences of two images, not a course of disease.",
         epilog="Exit code: 0 the pair was compared, or refused with a reason; 1 an image could not be read; "
         "2 wrong usage; 3 the lung-field pack is missing; 130 cancelled. "
         "Research use only. Not for diagnostic use.",

@@ -65,8 +65,10 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     saving.add_argument("--out", type=given_path, metavar="DIR", required=True, help="write the results to this folder")
     add_report_options(saving)
     month = add_command(actions, "month", "show the monthly summary for programme managers", run=run_month)
-    month.add_argument("month", nargs="?", type=_month, metavar="YEAR-MONTH", help="the month (default: this one)")
-    month.add_argument("--folder", type=given_path, metavar="DIR", help="count the images of this folder alone")
+    month.add_argument(
+        "month", nargs="?", type=_month, metavar="YEAR-MONTH", help="the month (default: the current month)"
+    )
+    month.add_argument("--folder", type=given_path, metavar="DIR", help="count only the images of this folder")
     month.add_argument("--pdf", type=given_path, metavar="FILE", help="write the report as PDF")
     add_pdf_language(month)
     _add_json(month)
@@ -92,7 +94,9 @@ def _add_upkeep(actions: argparse._SubParsersAction[Any]) -> None:
     saving.add_argument("--without-pictures", action="store_true", help="leave the previews out")
     restoring = add_command(actions, "restore", "replace the results database by a backup", run=run_restore)
     restoring.add_argument("folder", type=given_path, metavar="DIR", help="the folder of the backup")
-    restoring.add_argument("--yes", action="store_true", help="replace; the results database before is set aside")
+    restoring.add_argument(
+        "--yes", action="store_true", help="replace the results database; the earlier file is set aside"
+    )
     dropping = add_command(
         actions, "drop-pictures", "delete all previews; results, maps and verdicts stay", run=run_drop
     )

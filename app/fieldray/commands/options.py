@@ -63,13 +63,13 @@ def add_pack_options(
     default      phrase for the help that names the pack used without `--pack`
     has_several  whether `--pack` may be repeated; the value is then a list
     """
-    several = "; given more than once, each image is read once for all of them" if has_several else ""
+    several = "; repeat to screen each image with several packs" if has_several else ""
     parser.add_argument(
         "--pack",
         type=given_text,
         action="append" if has_several else OnePack,
         metavar="DIR|ID[@FINGERPRINT]",
-        help=f"the pack to use, of this signer if one is named (default: {default}){several}",
+        help=f"the pack to use; @FINGERPRINT selects a signer (default: {default}){several}",
     )
     add_pack_rules(parser)
 

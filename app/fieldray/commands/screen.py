@@ -78,7 +78,7 @@ def _add_demo(commands: argparse._SubParsersAction[Any]) -> None:
         nargs="?",
         choices=(*_PATIENTS, _DRAWN),
         default=_PATIENTS[0],
-        help="the images: of children (default), of adults, or synthetic ones, which need --pack",
+        help="images of children (default) or of adults, or synthetic images, which need --pack",
     )
     parser.add_argument(
         "--folder", type=given_path, metavar="DIR", help="folder for the images (default: in the user's data folder)"
@@ -101,7 +101,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--turn",
         action="store_true",
-        help="turn images that lie on their side, upside down or inverted, and screen them: their results say so",
+        help="correct images that lie on their side, upside down or inverted, and screen them; the results say so",
     )
     parser.add_argument("--out", type=given_path, metavar="DIR", help="write the results to this folder")
     add_report_options(parser)

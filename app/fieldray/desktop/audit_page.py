@@ -75,8 +75,8 @@ class AuditPage(Page):
     def _make_form(self) -> QWidget:
         text = self._translator.text
         why = text(
-            "Compares the results of this run with what is known of its images. Nothing leaves this computer, and the "
-            "pack stays as it is."
+            "An audit compares the results of this run with the known findings of the images. Nothing leaves this "
+            "computer. The pack is not changed."
         )
         kinds = {
             "folders": text("Names of the folders"),
@@ -84,40 +84,40 @@ class AuditPage(Page):
             "verdicts": text("My verdicts"),
         }
         choices = [(caption, kind) for kind, caption in kinds.items()]
-        self.labels = choice_box(choices, named=text("Where the correct answers come from"))
+        self.labels = choice_box(choices, named=text("Source of the reference labels"))
         self.labels.activated.connect(lambda _: self.refresh())
         units = (
-            (text("Patients, where they are known"), None),
+            (text("Patients (if the patient ID is known)"), None),
             (text("Patients"), "patient"),
             (text("Examinations"), "exam"),
             (text("Images"), "image"),
         )
         rules = (
-            (text("Read first, or at or above the threshold"), "above"),
-            (text("Uncertain as well"), "unsure"),
+            (text("Read first, or a score at or above the threshold"), "above"),
+            (text("Uncertain results too"), "unsure"),
         )
-        self.unit = choice_box(units, named=text("Unit of the figures"))
-        self.refers = choice_box(rules, named=text("Rule for a referral"))
+        self.unit = choice_box(units, named=text("What the figures count"))
+        self.refers = choice_box(rules, named=text("What counts as referred"))
         self.table_button = push_button(text("Choose the table…"), self._choose_table)
         self.positive, self.prevalence, self.sensitivity = QLineEdit(), QLineEdit(), number_box(50, 100, 90)
         self.prices, self.against = (QLineEdit(), QLineEdit(), QLineEdit()), choice_box(())
         self.positive.setPlaceholderText(text("automatic: abnormal, positive, 1…"))
-        self.prevalence.setPlaceholderText(text("as in these images"))
+        self.prevalence.setPlaceholderText(text("as among these images"))
         self.sensitivity.lineEdit().setTextMargins(FIELD_MARGIN, 0, 0, 0)
         fields = self.positive, self.unit, self.refers, self.prevalence, self.sensitivity, *self.prices, self.against
         for field in fields:
             field.setFixedWidth(_FIELD_WIDTH)
         rows = form(
-            (text("Where the correct answers come from"), lay_row(None, self.labels, self.table_button, 1)),
+            (text("Source of the reference labels"), lay_row(None, self.labels, self.table_button, 1)),
             (text("Which label means positive"), self.positive),
-            (text("Unit of the figures"), self.unit),
-            (text("Rule for a referral"), self.refers),
+            (text("What the figures count"), self.unit),
+            (text("What counts as referred"), self.refers),
             (text("Prevalence among your patients, %"), self.prevalence),
             (text("Wanted sensitivity, %"), self.sensitivity),
-            (text("Cost of screening, each"), self.prices[0]),
+            (text("Cost of one screening"), self.prices[0]),
             (text("Cost of the confirmatory test, per referral"), self.prices[1]),
             (text("Cost of a second reading, per uncertain result"), self.prices[2]),
-            (text("Compare with"), self.against),
+            (text("Compare with another run"), self.against),
         )
         self.button = push_button(text("Audit"), self._audit, role="primary")
         return card(label(why, role="muted"), rows, lay_row(None, self.button, 1))
@@ -188,7 +188,7 @@ class AuditPage(Page):
         """List the runs available for comparison, keeping the choice."""
         text, chosen = self._translator, self.against.currentData()
         self.against.clear()
-        self.against.addItem(text.text("no other run"), None)
+        self.against.addItem(text.text("no comparison"), None)
         for run in others:
             began = moment(text, run.started_s).rpartition(" ")[0]
             for position, pack in enumerate(run.spec.packs):
@@ -220,8 +220,8 @@ class AuditPage(Page):
         if plan is None:
             return card(*_shown(blocks))
         how = self._translator.text(
-            "Double-click a threshold, or select it and press Enter: the plan then uses this threshold, and it is "
-            "proposed as the local operating point."
+            "Double-click a threshold, or select a threshold and press Enter. The plan then uses this threshold and "
+            "proposes it as the local operating point."
         )
         *_, workload = audit.charts()
         chart = UnitChart(workload, spoken=workload.titles[0], translator=self._translator, theme=self._theme)
@@ -235,7 +235,7 @@ class AuditPage(Page):
         grid = QGridLayout()
         grid.setHorizontalSpacing(18)
         grid.setVerticalSpacing(4)
-        intervals = self._translator.text("95 % intervals, by patient")
+        intervals = self._translator.text("95 % intervals by patient")
         how = f"{audit.rule()} {intervals}."
         grid.addWidget(label(how, role="muted"), 0, 0, 1, 3)
         rows = audit.figures()
@@ -267,7 +267,7 @@ class AuditPage(Page):
         heading = label(found.title, role="heading")
         if not cases:
             return card(heading)
-        how = self._translator.text("Double-click a row, or press Enter on it, to see its image.")
+        how = self._translator.text("To see an image, double-click the row or select the row and press Enter.")
         names = [self._translator.name(Path(case.image).name, row_id=case.row_id) for case in cases]
         rows = [(*row[:2], row[4], name) for row, name in zip(found.rows, names, strict=True)]
         self.disagreements = reading_table([found.columns[column] for column in (0, 1, 4, 3)], rows)
@@ -329,9 +329,9 @@ class LocalPointDialog(QDialog):
         title = text("Use a local operating point?")
         self.setWindowTitle(title)
         advice = text(
-            "A local operating point is measured on the images of this run alone. It is kept on this computer, for "
-            "this version of the pack only. Every result shows that the operating point is local. The operating "
-            "points of the pack stay."
+            "A local operating point is measured on the images of this run alone. The point is kept on this "
+            "computer, for this version of the pack only. Every result shows that the operating point is local. The "
+            "pack keeps its own operating points."
         )
         self.name, self.person = QLineEdit(), QLineEdit()
         self.name.setPlaceholderText(text("for example: our-clinic"))

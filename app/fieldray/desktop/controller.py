@@ -391,7 +391,7 @@ class Controller(QObject):
         self.board.post(
             "other_pack",
             lambda t: t.text(
-                "These results are from “{before}”. Press Start to screen with “{after}”.",
+                "These results were made with the pack “{before}”. To screen with the pack “{after}”, press Start.",
                 before=" + ".join(pack_title(t, manifest) for manifest in packs),
                 after=" + ".join(pack_title(t, model.manifest) for model in after),
             ),

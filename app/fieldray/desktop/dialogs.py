@@ -159,7 +159,7 @@ class AboutDialog(QDialog):
             label(f"Fieldray {VERSION}", role="title"),
             label(research_only(translator), role="heading"),
             label(text("Screens chest X-rays with a model pack, on this computer only.")),
-            label(text("This program connects to nothing."), role="heading"),
+            label(text("This program makes no network connections."), role="heading"),
             label(silent),
             label(images, role="muted"),
             label(text("Results are kept in {folder}", folder=user_data()), role="muted"),
@@ -310,8 +310,8 @@ class SettingsDialog(QDialog):
         button = lay_row(None, self.advanced, 1, margins=(_FORM_MARGIN, 0, 0, 0))
         lay_column(page, self._form(is_advanced=False), button, more, 1, spacing=14)
         when = translator.text(
-            "Language, appearance and devices change at once. The clock speed of the Edge TPU changes when "
-            "the program is next started, everything else with the next run."
+            "A new language, appearance or device is used at once. A new clock speed of the Edge TPU is used when "
+            "the program next starts. All other changes are used from the next run on."
         )
         title, save = translator.text("Settings"), push_button(translator.text("Save"), role="primary")
         save.setDefault(True)
@@ -368,8 +368,8 @@ def choice_label(translator: Translator, choice: str) -> str:
         "dark": translator.text("Dark"),
         "auto": translator.text("Automatic"),
         "accelerator": translator.text("Edge TPU only"),
-        "fastest": translator.text("Whichever is faster"),
-        "both": translator.text("Both together"),
+        "fastest": translator.text("The faster of CPU and Edge TPU"),
+        "both": translator.text("CPU and Edge TPU together"),
         "std": translator.text("Standard"),
         "max": translator.text("Highest"),
         **languages(),
@@ -396,20 +396,20 @@ class ExportDialog(QDialog):
         self.boxes["csv"].toggled.connect(self.comma_box.setEnabled)
         self.comma_box.setEnabled(self.boxes["csv"].isChecked())
         self.comma_box.setChecked(translator.decimal(".") == ",")
-        self.names_box = QCheckBox(translator.text("Name the patients"))
+        self.names_box = QCheckBox(translator.text("Include patient names"))
         page = QWidget()
         name_surface(page, "page")
         title = label(translator.text("Save the results"), role="title")
         formats = card(label(translator.text("Formats"), role="heading"), *self.boxes.values(), self.comma_box)
         why = (
             translator.text(
-                "Switched off: the files have pseudonyms for patients and files, and new UIDs for studies and "
-                "images. Dates, age, sex, notes and the SHA-256 of each file stay."
+                "Without patient names, patients and files get pseudonyms, and studies and images get new UIDs. "
+                "Dates, age, sex, notes and the SHA-256 of each file are kept."
             ),
             translator.text(
-                "DICOM formats keep the UIDs: anybody who may search your archive (PACS) can find the patient. "
-                "Switch this on for reports for your archive: the archive files a report with a pseudonym under "
-                "another patient."
+                "With patient names, DICOM formats keep the UIDs: anybody who may search your archive (PACS) can "
+                "find the patient. Reports for your archive need patient names: the archive files a report with a "
+                "pseudonym under another patient."
             ),
             translator.reason(reason("pixels_not_cleaned")),
         )

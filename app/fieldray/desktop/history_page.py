@@ -59,7 +59,10 @@ class HistoryPage(Page):
         self.count, self.problem = label(role="muted"), label(role="warning")
         self.table = self._make_table()
         hint = label(
-            translator.text("Choose one run to open or save it, two (Ctrl and click) to compare them."), role="muted"
+            translator.text(
+                "To open or save a run, select the run. To compare two runs, select both (Ctrl and click)."
+            ),
+            role="muted",
         )
         filters, buttons = self._make_filters(), self._make_buttons()
         self._inside = lay_column(None, filters, self.count, self.table, hint, buttons, self.problem, spacing=6)
@@ -112,7 +115,7 @@ class HistoryPage(Page):
         )
         self.delete_button = push_button(text("Delete…"), lambda: self._runs.plan(self.chosen()))
         self.patient_button = push_button(text("Delete a patient…"), self._ask_patient)
-        self.month_button = push_button(text("Report of a month"))
+        self.month_button = push_button(text("Monthly report"))
         self.month_button.setMenu(self._make_months())
         buttons = self.open_button, self.compare_button, self.export_button, self.month_button
         return lay_row(None, *buttons, 1, self.patient_button, self.delete_button)
@@ -189,7 +192,7 @@ class HistoryPage(Page):
         """Ask for the complete Patient ID of the patient whose images are to be deleted."""
         text = self._translator.text
         ask_for_text(
-            self, text("Delete a patient"), text("Patient ID, as the images give it:"), self._runs.plan_patient
+            self, text("Delete a patient"), text("Patient ID, as written in the image files:"), self._runs.plan_patient
         )
 
     def _ask(self, plan: DeletionPlan) -> None:
@@ -286,9 +289,12 @@ class HistoryPage(Page):
             for table in tables:
                 table.setAccessibleName(said.title)
             tables[1].cellActivated.connect(lambda row, column: self._open_side(pairs[row], column))
-            parts += [tables[0], label(text("Double-click a row to see its image."), role="muted"), tables[1]]
+            parts += [tables[0], label(text("To see an image, double-click the row."), role="muted"), tables[1]]
         if len(found.pairs) > _MOST_ROWS:
-            most = text("The first {count} are shown. fieldray history compare lists all.", count=_MOST_ROWS)
+            most = text(
+                "The first {count} images are shown. To list all images, run: fieldray history compare",
+                count=_MOST_ROWS,
+            )
             parts.append(label(most, role="muted"))
         self.comparison = card(*parts)
         self._column.insertWidget(2, self.comparison)

@@ -50,8 +50,8 @@ class ImageArea(QWidget):
         self.is_linked, self.has_two = True, False
         self.viewer, self.second_viewer = (Viewer(one, switches, translator, theme) for one in (image, kept))
         self.prior_view = PriorView(comparing, switches, self.viewer, translator)
-        self.second_viewer.setAccessibleName(translator.text("Image kept for comparison"))
-        named = translator.text("Close the kept image")
+        self.second_viewer.setAccessibleName(translator.text("Pinned image"))
+        named = translator.text("Unpin the image")
         close = push_button("", lambda: self._kept.show(None), icon=icon("close", theme), named=named)
         self._heads = _Head(), _Head(close)
         self._splitter = QSplitter(Qt.Orientation.Horizontal)
@@ -189,7 +189,7 @@ class ImageArea(QWidget):
         else:
             texts = (
                 text("Current: {image}", image=self._named(opened)) if opened else "",
-                text("Kept: {image}", image=self._named(kept)) if kept else "",
+                text("Pinned: {image}", image=self._named(kept)) if kept else "",
             )
         for head, caption in zip(self._heads, texts, strict=True):
             head.name.setText(plain(caption))
@@ -338,7 +338,7 @@ def copy_picture(viewer: Viewer, translator: Translator, board: NoticeBoard) -> 
     picture = picture_of(viewer, translator)
     if picture is not None:
         QGuiApplication.clipboard().setImage(picture)
-        board.post("copied", lambda t: t.text("The current view was copied."))
+        board.post("copied", lambda t: t.text("The image was copied as shown."))
 
 
 def print_picture(viewer: Viewer, translator: Translator) -> None:

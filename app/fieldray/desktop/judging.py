@@ -191,7 +191,8 @@ class Judging(QObject):
             return translator.text("Your verdict on {image} is being saved.", image=image)
         if given.asks:
             return translator.text(
-                "Another window changed the verdict on {image}. Open the image to choose.", image=image
+                "Another window changed the verdict on {image}. To choose between the two verdicts, open the image.",
+                image=image,
             )
         if given.wanted is None:
             said = translator.text("Your verdict on {image} could not be withdrawn.", image=image)
@@ -204,9 +205,9 @@ def _taken_back(judged: Judged, verdict: Verdict | None, translator: Translator)
     """Describe the verdict that an undo restored, and its image."""
     image = image_title(translator, judged.answer_id, judged.outcome)
     if verdict is None:
-        return translator.text("Your verdict on {image} was taken back.", image=image)
+        return translator.text("Your verdict on {image} was withdrawn.", image=image)
     said = verdict_text(translator)[verdict.choice]
-    return translator.text("Your earlier verdict on {image} stands again: {verdict}.", image=image, verdict=said)
+    return translator.text("Your earlier verdict on {image} was restored: {verdict}.", image=image, verdict=said)
 
 
 class Reading(QObject):
@@ -235,7 +236,7 @@ class Reading(QObject):
         if row is None or why is not None:
             self._board.post_reason(_NOT_GIVEN, why or reason("not_judged_none"), level="warning")
         elif row.verdict is not None:
-            self._board.post(_CHANNEL, lambda t: t.text("Your verdict is on this image: it counts as read."))
+            self._board.post(_CHANNEL, lambda t: t.text("This image counts as read, because it has your verdict."))
         else:
             self._soon.stop()
             self._note(self._image.packs[0], is_read=not self._image.packs[0].is_read)
@@ -331,16 +332,18 @@ class VerdictBar(QWidget):
             self.note.setText(given.note)
         can_be_noted = given.wanted is not None
         self.note.setEnabled(can_be_noted)
-        self.note.setPlaceholderText(text("Note on the verdict") if can_be_noted else text("A note needs a verdict"))
+        self.note.setPlaceholderText(
+            text("Note on the verdict") if can_be_noted else text("Give a verdict to add a note")
+        )
         captions: dict[State | None, str] = {
-            None: text("A verdict is saved with the program's result; the result stays."),
+            None: text("Your verdict is saved with the program's result. The result does not change."),
             "saving": text("Your verdict is being saved…"),
             "saved": text("Your verdict is saved, the note is not. Enter saves the note, Esc discards the note.")
-            if given.is_typing else text("Saved with the program's result; the result stays."),
+            if given.is_typing else text("Your verdict was saved. The program's result did not change."),
             "not_saved": "",
         }  # fmt: skip
         is_lost = given.state == "not_saved"
-        kept = text("You already gave this verdict; it is unchanged. To remove it, press Withdraw.")
+        kept = text("You already gave this verdict. To remove your verdict, press Withdraw.")
         self._how.setText(kept if verdicts.is_repeated else captions[given.state])
         self._why_not.setText(*self._problem(given) if is_lost else ())
         self._how.setVisible(not is_lost)

@@ -295,7 +295,11 @@ COLUMNS: Final[tuple[Column, ...]] = (
     Column("image", lambda t: t.text("Image"), lambda _, __: ""),
     Column("patient", lambda t: t.text("Patient"), lambda t, row: image_title(t, row.row_id, row.outcome)),
     Column("date", lambda t: t.text("Date"), lambda t, row: date(t, row.header.study_date)),
-    Column("view", lambda t: t.in_context("projection of a radiograph", "View"), lambda _, row: view_label(row.header)),
+    Column(
+        "view",
+        lambda t: t.in_context("projection of a radiograph", "Projection"),
+        lambda _, row: view_label(row.header),
+    ),
     Column("class", lambda t: t.text("Class"), _class_text),
     Column("score", lambda t: t.text("Score"), score_cell),
     Column("backend", lambda t: t.text("Device"), _device_text),

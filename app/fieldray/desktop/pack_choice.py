@@ -234,7 +234,7 @@ class PackChoice(QObject):
         if self._offered is not None and not any(_is_same(self._offered, entry) for entry in found):
             self._board.withdraw("offer")
         if not self.source_is_here and not self.may_switch:
-            self._say(lambda t: t.text("The drive was removed. This run finishes with the pack in memory."))
+            self._say(lambda t: t.text("The drive was removed. This run finishes with the copy of the pack in memory."))
         elif any(map(self.uses, new)):
             self._board.withdraw("drive")  # it was put back: the pack in use is this one
             new = [entry for entry in new if not self.uses(entry)]
@@ -310,7 +310,7 @@ class PackChoice(QObject):
             return
         self._say(
             lambda t: t.text(
-                "The drive was removed, so its pack is not in use any more. You can choose under Packs: {names}.",
+                "The drive was removed, so its pack is no longer in use. Choose another pack under Packs: {names}.",
                 names=", ".join(t.pick(entry.names) or entry.pack_name for entry in others),
             )
         )
@@ -324,7 +324,9 @@ class PackChoice(QObject):
         else:
             self._board.post(
                 "offer",
-                lambda t: t.text("A pack was found on a drive: {name}. Choose it to use it.", name=name),
+                lambda t: t.text(
+                    "A pack was found on a drive: {name}. To use this pack, choose the pack under Packs.", name=name
+                ),
                 action=use,
             )
 
@@ -430,7 +432,9 @@ class OtherPacks(QObject):
         name = candidate.pack_name
         self._board.post(
             "other_packs",
-            lambda t: t.text("The pack {pack} did not screen in this run. {reason}", pack=name, reason=t.reason(why)),
+            lambda t: t.text(
+                "The pack {pack} screened no image in this run. {reason}", pack=name, reason=t.reason(why)
+            ),
             level="warning",
         )
         self.changed.emit()

@@ -89,14 +89,14 @@ def _texts(translator: Translator, question: PackQuestion) -> tuple[str, str, st
         return (
             translator.text("Do you trust this signing key?"),
             translator.text(
-                "Compare this fingerprint with the one the signer gives you by telephone, on paper or on their "
-                "website. Trust the key only if all groups match. Every pack signed with it is then accepted."
+                "Compare this fingerprint with the one that the signer gives you by telephone, on paper or on a "
+                "website. Trust the key only if all groups match. Every pack signed with this key is then accepted."
             ),
             translator.text("The fingerprints match: trust this key"),
         )
     if question.kind == "namesake":
         return (
-            translator.text("Use a pack of the same name by another signer?"),
+            translator.text("Use a pack with a known name but another signer?"),
             translator.text(
                 "The results of this pack have another meaning than those of the pack that you know by this name. "
                 "Use this pack only if you know who signed it and why."
@@ -107,8 +107,9 @@ def _texts(translator: Translator, question: PackQuestion) -> tuple[str, str, st
         return (
             translator.text("Use an unsigned legacy model?"),
             translator.text(
-                "This model is unsigned and was not verified: the model may have been changed. The operating "
-                "point and the accuracy are unknown: the class is that of the larger output. Each result says so."
+                "This model is unsigned and was not verified: the model may have been changed. The operating point "
+                "and the accuracy are unknown. The class follows the larger of the model's two outputs. Each result "
+                "says that the model is unsigned."
             ),
             translator.text("Use this model once"),
         )
@@ -155,7 +156,7 @@ class PacksPage(Page):
         text, model = self._translator.text, self._packs.model
         in_use = label(text("In use"), role="muted")
         if model is None:
-            return card(in_use, label(text("No pack is in use. Plug in a model drive or choose one below.")))
+            return card(in_use, label(text("No pack is in use. Plug in a model drive, or choose a pack below.")))
         others = ", ".join(pack_title(self._translator, one.manifest) for one in self._packs.models[1:])
         manifest, facts = model.manifest, [text("Model file (SHA-256): {checksum}", checksum=model.model_sha256)]
         if model.fingerprint:

@@ -258,7 +258,8 @@ class Auditing(RunRoom):
         self._board.post(
             "site_points",
             lambda t: t.text(
-                "The local operating point “{name}” was kept. Choose it under Packs.", name=t.pick(point.titles)
+                "The local operating point “{name}” was saved. To use this point, choose it under Packs.",
+                name=t.pick(point.titles),
             ),
         )
 

@@ -264,7 +264,7 @@ class PriorBar(QWidget):
             "prior_swipe": text("Swipe"),
             "prior_blink": text("Blink"),
             "prior_difference": text("Difference"),
-            "prior_mesh": text("Mesh"),
+            "prior_mesh": text("Alignment grid"),
         }
         buttons = {}
         for command, title in titles.items():

@@ -244,7 +244,9 @@ def draw_numbers(painter: QPainter, laid: LaidOver, way: QTransform) -> None:
 def draw_difference_legend(painter: QPainter, area: QRect, translator: Translator, *, is_blank: bool) -> QRect:
     """Draw the legend of the difference colours. Returns the remaining area."""
     metrics, room, text = painter.fontMetrics(), area.width() - 2 * _MARGIN, translator.text
-    rest = text("Inside the lungs, beyond {times} times the noise; each region has a number", times=f"{CHANGE_SHOWN:g}")
+    rest = text(
+        "Inside the lungs, more than {times} times the noise; each region has a number", times=f"{CHANGE_SHOWN:g}"
+    )
     lines: list[tuple[tuple[int, int, int] | None, str, int]] = [
         (DENSER, text("Denser (whiter) in the current image"), _SQUARE + 8),
         (LESS_DENSE, text("Less dense (darker) in the current image"), _SQUARE + 8),

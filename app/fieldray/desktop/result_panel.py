@@ -189,7 +189,7 @@ class ResultPanel(QScrollArea):
         self.opacity = slider(self._switches.heat_map_opacity)
         self.opacity.setAccessibleName(self._translator.text("Opacity of the heat map"))
         opacity = lay_row(None, label(self._translator.text("Opacity")), (self.opacity, 1))
-        meaning = self._translator.text("What influenced the score, not the outline of a lesion")
+        meaning = self._translator.text("Influence on the score, not the outline of a lesion")
         parts = self.heat_map_box, opacity, label(meaning, role="muted")
         return self._folding("heat_map", self._translator.text("Heat map"), *parts)
 
@@ -204,7 +204,7 @@ class ResultPanel(QScrollArea):
             if row.category != "not_an_image":
                 column.addWidget(label(what_to_do(self._translator, row.category), role="muted"))
             if others := self._packs_for(outcome.reason):
-                sentence = self._translator.text("For patients of this age there is: {packs}.", packs=", ".join(others))
+                sentence = self._translator.text("Packs for patients of this age: {packs}.", packs=", ".join(others))
                 column.addWidget(label(sentence))
             self._add_overrides(column, row)
             return box
@@ -232,14 +232,14 @@ class ResultPanel(QScrollArea):
         why, text = row.outcome.reason if isinstance(row.outcome, Refused) else None, self._translator.text
         if why is None or not can_be_overruled(why):
             return
-        offered = [(text("Screen it anyway"), Overrides(overrules=True))]
+        offered = [(text("Screen this image anyway"), Overrides(overrules=True))]
         if can_be_turned(why):
             is_grey = why.code == "inverted"
-            turned = text("Swap black and white, and screen") if is_grey else text("Turn it and screen")
+            turned = text("Swap black and white, and screen") if is_grey else text("Turn the image and screen")
             offered.insert(0, (turned, Overrides(turns=True)))
         for caption, overrides in offered:
             self._add_override(column, caption, overrides)
-        column.addWidget(label(text("The result will record that you decided this."), role="muted"))
+        column.addWidget(label(text("The result will record your decision."), role="muted"))
 
     def _add_override(self, column: QVBoxLayout, caption: str, overrides: Overrides) -> None:
         button = push_button(caption, lambda: self._image.screen_again(overrides))

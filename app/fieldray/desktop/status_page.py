@@ -59,9 +59,9 @@ class StatusPage(Page):
         text = self._translator.text
         names = (
             text("Images per second now"),
-            text("At the slowest image"),
-            text("On average"),
-            text("At the fastest image"),
+            text("Lowest images per second"),
+            text("Mean images per second"),
+            text("Highest images per second"),
             text("First image, ms"),
             text("Time per image, 95th percentile, ms"),
         )
@@ -70,7 +70,10 @@ class StatusPage(Page):
             self.figures.addWidget(value, index // 3 * 2 + 1, index % 3)
             value.setAccessibleName(name)
             value.setProperty("role", "title")
-        what = text("Time of the network alone. The first two images (warm-up) are left out.")
+        what = text(
+            "These times are of the network alone, without reading the file. The first two images (warm-up) "
+            "are left out."
+        )
         heading = label(text("Device"), role="heading")
         return card(heading, self.devices, self.figures, label(what, role="muted"))
 
@@ -82,14 +85,16 @@ class StatusPage(Page):
         }
         drawn = machine, self._translator, self._theme
         self.plots = [LoadPlot(title, figure, *drawn) for title, figure in figures.items()]
-        return card(label(text("Load over the run"), role="heading"), self.load, *self.plots)
+        return card(label(text("Load during the run"), role="heading"), self.load, *self.plots)
 
     # ---- what changes
 
     def _show_devices(self) -> None:
         events = self._bench.backends.values()
         lines = [backend_text(self._translator, event, self._bench.devices) for event in events]
-        how = self._translator.text("Each line: runtime, processes x threads.")
+        how = self._translator.text(
+            "Each line names a device, the runtime of the model, and the number of processes x threads."
+        )
         self.devices.setText(*(f"{name}: {detail}" for name, detail in lines), how)
         self.devices.setVisible(bool(lines))
 
@@ -156,8 +161,8 @@ def _state(translator: Translator, machine: Machine, done: int, total: int) -> I
         yield translator.text("Measuring: {done} of {total}", done=done, total=total)
         return
     yield translator.text(
-        "Measures the pack in use for about a minute, on one thread, while the program keeps all cores busy for a "
-        "share of the time. The last column has the slowdown that Taran published in 2022, measured on other "
+        "The program measures the pack in use for about a minute, on one thread. Meanwhile all CPU cores are kept "
+        "busy for a share of the time. The last column shows the slowdown that Taran published in 2022 for other "
         "computers."
     )
     if machine.problem is not None:

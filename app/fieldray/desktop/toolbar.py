@@ -219,9 +219,9 @@ def _width(widget: QWidget) -> int:
 
 def screening_label(translator: Translator, screening: Screening) -> str:
     """The state of the run, or how far it is with rate and time left."""
-    waits = translator.text("Waiting until a pack is chosen")
+    waits = translator.text("Waiting: choose a pack")
     if screening.question and screening.question.kind == "ages":
-        waits = translator.text("Waiting for your answer on the patients' ages")
+        waits = translator.text("Waiting: confirm the patients' ages")
     states = {
         "empty": translator.text("Nothing selected yet"),
         "waiting": waits,
@@ -235,7 +235,7 @@ def screening_label(translator: Translator, screening: Screening) -> str:
     }
     if screening.past is not None:
         number, day = screening.past.run_id, moment(translator, screening.past.started_s)
-        return translator.text("From the history: run {number} of {day}", number=number, day=day)
+        return translator.text("From the history: run {number}, {day}", number=number, day=day)
     if screening.watches and screening.state == "running" and (progress := screening.progress):
         waiting = progress.total - progress.done
         return translator.text("Watching: {done} done, {waiting} waiting", done=progress.done, waiting=waiting)
@@ -275,7 +275,7 @@ def trust_label(translator: Translator, model: Model, packs: PackChoice) -> str:
     signer_text = signer(translator, trust=model.trust, fingerprint=model.fingerprint)
     if model.trust != "builtin" and packs.source is not None and packs.source.origin == "drive":
         if packs.source_is_here:
-            return translator.text("{signer}; the current run no longer needs the drive", signer=signer_text)
+            return translator.text("{signer}; the drive can be removed during this run", signer=signer_text)
         return translator.text("{signer}; drive removed", signer=signer_text)
     return signer_text
 
@@ -318,7 +318,9 @@ class Status(QStatusBar):
         self.setSizeGripEnabled(False)
         self._translator = translator
         self.speed, self.load, self.research = PlainLabel(), PlainLabel(), PlainLabel(research_only(translator))
-        set_tip(self.speed, translator.text("Images per second, time of the model alone: now; lowest / mean / highest"))
+        set_tip(
+            self.speed, translator.text("Images per second of the model alone: current value; lowest / mean / highest")
+        )
         set_tip(self.load, translator.text("CPU load of the whole computer; memory used by all parts of this program"))
         self.research.setProperty("role", "research")
         self.speed.setContentsMargins(8, 0, 8, 0)

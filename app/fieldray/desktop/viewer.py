@@ -192,7 +192,7 @@ class Viewer(QWidget):
         painter.fillRect(self.rect(), colour(self._theme, "image"))
         row, pyramid = self._open_image.row, self.pyramid
         if row is None:
-            self._draw_label(painter, self._translator.text("Select an image in the work list (Down)."))
+            self._draw_label(painter, self._translator.text("Select an image in the work list (Down arrow key)."))
         elif pyramid is not None:
             self.draw(painter, pyramid)
             if self._switches.magnifier:

@@ -77,8 +77,8 @@ class Welcome(QWidget):
         self._files_button = push_button(text("Open files"), actions["open_files"].trigger, icon=themed("file"))
         self._watch_button = push_button(text("Watch folder"), actions["watch"].trigger, icon=themed("watch"))
         kinds = text(
-            "Or drop a folder, files, a DICOMDIR or a zip file here. DICOM, PNG and JPEG. The files are only read, "
-            "never changed."
+            "Or drop a folder, files, a DICOMDIR or a zip file here. Formats: DICOM, PNG and JPEG. The files are "
+            "only read, never changed."
         )
         buttons = self.open_button, self._files_button, self._watch_button
         return lay_row(None, *buttons, (label(kinds, role="muted"), 1))
@@ -90,7 +90,7 @@ class Welcome(QWidget):
         translator, question, packs = self._translator, self._bench.screening.question, self._bench.packs
         is_asked = question is not None and question.kind == "pack"
         self._title.setText(translator.text("Which patients are these X-rays from?"))
-        lead = translator.text("Each pack is for certain patients. Choose one, then open a folder of chest X-rays.")
+        lead = translator.text("Each pack is for certain patients. Choose a pack, then open a folder of chest X-rays.")
         if question is not None:
             lead = translator.text("Choose the pack for {folder}.", folder=_folders(translator, question))
         elif packs.model is not None:
@@ -130,7 +130,7 @@ class Welcome(QWidget):
         discard(*self._shown)
         choose = partial(self._choose, question)
         self.cards = [PackCard(entry, packs, self._translator, self._theme, partial(choose, entry)) for entry in found]
-        none = self._translator.text("No pack is here. Plug in a model drive.")
+        none = self._translator.text("No pack was found. Plug in a model drive.")
         if not packs.is_listed:
             none = looking_for_packs(self._translator)
         self._shown = list(self.cards) or [card(label(none))]
@@ -168,7 +168,7 @@ def ages_box(parent: QWidget, question: IntentQuestion, screening: Screening, tr
         pack=" + ".join(f"{translator.pick(pack.source.names)} {pack.version}" for pack in intent.packs),
     )
     answers = {
-        text("Yes, all of them"): lambda: screening.answer(question, True),
+        text("Yes, all patients"): lambda: screening.answer(question, True),
         text("I do not know"): lambda: screening.answer(question, False),
     }
     asked = text("Are all patients aged {youngest} to {oldest} years?", youngest=youngest, oldest=oldest)

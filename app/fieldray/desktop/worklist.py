@@ -137,7 +137,7 @@ class FilterBar(QWidget):
         mark = reason("unsigned_operating_point_unknown")
         said = [self._translator.reason(mark)] if self._model.is_by_larger else []
         if self._model.other_packs:
-            said.append(self._translator.text("Each image is listed by the most urgent of its results."))
+            said.append(self._translator.text("Each image is sorted by its most urgent result."))
         self.remark.setText("\n".join(said))
         self._arrange()
         self._show_order()
@@ -154,7 +154,7 @@ class FilterBar(QWidget):
     def _show_order(self) -> None:
         """By which column the list is sorted, where that is not by urgency; a click goes back."""
         title = self._model.sorted_title
-        text = self._translator.text("Sorted by {column}. Sort by urgency again", column=title.lower())
+        text = self._translator.text("Sorted by {column}. Click to sort by urgency", column=title.lower())
         self.by_urgency.setText(text)
         self.by_urgency.setVisible(bool(title))
 

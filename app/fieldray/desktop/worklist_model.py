@@ -256,7 +256,7 @@ class WorkListModel(QAbstractTableModel):
         """Look for the next shown row that nobody has read, below a place and then from the top."""
         self._find(
             lambda rows, run_id, row_ids: rows.next_unread(run_id, row_ids, position),
-            none=lambda t: t.text("No other image of this list is unread."),
+            none=lambda t: t.text("This list has no other unread image."),
         )
 
     def _find(

@@ -130,7 +130,7 @@ def stored_values_of(values: Stored, frame: Frame) -> Stored:
         `damaged` where the two bytes of each value are swapped.
     """
     if _are_swapped(values):
-        raise Unreadable(reason("damaged", detail="the two bytes of the values are swapped"))
+        raise Unreadable(reason("damaged", detail="the byte order of the pixel values is swapped"))
     container = max(frame.bits_allocated // 8, values.dtype.itemsize)
     whole = 8 * container
     stored = values.astype(f"{'i' if frame.is_signed else 'u'}{container}", copy=False)

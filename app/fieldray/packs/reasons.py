@@ -11,32 +11,33 @@ from fieldray.reasons import Template
 TEMPLATES: Final[Mapping[str, Template]] = {
     "for_ages": "For patients aged {youngest} to {oldest} years.",
     "for_any_age": "The pack names no age range.",
-    "measured_own": "Internal test on {images} images of the same hospital or hospitals, none used in training: "
-                    "area under the ROC curve {auc} (95 % confidence interval {low} to {high}).",
-    "measured_elsewhere": "External test on {images} images of another hospital: area under the ROC curve {auc} "
+    "measured_own": "Internal test on {images} images from the hospital or hospitals of the training images. The "
+                    "training used none of these images. Area under the ROC curve: {auc} (95 % confidence interval "
+                    "{low} to {high}).",
+    "measured_elsewhere": "External test on {images} images of another hospital. Area under the ROC curve: {auc} "
                           "(95 % confidence interval {low} to {high}).",
-    "not_measured_elsewhere": "No external test: the area under the ROC curve was not measured at another "
-                              "hospital.",
+    "not_measured_elsewhere": "There was no external test, so the area under the ROC curve at another hospital is "
+                              "unknown.",
     "pack_not_chosen": "No pack was chosen. Name a pack with --pack ID, or set a default with: fieldray packs "
                        "default ID",
-    "pack_twice": "This command takes one pack. Name a single one with --pack.",
+    "pack_twice": "This command works with only one pack, but several were named. Name one pack: --pack ID",
     "default_gone": "The default pack {name} is no longer available. Choose another pack.",
     "no_pack": "No model pack was found. Plug in a model drive, or name the folder of a pack with --pack.",
     "pack_not_found": "No pack named {name} was found. List the packs with: fieldray packs list",
-    "pack_no_manifest": "The folder {path} is not a pack and has no pack in it: {name} is missing.",
+    "pack_no_manifest": "The folder {path} is not a pack and contains no pack: the file {name} is missing.",
     "pack_is_file": "{path} is a file, but a pack is a folder. Name the folder with the file {name}. Unpack a zip "
                     "file first.",
     "pack_unreadable": "The pack cannot be read: {detail}.",
     "pack_incomplete": "The file {name} is missing from the pack.",
     "pack_unsigned": "The pack has no signature.",
     "pack_bad_signature": "The signature does not match: the pack was changed after it was signed. Nothing was loaded.",
-    "pack_tampered": "The file {name} is not the one that was signed. Nothing was loaded.",
+    "pack_tampered": "The file {name} differs from the file that was signed. Nothing was loaded.",
     "pack_unknown_key": "The pack is signed with a key that is not trusted yet: {fingerprint}. Compare this "
-                        "fingerprint with the one that the signer publishes before you trust the key.",
+                        "fingerprint with the one that the signer publishes. Trust the key only if both are equal.",
     "pack_another_there": "The pack {pack} was removed, or replaced by another pack. Choose a pack again.",
     "other_pack_gone": "The drive with the pack {pack} was removed. The next run does not use this pack.",
-    "other_pack_apart": "{pack} and {others} are for patients of different ages, so they cannot screen the same "
-                        "images in one run.",
+    "other_pack_apart": "{pack} and {others} are for patients of different ages, so one run cannot use these packs "
+                        "together.",
     "pack_older": "Version {version} of this pack is older than version {seen}, which comes with the program "
                   "or was used on this computer before.",
     "pack_content_changed": "{pack} differs from the pack that ran on this computer before: the id, version and "
@@ -46,30 +47,31 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "pack_too_large": "The pack's file {name} is too large: {size_mb} MB. At most {limit_mb} MB are allowed.",
     "pack_newer_format": "The pack needs a newer version of the program (format {version}).",
     "pack_older_format": "The pack is in an older format ({version}), which this program does not read. Ask its maker for a new version.",
-    "pack_not_classifier": "This pack does not screen images; other packs need this pack (kind: {kind}).",
-    "pack_companion_missing": "This pack needs another pack that is not here: {companion}.",
-    "pack_companion_older": "This pack needs a newer version of another pack: {companion}. Version {seen} is here.",
-    "pack_companion_unusable": "This pack needs another pack that cannot be used: {companion}. {detail}",
-    "pack_legacy": "Unsigned legacy model, not verified: the model is used only if you confirm it. The operating "
-                   "point and the accuracy are unknown: the class is that of the larger of two outputs.",
+    "pack_not_classifier": "This pack (kind: {kind}) does not screen images itself. Other packs use this pack.",
+    "pack_companion_missing": "This pack needs the pack {companion}, which was not found.",
+    "pack_companion_older": "This pack needs a newer version of the pack {companion}. The version found is {seen}.",
+    "pack_companion_unusable": "This pack needs the pack {companion}, which cannot be used. {detail}",
+    "pack_legacy": "This legacy model is unsigned and was not verified. The model is used only if you confirm. The "
+                   "operating point and the accuracy are unknown. The class follows the larger of the model's two "
+                   "outputs.",
     "pack_legacy_no_cpu": "The legacy model has only the file for the Edge TPU, {found}. Copy the file for the CPU, "
                           "{missing}, into the same folder.",
-    "pack_namesake": "This pack has the same name as a pack that is known here ({pack}), but another signer. The "
-                     "pack is used only if you confirm it.",
-    "pack_namesake_shipped": "This pack has the same name as a pack that comes with the program ({pack}), but "
-                             "another signer. The pack is used only if you confirm it.",
+    "pack_namesake": "This pack has the name of a pack that is known here ({pack}), but another signer. The pack is "
+                     "used only if you confirm.",
+    "pack_namesake_shipped": "This pack has the name of a pack that comes with the program ({pack}), but another "
+                             "signer. The pack is used only if you confirm.",
     "pack_several_signers": "Several signers have packs with this name. Name one pack: {first} or {second}",
-    "pack_companion_other_signer": "This pack needs the pack {companion}, by the same signer or from the program. "
-                                   "The available one is signed with another key: {fingerprint}.",
-    "pack_several": "Several packs were found: {names}. Name one of them.",
+    "pack_companion_other_signer": "This pack needs the pack {companion} by the same signer or from the program. "
+                                   "The pack {companion} that was found is signed with another key: {fingerprint}.",
+    "pack_several": "Several packs were found: {names}. Name one of these packs.",
     "trust_damaged": "The list of trusted keys and versions cannot be read: {path} ({detail}). No signed pack is "
                      "used until this file is repaired. If you delete the file, you must trust the keys again, and "
                      "older versions of packs are no longer detected.",
-    "pack_in_the_way": "Nothing was written: {path} is not a pack signed with this key, or has other files. "
+    "pack_in_the_way": "Nothing was written: {path} is not a pack signed with this key, or contains other files. "
                        "{detail} Move or delete the folder.",
-    "pack_other_signer": "The pack is signed with the key {there}, not with this key: {here}.",
+    "pack_other_signer": "The pack is signed with the key {there}, not with the key {here}.",
     "pack_not_of_it": "{name} is not part of the pack.",
-    "pack_passed_over": "The pack in {folder} cannot be used, so another one is used. {detail}",
+    "pack_passed_over": "The pack in {folder} cannot be used, so another pack is used. {detail}",
     "drive_gone": "The drive was removed during reading, or is failing. Nothing was loaded. Plug the drive in "
                   "again. If that does not help, use another drive.",
     "fingerprint": "This is not a key fingerprint: {text}. A fingerprint has 64 digits from 0-9 and a-f.",

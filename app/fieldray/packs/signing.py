@@ -85,7 +85,9 @@ def load_private_key(path: Path) -> Ed25519PrivateKey:
     except OSError as error:
         raise UsageProblem(reason("signing_key", path=path, detail=error.strerror)) from error
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise UsageProblem(reason("signing_key", path=path, detail="not an unencrypted PEM key")) from error
+        raise UsageProblem(
+            reason("signing_key", path=path, detail="the file is not a PEM key without a password")
+        ) from error
     if not isinstance(key, Ed25519PrivateKey):
         raise UsageProblem(reason("signing_key", path=path, detail="not an Ed25519 key"))
     if is_open:

@@ -183,7 +183,7 @@ def comparison_blocks(
         (found.first, found.second), found.sides, (found.only_first, found.only_second), strict=True
     ):
         day, pack = moment(translator, run.started_s), pack_label(translator, spec)
-        said.append(text("Run {number} of {day}: {pack}", number=of, day=day, pack=pack))
+        said.append(text("Run {number}, {day}: {pack}", number=of, day=day, pack=pack))
         if only:
             alone = plural(
                 "{count} image is only in run {run}.",
@@ -195,7 +195,9 @@ def comparison_blocks(
         columns += [text("Run {number}", number=of), text("Score") + f" ({of})"]
     both = plural("{count} image is in both runs.", "{count} images are in both runs.", len(found.pairs))
     changed = plural(
-        "{count} of these images has another class.", "{count} of these images have another class.", found.changed
+        "Of the images in both runs, {count} has another class.",
+        "Of the images in both runs, {count} have another class.",
+        found.changed,
     )
     said.append(f"{both} {changed}")
     if not found.is_same_label:
@@ -273,7 +275,7 @@ def month_blocks(month: Month, translator: Translator) -> tuple[Block, ...]:
         blocks += _of_pack(name, manifest, [one for one in month.tallies if one.spec.pack_name == name], translator)
     text, checks = translator.text, tuple(map(translator.reason, month.checks))
     blocks += [] if month.tallies else [Paragraph(text("Nothing was screened in this month."))]
-    return (*blocks, Points(text("Constancy"), checks or (text("No constancy test was run in this month."),)))
+    return (*blocks, Points(text("Constancy test"), checks or (text("No constancy test was run in this month."),)))
 
 
 _VERDICTS_WIDTH_MM: Final = 100.0

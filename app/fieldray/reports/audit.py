@@ -27,7 +27,7 @@ class AuditText(AuditWords):
     def figures(self) -> list[Figure]:
         """The table of figures, with 95 % intervals by patient."""
         found, translator = self.report.audit, self.translator
-        rows = [Figure(translator.text("Area under the ROC curve (AUC), scores only"), "", self.area(found.area))]
+        rows = [Figure(translator.text("Area under the ROC curve (AUC) of the scores"), "", self.area(found.area))]
         for at in found.points:
             rows += self._point(at)
         return [
@@ -65,7 +65,9 @@ class AuditText(AuditWords):
         names = {"pack": text("the pack"), "reference": text("the reference")}
         first, second = (names.get(one) or text("reader {name}", name=one) for one in (found.first, found.second))
         counts = text("{count} of {of}", count=found.agreed, of=found.units)
-        what = text("Cohen's kappa of {first} and {second}; equal decisions", first=first, second=second)
+        what = text(
+            "Cohen's kappa between {first} and {second}, with the count of equal decisions", first=first, second=second
+        )
         return Figure(what, counts, self._kappa(found.kappa, found.low, found.high))
 
     def _point(self, at: AtPoint) -> list[Figure]:
@@ -83,11 +85,11 @@ class AuditText(AuditWords):
             self._share(translator.text("Detected, of all with the condition"), at.detected),
             self._share(translator.text("Falsely referred, of all without the condition"), at.falsely_referred),
             *self._classes(at),
-            self._share(translator.text("Sensitivity, of those assessed"), at.sensitivity),
-            self._share(translator.text("Specificity, of those assessed"), at.specificity),
+            self._share(translator.text("Sensitivity, assessed results only"), at.sensitivity),
+            self._share(translator.text("Specificity, assessed results only"), at.specificity),
             Figure(positive, "", self._percent(at.positive_value)),
             Figure(negative, "", self._percent(at.negative_value)),
-            Figure(translator.text("Patients needed for intervals of ± 5 points"), "", needed),
+            Figure(translator.text("Patients needed for intervals of ± 5 percentage points"), "", needed),
         ]
 
     def _classes(self, at: AtPoint) -> Iterator[Figure]:
@@ -133,8 +135,8 @@ class AuditText(AuditWords):
             ]
         out = [translator.reason(drift.summary) for drift in drifts if drift.is_out]
         steady = translator.text(
-            "Drift: none found in the scores, the share of images that are not suitable, and "
-            "the exposure that were compared."
+            "Drift: none found. The scores, the share of images that are not suitable, and the exposure were "
+            "compared as far as there are enough images."
         )
         return out or [steady]
 
@@ -151,9 +153,9 @@ class AuditText(AuditWords):
         values = {"low": found.unsure_low, "high": found.unsure_high, "threshold": found.threshold}
         said = text(
             "Local operating point for {aim}: threshold {threshold}, uncertain from {low} to {high}. On these "
-            "images, of all {units} with the condition {sensitivity} are referred, and of all without it "
-            "{specificity} are not. The threshold was chosen on the same images, so expect slightly lower figures "
-            "on other images.",
+            "images, the share of {units} with the condition that are referred is {sensitivity}. The share without "
+            "the condition that are not referred is {specificity}. The threshold was chosen on these images, so "
+            "expect slightly lower figures on other images.",
             aim=aim,
             units=self._units(),
             sensitivity=self._percent(found.sensitivity),
@@ -178,7 +180,11 @@ class AuditText(AuditWords):
         text, plan, chosen = self.translator.text, self.report.plan, self.report.proposal.threshold
         title = text("Threshold plan")
         if plan is None:
-            return (Points(title, (text("No threshold plan: all have the condition, or none has."),)),)
+            return (
+                Points(
+                    title, (text("No threshold plan: a plan needs results with the condition and results without it."),)
+                ),
+            )
         prevalence = self._number(100 * plan.prevalence, digits=1)
         screened = text(
             "Of {count} {units} screened at a prevalence of {prevalence} %",
@@ -254,22 +260,31 @@ class AuditText(AuditWords):
         if found is None:
             return ()
         names = {
-            "auc": text("Area under the ROC curve (AUC), scores only"),
+            "auc": text("Area under the ROC curve (AUC) of the scores"),
             "detected": text("Detected, of all with the condition"),
             "falsely_referred": text("Falsely referred, of all without the condition"),
-            "sensitivity": text("Sensitivity, of those that both packs assessed"),
-            "specificity": text("Specificity, of those that both packs assessed"),
+            "sensitivity": text("Sensitivity, results that both packs assessed"),
+            "specificity": text("Specificity, results that both packs assessed"),
         }
-        only = text("Correct in the first pack only"), text("Correct in the second pack only")
-        columns = text("Figure"), text("First"), text("Second"), text("Second minus first (95 % interval)"), *only
+        only = text("Correct with the first pack only"), text("Correct with the second pack only")
+        columns = (
+            text("Figure"),
+            text("First pack"),
+            text("Second pack"),
+            text("Second minus first (95 % interval)"),
+            *only,
+        )
         rows = [(names[one.of], *self._paired(one)) for one in found.figures]
-        title, heading = text("Two packs on the same images"), text("Figures, with 95 % intervals by patient")
+        title, heading = (
+            text("Two packs compared on one set of images"),
+            text("Figures, with 95 % intervals by patient"),
+        )
         widths = (50.0, 17.0, 17.0, 50.0, 22.0, 22.0)
         return Points(title, tuple(self._said_of_pairs(found))), Table(heading, columns, _rows(rows), widths=widths)
 
     def _said_of_pairs(self, found: Paired) -> Iterator[str]:
         text, area = self.translator.text, found.figures[0]
-        for which, side in ((text("First"), found.first), (text("Second"), found.second)):
+        for which, side in ((text("First pack"), found.first), (text("Second pack"), found.second)):
             threshold = "–" if side.point is None else self._border(side.point.threshold)
             values = {
                 "pack": side.pack,
@@ -291,9 +306,9 @@ class AuditText(AuditWords):
         else:
             yield text("The area under the ROC curve does not differ significantly between the packs.")
         yield text(
-            "Images with a label in both runs: {images}, of {patients} patients. Of {all} {units} both packs assessed "
-            "{both}, only the first {first}, only the second {second}. Images in the first run alone, which are left "
-            "out: {elsewhere}.",
+            "Images with a label in both runs: {images}, of {patients} patients. Of {all} {units}, both packs "
+            "assessed {both}, only the first pack {first}, only the second pack {second}. Images of the first run "
+            "alone, which are left out: {elsewhere}.",
             images=found.images,
             patients=found.patients,
             all=found.units,
@@ -305,7 +320,7 @@ class AuditText(AuditWords):
         )
         if found.kappa is not None:
             yield text("Cohen's kappa between the referrals of both packs: {kappa}.", kappa=self._kappa(*found.kappa))
-        yield text("A pack that was trained on images of these patients has figures here that are too good.")
+        yield text("If a pack was trained on images of these patients, these figures of the pack are too good.")
 
     def _paired(self, one: PairedFigure) -> Iterator[str]:
         scale, digits = (1, 3) if one.of == "auc" else (100, 1)

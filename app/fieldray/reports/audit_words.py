@@ -64,7 +64,7 @@ class AuditWords:
             (translator.text("Finding"), translator.pick(subject.meaning) or subject.label),
             (translator.text("Reference labels"), self._labels_from()),
             (translator.text("Images"), images),
-            (translator.text("Counted"), counted),
+            (translator.text("What is counted"), counted),
             (translator.text("Rule"), self.rule()),
             *([(translator.text("In the table, not screened"), missing)] if any(self.report.missing.values()) else []),
             (
@@ -92,7 +92,7 @@ class AuditWords:
     def point_title(self, at: AtPoint) -> str:
         """The title and threshold of an operating point. The title of a local point says that it is local."""
         return self.translator.text(
-            "At {point}, threshold {threshold}",
+            "Operating point {point}, threshold {threshold}",
             point=self.translator.pick(at.point.titles) or at.point.name,
             threshold=border_text(self.translator, at.point.threshold, least=3),
         )
@@ -124,7 +124,7 @@ class AuditWords:
     def _group_name(self, by: str, name: str) -> str:
         translator = self.translator
         titles = {
-            "view": translator.text("View"),
+            "view": translator.text("Projection"),
             "sex": translator.text("Sex"),
             "age": translator.text("Age"),
             "manufacturer": translator.text("Manufacturer"),
@@ -151,16 +151,20 @@ def rule_text(translator: Translator, rule: Rule) -> str:
     counted = {
         "image": text("Every figure counts images."),
         "exam": text(
-            "Every figure counts examinations. An examination has the condition if at least one of its images has it."
+            "Every figure counts examinations. An examination has the condition if at least one of its images shows "
+            "the condition."
         ),
         "patient": text(
-            "Every figure counts patients. A patient has the condition if at least one of the patient's images has it."
+            "Every figure counts patients. A patient has the condition if at least one image of this patient shows "
+            "the condition."
         ),
     }
     each = {
-        "above": text("Referred: read first, or a score at or above the threshold."),
-        "unsure": text("Referred: read first, uncertain, or a score above the uncertain zone."),
+        "above": text("Referred: the class Read first, or a score at or above the threshold."),
+        "unsure": text("Referred: the class Read first, a score in the uncertain zone, or a score above this zone."),
     }
-    any_of = text("One such image is enough to refer a patient or an examination.") if rule.unit != "image" else ""
-    never = text("Not referred: not assessed, because the images are not suitable or failed.")
+    any_of = (
+        text("One referred image is enough to refer the patient or the examination.") if rule.unit != "image" else ""
+    )
+    never = text("Not referred because not assessed: images that are not suitable or that failed.")
     return " ".join(filter(None, (counted[rule.unit], each[rule.refers], any_of, never)))

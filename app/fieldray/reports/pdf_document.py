@@ -346,7 +346,7 @@ class Document(FPDF):
         """Write the notice and "page / pages" on every page, now that their number is known. Returns the PDF file."""
         if self._unjoined:
             said = self._translator.text(
-                "Letters and marks of these scripts stand one after another, not joined as they are written: {names}.",
+                "This PDF shows the letters of some scripts separately instead of joined: {names}.",
                 names=", ".join(sorted(self._unjoined)),
             )
             self.paragraph(said, size=7.5, colour=MUTED)

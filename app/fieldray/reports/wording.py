@@ -330,7 +330,7 @@ class Wording:
             (
                 Field(text("Image"), self._image_name(ref)),
                 Field(text("Type"), kind),
-                Field(text("View"), cut(view_label(ref.header))),
+                Field(text("Projection"), cut(view_label(ref.header))),
                 Field(text("Size"), size),
                 Field(text("Manufacturer"), cut(ref.header.manufacturer)),
                 Field(text("Device"), ran),

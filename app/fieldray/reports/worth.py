@@ -70,7 +70,11 @@ def worth_of(
     if not measured:
         return None
     shown = measured.get(True) or measured[False]
-    at = translator.text("At another hospital") if shown.is_elsewhere else translator.text("At the pack's own hospital")
+    at = (
+        translator.text("At another hospital")
+        if shown.is_elsewhere
+        else translator.text("At the hospital of the training images")
+    )
     return Worth(
         sentence=_sentence(translator, measured, category),
         title=at,
@@ -83,9 +87,9 @@ def _bar(translator: Translator, classes: Classes, truth: bool, manifest: Manife
     shares, text = classes.shares[truth], translator.text
     count = next(iter(shares.values())).of
     title = (
-        text("Per 100 with the finding (measured on {count})", count=count)
+        text("Per 100 images with the finding (measured on {count})", count=count)
         if truth
-        else text("Per 100 without the finding (measured on {count})", count=count)
+        else text("Per 100 images without the finding (measured on {count})", count=count)
     )
     numbers = counts_per_hundred(shares)
     parts = (
@@ -101,7 +105,9 @@ def _sentence(translator: Translator, measured: Mapping[bool, Classes], category
     values = _figures(measured, category)
     if True in measured:
         return _elsewhere(translator, values, category)
-    return " ".join([translator.text("Not fully tested at another hospital."), _own(translator, values, category)])
+    return " ".join(
+        [translator.text("The pack was not fully tested at another hospital."), _own(translator, values, category)]
+    )
 
 
 def _elsewhere(translator: Translator, values: Mapping[str, str], category: Category | None) -> str:
@@ -109,25 +115,25 @@ def _elsewhere(translator: Translator, values: Mapping[str, str], category: Cate
     if category is None:
         return text(
             "At another hospital the pack detects {found} of 100 images with the finding, misses {missed} and is "
-            "uncertain about {unclear}. Of 100 without the finding it flags {false} falsely and is uncertain about "
-            "{also_unclear}.",
+            "uncertain about {unclear}. Of 100 images without the finding, the pack falsely flags {false} and is "
+            "uncertain about {also_unclear}.",
             **values,
         )
     if category == "normal":
         return text(
-            "Of 100 images with the finding, {figure} are not flagged at another hospital, {own} at the pack's own "
-            "hospital.",
+            "Of 100 images with the finding, {figure} are not flagged at another hospital, and {own} at the "
+            "hospital of the training images.",
             **values,
         )
     if category == "unsure":
         return text(
-            "At another hospital the pack is uncertain about {figure} of 100 images, at the pack's own hospital about "
-            "{own}.",
+            "At another hospital the pack is uncertain about {figure} of 100 images, and at the hospital of the "
+            "training images about {own}.",
             **values,
         )
     return text(
-        "Of 100 images without the finding, {figure} are flagged at another hospital, {own} at the pack's own "
-        "hospital.",
+        "Of 100 images without the finding, {figure} are flagged at another hospital, and {own} at the hospital of "
+        "the training images.",
         **values,
     )
 
@@ -136,16 +142,22 @@ def _own(translator: Translator, values: Mapping[str, str], category: Category |
     text = translator.text
     if category is None:
         return text(
-            "At its own hospital the pack detects {found} of 100 images with the finding, misses {missed} and is "
-            "uncertain about {unclear}. Of 100 without the finding it flags {false} falsely and is uncertain about "
-            "{also_unclear}.",
+            "At the hospital of the training images, the pack detects {found} of 100 images with the finding, "
+            "misses {missed} and is uncertain about {unclear}. Of 100 images without the finding, the pack falsely "
+            "flags {false} and is uncertain about {also_unclear}.",
             **values,
         )
     if category == "normal":
-        return text("Of 100 images with the finding, {own} are not flagged at the pack's own hospital.", **values)
+        return text(
+            "Of 100 images with the finding, {own} are not flagged at the hospital of the training images.", **values
+        )
     if category == "unsure":
-        return text("At its own hospital the pack is uncertain about {own} of 100 images.", **values)
-    return text("Of 100 images without the finding, {own} are flagged at the pack's own hospital.", **values)
+        return text(
+            "At the hospital of the training images, the pack is uncertain about {own} of 100 images.", **values
+        )
+    return text(
+        "Of 100 images without the finding, {own} are flagged at the hospital of the training images.", **values
+    )
 
 
 def _figures(measured: Mapping[bool, Classes], category: Category | None) -> dict[str, str]:

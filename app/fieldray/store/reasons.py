@@ -9,29 +9,33 @@ from fieldray.reasons import Plural, Template
 
 # fmt: off
 TEMPLATES: Final[Mapping[str, Template]] = {
-    "history_number": "{text} is not the number of a run, as 12, or of a pack of it: 12.2 is the second pack of run 12.",
-    "history_no_pack": "Run {run} has no pack {pack}. Number of its packs: {packs}.",
+    "history_number": "{text} is not the number of a run. Write 12 for run 12, or 12.2 for the second pack of run "
+                      "12.",
+    "history_no_pack": "Run {run} has no pack with the number {pack}. The highest number is {packs}.",
     "history_no_run": "Run {run} was not found in the history. List the runs with: fieldray history list",
     "history_in_use": "Run {run} is in use by another program (process {process}). Nothing was deleted. Close that program "
                       "or wait until the run is over.",
-    "history_grown": "Results or verdicts were added to these runs in the meantime. Nothing was deleted. Try again.",
+    "history_grown": "Results or verdicts were added to these runs while you confirmed. Nothing was deleted. Try "
+                     "again.",
     "history_is_open": "A run is under way in this window. Stop the run first, or wait until the run is over.",
     "history_same_run": "Choose two different runs to compare.",
-    "history_date": "{text} is not a date. Write it as year-month-day, for example 2026-11-22.",
-    "history_month": "{text} is not a month. Write it as year-month, for example 2026-11.",
+    "history_date": "{text} is not a date. Write a date as year-month-day, for example 2026-11-22.",
+    "history_month": "{text} is not a month. Write a month as year-month, for example 2026-11.",
     "history_confirm": "Nothing was deleted. Add --yes to delete.",
-    "history_which": "Name the runs to delete by their numbers, or all of them with --all.",
+    "history_which": "Name the numbers of the runs to delete, or delete all runs with --all.",
     "history_deletes": Plural("{results} result will be deleted for good, with its preview and its map.",
                               "{results} results will be deleted for good, with their previews and maps.", by="results"),
     "history_verdicts": Plural("{count} verdict on these results will be deleted too and cannot be restored.",
                                "{count} verdicts on these results will be deleted too and cannot be restored.", by="count"),
-    "history_verdicts_kept": Plural("{count} verdict stays with the same result in another run.",
-                                    "{count} verdicts stay with the same results in other runs.", by="count"),
+    "history_verdicts_kept": Plural("{count} verdict is kept, because another run has the same result.",
+                                    "{count} verdicts are kept, because other runs have the same results.", by="count"),
     "history_no_verdicts": "No verdict is lost.",
     "history_files_stay": "The image files are not touched.",
-    "history_no_patient": "No result has the patient ID {patient}. A patient ID is compared as a whole.",
-    "history_patient_deletes": Plural("{results} result of this patient will be deleted for good, in all runs, with its preview and its map. The runs stay.",
-                                      "{results} results of this patient will be deleted for good, in all runs, with their previews and maps. The runs stay.", by="results"),
+    "history_no_patient": "No result has the patient ID {patient}. Write the whole patient ID.",
+    "history_patient_deletes": Plural("{results} result of this patient will be deleted for good from all runs, "
+                                      "with its preview and its map. The runs stay.",
+                                      "{results} results of this patient will be deleted for good from all runs, "
+                                      "with their previews and maps. The runs stay.", by="results"),
     "history_patient_deleted": Plural("{results} result of the patient was deleted.", "{results} results of the patient were deleted.", by="results"),
     "history_deleted": Plural("{count} run was deleted.", "{count} runs were deleted.", by="count"),
     "history_freed": "The results database is {freed_mb} MB smaller.",
@@ -68,13 +72,14 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "store_confirm_restore": "Nothing was changed. Add --yes to replace the results on this computer by those of "
                              "the backup.",
     "store_confirm_drop": "Nothing was deleted. Add --yes to delete all previews. Results, maps and verdicts stay.",
-    "pictures_damaged": "The preview file {path} is damaged. No result is lost. The next run begins a new one.",
+    "pictures_damaged": "The file of previews {path} is damaged. No result is lost. The next run begins a new file.",
     "preview_shown": "The image shown is the small preview that was kept with the result, not the image itself.",
     "preview_missing": "No preview of this image was kept.",
     "preview_damaged": "The preview that was kept with the result is damaged.",
-    "no_capture": "No secondary capture of this image was written, and the file has no UIDs to refer to.",
-    "left_out": Plural("{count} image is not in {file}, which should have it: {image}. {why}",
-                       "{count} images are not in {file}, which should have them, the first of them {image}. {why}",
+    "no_capture": "The segmentation has no image to refer to: the file has no UIDs, and no secondary capture (DICOM "
+                  "SC) was written.",
+    "left_out": Plural("{count} image is missing from {file}: {image}. {why}",
+                       "{count} images are missing from {file}. The first one is {image}. {why}",
                        by="count"),
 }
 # fmt: on

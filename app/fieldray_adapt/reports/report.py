@@ -58,7 +58,7 @@ _DOES: Final = {
 }
 _POINT_HEAD: Final = (
     *("operating point", "detected, of all with the finding", "falsely referred, of all without"),
-    *("sensitivity", "specificity", "detected, not sure counted"),
+    *("sensitivity", "specificity", "detected, if uncertain is referred too"),
 )
 _COUNTED: Final = """Count, share and 95 % interval, of images as the program screens them. Read first is referred
 whatever the score, so that an operating point may lie beside the ROC curve, which is of the scores."""

@@ -26,7 +26,7 @@ _TICK_S: Final = 0.5
 def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
     """Add the command `cluster` and its subcommands to a parser."""
     actions = add_commands(commands, "cluster", summary)
-    start = add_command(actions, "start", "be the scheduler that the other computers join", run=run_start)
+    start = add_command(actions, "start", "start the scheduler that other computers join", run=run_start)
     start.add_argument("--host", required=True, metavar="ADDRESS", help="this computer's own address, in numbers")
     start.add_argument(
         "--port", type=whole_number(1, 65535), default=_DEFAULT_PORT, metavar="N", help="the port (default: 8786)"

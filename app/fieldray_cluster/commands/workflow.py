@@ -113,7 +113,7 @@ def _run(run: Callable[[argparse.Namespace, Console], int], options: argparse.Na
 _COMMANDS: Final = {
     "new": ("write a commented recipe to begin with", run_new),
     "run": ("run the unfinished tasks of a workflow", run_run),
-    "sweep": ("run the unfinished trials of a sweep, and make the winner's pack", run_sweep),
+    "sweep": ("run the unfinished trials of a sweep, and make a pack of the best trial", run_sweep),
     "status": ("list the tasks of a run, while it runs or afterwards", run_status),
     "cancel": ("stop the run in another window", run_cancel),
     "report": ("write the report of a run as one page", run_report),

@@ -209,7 +209,7 @@ def test_squeezenet_split_over_a_central_server_is_best_on_4_workers() -> None:
     assert texts(SQUEEZENET, "sync-split", servers=("central",)) == [
         "With sync-split, training is fastest on 4 workers with a central server: "
         "1.88 times as fast as on one machine.",
-        "Nine tenths of that speed are reached with 3 workers and a central server: "
+        "Nine tenths of the highest speed are reached with 3 workers and a central server: "
         "1.81 times as fast as on one machine.",
         "Two workers with a central server are 1.53 times as fast as one machine.",
     ]
@@ -220,8 +220,7 @@ def test_a_network_whose_transfer_takes_longer_than_its_gradient_stays_on_one_ma
         assert not [text for text in texts(VGG, mode, 4) if "fastest on" in text or "Nine tenths" in text]
     assert texts(VGG, "sync-join", 4) == [
         "Train on one machine. With sync-join, no number of workers up to 4 is faster.",
-        "A second machine is not worth adding: two workers with distributed servers are 0.24 times as fast as one "
-        "machine.",
+        "Do not add a second machine: two workers with distributed servers are 0.24 times as fast as one machine.",
     ]
 
 
@@ -306,9 +305,12 @@ def test_corrections_are_named() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ((*ASKED, "--workers", "129"), "129 workers are more than 128 batches"),
-        ((*ASKED, "--workers", "10001", "--batches", "20000"), "The limit is 10000 workers"),
-        ((*ASKED, "--workers", "1001", "--batches", "9999", "--network", "resnet-34"), "The limit is 1000 workers"),
+        ((*ASKED, "--workers", "129"), "There are more workers (129) than batches (128)"),
+        ((*ASKED, "--workers", "10001", "--batches", "20000"), "at most 10000 workers are possible"),
+        (
+            (*ASKED, "--workers", "1001", "--batches", "9999", "--network", "resnet-34"),
+            "at most 1000 workers are possible",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_a_sentence(arguments: tuple[str, ...], sentence: str) -> None:

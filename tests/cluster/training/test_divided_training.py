@@ -206,7 +206,7 @@ def test_a_server_that_ends_is_said_and_the_training_resumes(own_client: Client,
             psutil.Process(_processes(own_client)[2]).send_signal(signal.SIGKILL)
 
     plan = Plan(workers=2, mode="async")
-    with pytest.raises(EnvironmentProblem, match="process with the weights has ended"):
+    with pytest.raises(EnvironmentProblem, match="process that holds the weights has ended"):
         _train(own_client, plan, tmp_path, epochs=12, progress=kill)
     _, history = _train(own_client, plan, tmp_path, epochs=12)
     assert len(history) == 12
@@ -224,7 +224,7 @@ def test_a_host_that_is_busy_with_other_work_is_named(
         for place in client.scheduler_info(n_workers=-1)["workers"]
     ]
     wait_for(lambda: all(client.processing().values()))
-    with pytest.raises(EnvironmentProblem, match=r"process at 127\.0\.0\.1 for the weights is busy"):
+    with pytest.raises(EnvironmentProblem, match=r"process on 127\.0\.0\.1 that should hold the weights is busy"):
         list(_epochs(client, ALONE, task_in(tmp_path)))
     client.gather(others)
 
@@ -250,5 +250,5 @@ def test_a_process_that_is_lost_while_transfers_are_measured_is_named(
 
     monkeypatch.setattr(trainer, "open_plan_client", lambda _plan: contextlib.nullcontext(own_client))
     monkeypatch.setattr(trainer, "time_round_trips", kill_first)
-    with pytest.raises(EnvironmentProblem, match=r"process at 127\.0\.0\.1 for measuring transfers"):
+    with pytest.raises(EnvironmentProblem, match=r"process on 127\.0\.0\.1 that measures the network speed"):
         trainer._transfers_s(1000, Plan(), 3)

@@ -144,8 +144,10 @@ depends_on = ["child", "good"]
     assert killer.event is not None and killer.event.lost == 2 and last_output_lines(killer) == "about to kill"
     absent = states["absent-0001"].outcome
     assert f"could not be started on {absent.node}: no-such-program-here: No such file" in absent.problem
-    assert states["child-0001"].outcome.problem.startswith("Not started, because wrong-0001 ")
-    assert states["grandchild-0001"].outcome.problem.startswith("Not started, because wrong-0001 ")
+    assert states["child-0001"].outcome.problem.startswith("This task was not started, because the task wrong-0001 ")
+    assert states["grandchild-0001"].outcome.problem.startswith(
+        "This task was not started, because the task wrong-0001 "
+    )
     assert not (tmp_path / "run" / "child.txt").exists()
     assert "it went wrong" in write_report(path).read_text(encoding="utf-8")
 
@@ -208,7 +210,7 @@ command = "ACT note {{run}}/later.txt"
 depends_on = ["slow"]
 """,
     )
-    with pytest.raises(UsageProblem, match="Nothing is running"):
+    with pytest.raises(UsageProblem, match="No workflow is running"):
         cancel_run(path)
     counts = list[dict[str, int]]()
     thread = threading.Thread(target=lambda: counts.append(dict(run_workflow(path, say=lambda _: None))))
@@ -228,7 +230,7 @@ def test_the_command_line_runs_tells_and_ends_with_a_code(tmp_path: Path, fieldr
     assert row["status"] == "failed" and row["exit_code"] == 3 and row["problem"].endswith("exit code 3.")
     fieldray("workflow", "status", path, "--task", "wrong-0001").prints("it went wrong")
     fieldray("workflow", "status", path, "--task", "none").ends_with(2)
-    fieldray("workflow", "cancel", path).complains("Nothing is running")
+    fieldray("workflow", "cancel", path).complains("No workflow is running")
     fieldray("workflow", "sweep", path).complains("has no table [sweep]")
 
 

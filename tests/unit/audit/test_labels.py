@@ -65,8 +65,8 @@ def test_a_path_in_another_folder_is_another_image(tmp_path: Path) -> None:
     assert len(found.truths) == 2
     assert [note.code for note in found.notes] == ["audit_images_unlabelled", "audit_rows_unknown"]
     first = tmp_path / "test" / "a.png"
-    assert found.notes[1].text.endswith(f"of that name in another folder: 2 (validation/a.png ≠ {first}).")
-    assert found.notes[0].text == "2 screened images have no label and are left out."
+    assert f"Line: 2 (validation/a.png ≠ {first})." in found.notes[1].text
+    assert found.notes[0].text == "2 screened images have no label and were left out."
 
 
 def test_two_labels_for_one_image_are_refused_and_the_same_twice_counts_once(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_two_labels_for_one_image_are_refused_and_the_same_twice_counts_once(tmp
 
 def test_what_counts_as_negative_is_said_where_it_is_not_plain(tmp_path: Path) -> None:
     found = read(tmp_path, "path,label\ntrain/a.png,ill\nb.dcm,maybe\n", positive=("ill",))
-    assert found.notes[-1].text == "Counted as negative: maybe."
+    assert found.notes[-1].text == "Labels counted as negative: maybe."
     plain = read(tmp_path, "path,label\ntrain/a.png,ill\nb.dcm,Normal\n", positive=("ill",))
     assert "audit_counted_negative" not in {note.code for note in plain.notes}
 
@@ -96,10 +96,10 @@ def test_what_counts_as_negative_is_said_where_it_is_not_plain(tmp_path: Path) -
             "no column named label. Its columns are: path, grade. Rename the right column",
         ),
         ("what,label\nb.dcm,1\n", "no column named path"),
-        ("path,label\nx.png,1\n", "names no screened image"),
+        ("path,label\nx.png,1\n", "matches a screened image"),
         (b"\x89PNG\r\n\0\0", "not a text file"),
-        ("path,label\nb.dcm,1\ntrain/a.png,1\n", "All labels are the same"),
-        ("path,label\nb.dcm,mass\ntrain/a.png,nodule\n", "Choose the labels that mean positive."),
+        ("path,label\nb.dcm,1\ntrain/a.png,1\n", "All labels are equal"),
+        ("path,label\nb.dcm,mass\ntrain/a.png,nodule\n", "Choose which of these labels mean positive."),
     ],
 )
 def test_what_is_wrong_with_a_table_is_said(tmp_path: Path, text: str | bytes, said: str) -> None:
@@ -147,7 +147,7 @@ def test_two_columns_of_one_name_are_refused_and_named(tmp_path: Path, header: s
 
 
 def test_a_label_that_is_nearly_a_usual_one_is_asked_about_and_positives_are_said(tmp_path: Path) -> None:
-    assert "Choose the labels" in problem(tmp_path, "path,label\nb.dcm,normal\ntrain/a.png,normall\n")
+    assert "Choose which of these labels" in problem(tmp_path, "path,label\nb.dcm,normal\ntrain/a.png,normall\n")
     found = read(tmp_path, "path,label\nb.dcm,normal\ntrain/a.png,tuberculosis\n")
     assert reason("audit_counted_positive", names="tuberculosis") in found.notes
 
@@ -181,7 +181,7 @@ def test_a_name_without_its_suffix_is_that_of_one_image(tmp_path: Path) -> None:
     assert found.truths[str(tmp_path / "b.dcm")] and not found.truths[str(tmp_path / "train" / "a.png")]
     assert len(found.truths) == 3
     assert "more of the path): 2 (a)" in problem(tmp_path, "image,label\na,1\nb,0\n")
-    assert "names no screened image" in problem(
+    assert "matches a screened image" in problem(
         tmp_path, "image,label\n1.2,1\n1.2.3.4,0\n"
     )  # of UIDs nothing may be left out
 

@@ -51,12 +51,17 @@ def test_a_pack_says_for_whom_it_is() -> None:
 
 def test_a_pack_says_how_good_it_is_and_what_was_not_measured(children: Manifest) -> None:
     own, elsewhere = performance(children)
-    assert "Internal test on 618 images of the same hospital or hospitals" in own.text and "ROC curve 0.98" in own.text
-    assert elsewhere.text == "No external test: the area under the ROC curve was not measured at another hospital."
+    assert (
+        "Internal test on 618 images from the hospital or hospitals of the training images" in own.text
+        and "ROC curve: 0.98" in own.text
+    )
+    assert (
+        elsewhere.text == "There was no external test, so the area under the ROC curve at another hospital is unknown."
+    )
     measured = {"auc": {"value": 0.81, "low": 0.7, "high": 0.9}, "images": 95}
     metrics = {"labels": {"pneumonia": {"external_test": measured}}}
     (only,) = performance(dataclasses.replace(children, metrics=metrics))
-    assert "External test on 95 images of another hospital: area under the ROC curve 0.81" in only.text
+    assert "External test on 95 images of another hospital. Area under the ROC curve: 0.81" in only.text
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_one_that_is_damaged_says_so(data: bytes, medium: Path) -> None:
 def test_one_that_was_copied_without_its_files_is_one_line(tmp_path: Path) -> None:
     index = write_index(tmp_path / "DICOMDIR", [("IMAGES", name) for name in FILES])
     assert _found(index) == _found(tmp_path) == [("DICOMDIR", "index_alone")]
-    assert _texts(index)[0].startswith("The DICOMDIR lists 3 files, which are all missing")
+    assert _texts(index)[0].startswith("The DICOMDIR lists 3 files, and all of them are missing")
     write_index(index, [("IMAGES", "ONE")])
     assert _found(index) == [("ONE", "missing_listed")]
 

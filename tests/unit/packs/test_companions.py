@@ -95,7 +95,7 @@ def test_a_damaged_companion_is_named_with_what_is_wrong(library: PackLibrary, d
     (companion / "model.tflite").write_bytes(MODEL_BYTES[:-1] + b"?")
     why = _refusal(library, folder)
     assert why.code == "pack_companion_unusable"
-    assert "lung-fields" in why.text and "model.tflite is not the one that was signed" in why.text
+    assert "lung-fields" in why.text and "model.tflite differs from the file that was signed" in why.text
     (companion / "manifest.json").write_bytes(b"{}")
     assert _refusal(library, folder).code == "pack_companion_missing"
 

@@ -362,7 +362,7 @@ def test_the_prior_image_of_a_pair_is_referred_to(one: Screened, tmp_path: Path,
     numbers = [float(item.MeasuredValueSequence[0].NumericValue) for item in items if item.ValueType == "NUM"]
     assert numbers == [0.83, 2]
     said = " ".join(item.TextValue for item in items if item.ValueType == "TEXT")
-    assert "These are differences of two images, not a course of disease." in said
+    assert "Differences of two images are not a course of disease." in said
     assert "Region 1: left 20, top 10, 40 x 30 px of the image fitted into 512 px: denser, 5.0 times the noise." in said
     read = highdicom.sr.ComprehensiveSR.from_dataset(made)
     assert len(read.content.get_image_measurement_groups()) == len(one.findings) + 1
@@ -375,7 +375,7 @@ def test_a_pair_that_was_not_comparable_is_named_with_the_reason(one: Screened, 
     assert not [item for item in items if item.ValueType == "NUM"]
     said = " ".join(item.TextValue for item in items if item.ValueType == "TEXT")
     assert "Not comparable. The two images differ too much" in said
-    assert "Another patient's image" in said
+    assert "The two images show different patients" in said
 
 
 def test_a_prior_without_uids_is_named_by_its_day_alone(one: Screened, tmp_path: Path) -> None:

@@ -147,11 +147,11 @@ def test_a_prior_image_that_was_compared_is_named(language: str, one: Screened, 
         "en": (
             "Compared with a prior image", "2021-02-05 · 3 years 2 months earlier", "0.83",
             "1. Denser in the current image: 5.0 times the noise, 0.5 % of the image", "Not comparable.",
-            "Not known whether both images are of the same patient", "not a course of disease",
+            "The program cannot tell whether both images show the same patient", "not a course of disease",
         ),
         "uk": (
             "Порівняно з попереднім знімком", "05.02.2021 · на 3 роки 2 місяці раніше", "0,83", "Порівняти не можна.",
-            "а не перебіг хвороби",
+            "не перебіг хвороби",
         ),
     }[language]  # fmt: skip
     for words in (*said, uid_alias("1.2.840.7.3", key=KEY)):
@@ -325,7 +325,7 @@ def test_scripts_that_are_not_joined_are_named(text: str, scripts: str, tmp_path
     made = document()
     made.paragraph(text)
     (tmp_path / "a.pdf").write_bytes(made.finished())
-    said = "not joined as they are written: "
+    said = "separately instead of joined: "
     assert pdf_text(tmp_path / "a.pdf").partition(said)[2].startswith(f"{scripts}." if scripts else "")
     assert (said in pdf_text(tmp_path / "a.pdf")) == bool(scripts)
 

@@ -48,20 +48,24 @@ def measured(**parts: object) -> Manifest:
     [
         (
             "normal",
-            "Of 100 images with the finding, 8 are not flagged at another hospital, 4 at the pack's own hospital.",
+            "Of 100 images with the finding, 8 are not flagged at another hospital, and 4 at the hospital of the "
+            "training images.",
         ),
         (
             "abnormal",
-            "Of 100 images without the finding, 0 are flagged at another hospital, 7 at the pack's own hospital.",
+            "Of 100 images without the finding, 0 are flagged at another hospital, and 7 at the hospital of the "
+            "training images.",
         ),
         (
             "read_first",
-            "Of 100 images without the finding, 0 are flagged at another hospital, 7 at the pack's own hospital.",
+            "Of 100 images without the finding, 0 are flagged at another hospital, and 7 at the hospital of the "
+            "training images.",
         ),
         # 24 + 21 of 36 + 59 images; 37 + 272 of 172 + 615
         (
             "unsure",
-            "At another hospital the pack is uncertain about 47 of 100 images, at the pack's own hospital about 39.",
+            "At another hospital the pack is uncertain about 47 of 100 images, and at the hospital of the "
+            "training images about 39.",
         ),
     ],
 )
@@ -76,10 +80,10 @@ def test_what_was_never_measured_elsewhere_is_said_where_the_figures_would_stand
     found = worth_of(ENGLISH, pack, pack.operating_points[0], "normal")
     assert found is not None
     assert found.sentence == (
-        "Not fully tested at another hospital. "
-        "Of 100 images with the finding, 4 are not flagged at the pack's own hospital."
+        "The pack was not fully tested at another hospital. "
+        "Of 100 images with the finding, 4 are not flagged at the hospital of the training images."
     )
-    assert found.title == "At the pack's own hospital"
+    assert found.title == "At the hospital of the training images"
 
 
 def test_a_pack_leads_with_what_it_detects_misses_and_cannot_tell() -> None:
@@ -89,7 +93,7 @@ def test_a_pack_leads_with_what_it_detects_misses_and_cannot_tell() -> None:
     )
     assert [sum(part.number for part in bar.parts) for bar in found.bars] == [100, 100]
     assert [bar.title for bar in found.bars] == [
-        "Per 100 with the finding (measured on 36)", "Per 100 without the finding (measured on 59)",
+        "Per 100 images with the finding (measured on 36)", "Per 100 images without the finding (measured on 59)",
     ]  # fmt: skip
     assert found.bars[0].spoken.endswith("Read first 8, Abnormal 17, Uncertain 67, Not flagged 8")
 
