@@ -293,6 +293,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "image_replaced": "The image file was replaced while the image was open, or the image was screened again. The "
                       "image shown is the earlier one, which takes no verdict. Open the new image to give a "
                       "verdict.",
+    "image_deleted": "The open image was deleted from the results database. The image is no longer shown, and takes no "
+                     "verdict. Choose an image in the list.",
     "not_judged_none": "No verdict was given: no image is open. Choose an image in the list.",
     "not_judged_yet": "No verdict was given: the next image was not shown yet. Wait until the image is shown, then "
                       "press the key again.",

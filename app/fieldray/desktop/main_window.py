@@ -315,10 +315,10 @@ class MainWindow(QMainWindow):
             self._box.open()
 
     def changeEvent(self, event: QEvent) -> None:
-        """Read the list again when the window is activated, because another window may have changed it."""
+        """Look for the changes of other windows when this one is activated."""
         super().changeEvent(event)
         if event.type() == QEvent.Type.ActivationChange and self.isActiveWindow():
-            self._bench.rows.refresh()
+            self._bench.look_again()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
