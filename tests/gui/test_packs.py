@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from desk import Desk, dialogs, press, texts
+from desk import Begin, Desk, dialogs, press, texts
 from fake_rooms import FINGERPRINT, FakeRooms, candidate, model, screened
 from PySide6.QtWidgets import QComboBox, QPushButton
 
@@ -98,6 +98,27 @@ def test_a_pack_found_during_a_run_is_offered_not_taken(desk: Desk) -> None:
     assert desk.in_use == "made-up-1.2.0"
     press(desk.window.banners, "Use this pack")
     desk.until(lambda: desk.in_use == "lungs-2.0.0")
+
+
+@pytest.mark.parametrize("is_any_here", [True, False])
+def test_packs_are_looked_for_until_it_is_known_whether_there_are_any(
+    begin: Begin, rooms: FakeRooms, *, is_any_here: bool
+) -> None:
+    rooms.may_open.clear()
+    if not is_any_here:
+        rooms.library.always = []
+    with begin() as desk:
+        welcome, page = desk.window.welcome, desk.window.packs_page
+        desk.until(lambda: "Looking for packs…" in texts(welcome))
+        desk.window.actions_by_name["packs"].trigger()
+        assert "Looking for packs…" in texts(page) and "No packs found" not in texts(page)
+        desk.window.actions_by_name["packs"].trigger()
+        assert "No pack is here" not in texts(welcome)
+        rooms.may_open.set()
+        desk.until(lambda: "Looking for packs…" not in texts(welcome))
+        assert ("No pack is here" in texts(welcome)) is not is_any_here
+        desk.window.actions_by_name["packs"].trigger()
+        assert ("No packs found" in texts(page)) is not is_any_here
 
 
 @pytest.fixture
