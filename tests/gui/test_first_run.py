@@ -283,6 +283,8 @@ def test_a_pack_that_comes_while_the_ages_are_asked_closes_the_question(desk: De
     screening = desk.bench.screening
     before = screening.question
     plug_in(desk)
+    desk.until_shown("A pack was found on a drive")
+    press(desk.window.banners, "Use this pack")
     desk.until(lambda: desk.asks == "pack" and not dialogs(desk.window, QMessageBox))
     desk.until_shown("before the question about /images was answered.")
     screening.answer(before, True)

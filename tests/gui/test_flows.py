@@ -15,7 +15,6 @@ from PySide6.QtWidgets import QApplication, QFileDialog, QPushButton
 
 from fieldray.desktop.dialogs import ExportDialog
 from fieldray.desktop.list_reader import KEYS
-from fieldray.desktop.notices import Banner
 from fieldray.domain.finding import ReadFacts
 from fieldray.domain.image import Turn
 from fieldray.domain.run import (
@@ -189,9 +188,7 @@ def test_a_fall_back_is_never_silent(desk: Desk) -> None:
     desk.until(lambda: desk.bench.backends.get("cpu") == after)
     desk.until_shown("The Edge TPU was unplugged.")
     assert "No image is lost" in desk.notices
-    button = desk.window.banners.findChild(Banner).findChild(QPushButton)
-    assert button.text() == "Try again"
-    button.click()
+    press(desk.window.banners, "Try again")
     desk.until(lambda: desk.rooms.session.reconsidered == ["edgetpu"])
     desk.until(lambda: not desk.window.banners.isVisible())
 
@@ -319,7 +316,7 @@ def test_a_banner_that_comes_moves_no_row_under_the_pointer(desk: Desk) -> None:
     desk.screen()
     desk.bench.board.post("first", lambda _: "One")
     desk.until_shown("One")
-    (button,) = desk.window.banners.findChild(Banner).findChildren(QPushButton)
+    (button,) = (one for one in desk.window.banners.findChildren(QPushButton) if one.isVisible())
     places = [widget.mapToGlobal(QPoint()) for widget in (desk.window.work_list.table, button)]
     desk.window.banners.setAttribute(Qt.WidgetAttribute.WA_UnderMouse)
     desk.bench.board.post("second", lambda _: "Two")
@@ -480,7 +477,7 @@ def test_what_cannot_be_opened_says_why_and_a_button_tries_again(begin: Begin, r
     with begin() as desk:
         desk.until_shown("before the first release")
         rooms.open_problem = None
-        desk.window.banners.findChild(Banner).findChild(QPushButton).click()
+        press(desk.window.banners, "Try again")
         desk.until(lambda: desk.bench.packs.model is not None)
         desk.screen()
         assert desk.listed == [1, 4, 3, 2]

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from desk import Desk, dialogs, press, spoken, texts
 from fake_rooms import SPEC, FakeRooms, failed, screened
-from PySide6.QtWidgets import QFileDialog, QLineEdit, QMessageBox, QTableWidget, QWidget
+from PySide6.QtWidgets import QFileDialog, QInputDialog, QLineEdit, QMessageBox, QTableWidget, QWidget
 
 from fieldray.desktop.history_page import HistoryPage
 from fieldray.desktop.open_image import enlarged
 from fieldray.domain.run import Verdict
 from fieldray.pipeline.history import History
 from fieldray.reasons import reason
-from fieldray.store.deletion import delete_runs
+from fieldray.store.deletion import delete_patient, delete_runs
 from fieldray.store.results import ResultStore
 from outcomes import run_spec
 from stores import keep
@@ -242,16 +242,78 @@ def test_a_run_that_another_program_deleted_is_said_to_be_gone(desk: Desk, page:
 def test_the_window_that_is_turned_to_says_that_its_run_was_deleted(desk: Desk, store: Path) -> None:
     desk.bench.past_runs.open(1)
     desk.until(lambda: desk.bench.rows.total() > 0)
-    other = QWidget()
-    desk.qtbot.addWidget(other)
-    other.show()
-    other.activateWindow()
-    desk.until(other.isActiveWindow)
+    turn_away(desk)
     delete_runs(store, [1])
     desk.window.activateWindow()
     desk.until_shown("Run 1 was not found in the history.")
     assert desk.bench.screening.state == "empty" and desk.bench.image.row is None
     assert desk.window.work_list.table.model().rowCount() == 0
+
+
+def turn_away(desk: Desk) -> None:
+    """Turn to another window."""
+    other = QWidget()
+    desk.qtbot.addWidget(other)
+    other.show()
+    other.activateWindow()
+    desk.until(other.isActiveWindow)
+
+
+def test_the_window_that_is_turned_to_closes_the_image_of_a_patient_who_was_deleted(desk: Desk, store: Path) -> None:
+    """The others of the run stay, and no verdict is given on what is gone."""
+    desk.bench.past_runs.open(2)
+    desk.until_listed(4)
+    desk.open_row(4)
+    turn_away(desk)
+    delete_patient(store, "PX-1001")
+    desk.activate()
+    desk.until_shown(reason("image_deleted").text)
+    assert desk.bench.image.row is None and desk.bench.screening.run_id == 2
+    desk.until_listed(3)
+    desk.bench.judging.choose("agree")
+    desk.until_shown(reason("not_judged_none").text)
+    desk.open_row(5)
+    assert "PX-1002" in desk.bench.image.row.header.patient_id
+
+
+def test_a_kept_image_of_a_patient_who_was_deleted_is_closed_and_the_open_one_stays(desk: Desk, store: Path) -> None:
+    desk.bench.past_runs.open(2)
+    desk.until_listed(4)
+    desk.open_row(4)
+    desk.window.area.keep_or_close()
+    desk.open_row(5)
+    turn_away(desk)
+    delete_patient(store, "PX-1001")
+    desk.activate()
+    desk.until(lambda: desk.bench.second_image.row is None)
+    assert desk.bench.image.row is not None and desk.bench.image.row.row_id == 5
+
+
+def test_a_patient_is_deleted_by_the_number_and_the_runs_stay(desk: Desk, page: HistoryPage, store: Path) -> None:
+    """Asked twice; a number that nobody has, and the answer *Keep*, delete nothing."""
+    open_run(desk, page, 2)
+    desk.open_row(4)
+    desk.window.actions_by_name["history"].trigger()
+    desk.until(lambda: not page._runs.is_busy)
+
+    def ask(number: str) -> None:
+        page.patient_button.click()
+        asked = desk.dialog(QInputDialog)
+        asked.setTextValue(number)
+        asked.accept()
+
+    ask("PX-9999")
+    desk.until(lambda: reason("history_no_patient", patient="PX-9999").text in texts(page))
+    for answer in ("Keep", "Delete for good"):
+        assert sum(found.total for found in History(store).runs()) == 7
+        ask("PX-1001")
+        desk.until(lambda: "Delete all images of the patient PX-1001?" in question(desk))
+        press(desk.dialog(QMessageBox), "Delete…")
+        desk.until(lambda: "2 results will be deleted for good." in question(desk))
+        press(desk.dialog(QMessageBox), answer)
+    desk.until(lambda: sum(found.total for found in page._listed) == 5)
+    assert len(History(store).runs()) == 2 and desk.bench.screening.run_id == 2
+    desk.until(lambda: desk.bench.image.row is None and desk.bench.rows.total() == 3)
 
 
 def test_a_run_in_use_by_another_program_stays(desk: Desk, page: HistoryPage, store: Path) -> None:

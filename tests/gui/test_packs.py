@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from desk import Desk, dialogs, press, texts
+from desk import Begin, Desk, dialogs, press, texts
 from fake_rooms import FINGERPRINT, FakeRooms, candidate, model, screened
 from PySide6.QtWidgets import QComboBox, QPushButton
 
@@ -19,6 +19,7 @@ from fieldray.packs.naming import PackCandidate
 from fieldray.paths import VERSION
 from fieldray.pipeline.constancy import ConstancyRecords, Record, subject
 from fieldray.reasons import Reason, reason
+from fieldray.settings import Settings
 
 EDGETPU = Path("/media/Edge TPU")
 FOREIGN = "-".join(f"{number:04x}" for number in range(0xB200, 0xB210))  # no shipped pack has this key
@@ -37,14 +38,38 @@ def rooms(rooms: FakeRooms) -> FakeRooms:
     return rooms
 
 
+def accept(desk: Desk) -> None:
+    """Wait until the pack of a drive is offered, and take it."""
+    desk.until_shown("A pack was found on a drive")
+    press(desk.window.banners, "Use this pack")
+    desk.until(lambda: desk.in_use == "lungs-2.0.0")
+
+
 @pytest.fixture
 def from_drive(desk: Desk) -> None:
     """A drive with a trusted pack was plugged in, which is in use now."""
     desk.plug_in(EDGETPU, on_edgetpu())
-    desk.until(lambda: desk.in_use == "lungs-2.0.0")
+    accept(desk)
 
 
-def test_a_drive_with_a_trusted_pack_is_used(desk: Desk, from_drive: None) -> None:
+def test_a_drive_s_pack_is_offered_beside_the_default_and_the_header_names_the_pack_of_the_next_run(desk: Desk) -> None:
+    desk.plug_in(EDGETPU, on_edgetpu())
+    desk.until_shown("A pack was found on a drive: lungs-2.0.0. Choose it to use it.")
+    assert desk.in_use == "made-up-1.2.0" and "2.0.0" not in desk.window.toolbar.pack_chip.text()
+    desk.screen()
+    assert [one.pack_name for one in desk.bench.screening.run_models if one] == ["made-up-1.2.0"]
+
+
+def test_a_drive_s_pack_is_put_in_use_where_none_is(begin: Begin, rooms: FakeRooms) -> None:
+    with begin(Settings({"language": "en"})) as desk:
+        desk.until(lambda: desk.bench.packs.is_listed)
+        assert desk.in_use == ""
+        desk.plug_in(EDGETPU, on_edgetpu())
+        desk.until(lambda: desk.in_use == "lungs-2.0.0")
+        assert "A pack was found" not in desk.notices
+
+
+def test_a_pack_that_was_taken_from_a_drive_needs_the_drive_no_longer(desk: Desk, from_drive: None) -> None:
     assert "can be removed during this run" in desk.window.toolbar.pack_chip.toolTip()
     desk.until(lambda: desk.rooms.session.packs[-1].pack_name == "lungs-2.0.0")
 
@@ -81,7 +106,7 @@ def test_a_drive_put_back_during_a_run_is_not_taken_for_a_new_one(desk: Desk, fr
 def test_without_a_default_a_drive_that_is_removed_takes_its_pack_along_and_the_others_are_named(desk: Desk) -> None:
     desk.bench.choose_default("")
     desk.plug_in(EDGETPU, on_edgetpu())
-    desk.until(lambda: desk.in_use == "lungs-2.0.0")
+    accept(desk)
     desk.pull_out()
     desk.until_shown("so its pack is no longer in use", "Made-up lungs")
     assert desk.in_use == ""
@@ -96,8 +121,30 @@ def test_a_pack_found_during_a_run_is_offered_not_taken(desk: Desk) -> None:
     desk.plug_in(EDGETPU, on_edgetpu())
     desk.until_shown("A pack was found on a drive")
     assert desk.in_use == "made-up-1.2.0"
-    press(desk.window.banners, "Use this pack")
-    desk.until(lambda: desk.in_use == "lungs-2.0.0")
+    accept(desk)
+
+
+@pytest.mark.parametrize("is_any_here", [True, False])
+def test_packs_are_looked_for_until_it_is_known_whether_there_are_any(
+    begin: Begin, rooms: FakeRooms, *, is_any_here: bool
+) -> None:
+    rooms.may_open.clear()
+    if not is_any_here:
+        rooms.library.always = []
+    with begin() as desk:
+        welcome, page = desk.window.welcome, desk.window.packs_page
+        desk.until(lambda: "Looking for packs…" in texts(welcome))
+        desk.window.actions_by_name["packs"].trigger()
+        desk.until(lambda: "Looking for packs…" in texts(page))
+        assert "No packs found" not in texts(page)
+        desk.window.actions_by_name["packs"].trigger()
+        assert "No pack is here" not in texts(welcome)
+        rooms.may_open.set()
+        desk.until(lambda: bool(welcome.cards) is is_any_here and desk.bench.packs.is_listed)
+        desk.until(lambda: ("No pack is here" in texts(welcome)) is not is_any_here)
+        assert "Looking for packs…" not in texts(welcome)
+        desk.window.actions_by_name["packs"].trigger()
+        desk.until(lambda: ("No packs found" in texts(page)) is not is_any_here)
 
 
 @pytest.fixture
@@ -207,7 +254,7 @@ def test_a_broken_pack_hides_none_beside_it(desk: Desk) -> None:
     desk.pull_out()
     desk.until(lambda: "nested" not in desk.notices)
     desk.plug_in(EDGETPU, broken(), on_edgetpu())
-    desk.until(lambda: desk.in_use == "lungs-2.0.0")
+    accept(desk)
     desk.window.actions_by_name["packs"].trigger()
     desk.until(lambda: "nested" in texts(desk.window.packs_page) and "2.0.0" in texts(desk.window.packs_page))
 
@@ -216,6 +263,8 @@ def test_a_pack_that_turns_out_broken_is_told_and_hides_none_beside_it(desk: Des
     replayed = replace(on_edgetpu(version="9.0.0"), folder=EDGETPU / "fieldray" / "aaa")
     desk.rooms.library.problems[replayed.folder] = PackProblem(reason("pack_tampered", name="model.tflite"))
     desk.plug_in(EDGETPU, replayed, on_edgetpu())
+    desk.until_shown("A pack was found on a drive")
+    press(desk.window.banners, "Use this pack")
     desk.until_shown("differs from the file that was signed")
     assert desk.in_use == "made-up-1.2.0"
     desk.window.actions_by_name["packs"].trigger()
@@ -245,7 +294,7 @@ def test_where_a_pack_lies_is_said_of_a_drive_and_of_a_problem_alone(desk: Desk)
     shown, lost = "/opt/program/models/made-up-1.2.0", "/opt/program/models/lost-1.0.0"
     problem = reason("pack_manifest", detail="nested")
     desk.plug_in(EDGETPU, candidate(shown), candidate(lost, trust="broken", pack_id="", problem=problem), on_edgetpu())
-    desk.until(lambda: desk.in_use == "lungs-2.0.0")
+    accept(desk)
     desk.window.actions_by_name["packs"].trigger()
     desk.until(lambda: "Signed with the key of the packs that come" in texts(desk.window.packs_page))
     words = texts(desk.window.packs_page).replace("\u200b", "")
@@ -268,7 +317,7 @@ def test_an_operating_point_is_never_inherited_by_another_pack(desk: Desk) -> No
     packs = desk.bench.packs
     packs.choose_point("careful")
     desk.plug_in(EDGETPU, on_edgetpu())
-    desk.until(lambda: desk.in_use == "lungs-2.0.0")
+    accept(desk)
     assert packs.point_name is None
     assert packs.in_reach.used.name == f"lungs@{FINGERPRINT}"
 

@@ -270,6 +270,29 @@ def test_closing_the_prior_or_keeping_another_image_ends_comparing(
     assert desk.bench.second_image.row is desk.bench.image.row
 
 
+def test_a_pair_has_the_room_of_the_list_and_one_key_brings_the_list_back(
+    desk: Desk, comparing: Comparing, view: PriorView
+) -> None:
+    window = desk.window
+    wide = window._list_width
+    assert window.work_list.isHidden() and window.result.isVisible()
+    desk.until(lambda: window.area.width() > 1366 * 0.7)
+    assert "F8" in texts(window.prior_bar)
+    desk.open_row(4)  # an image without a prior: the room stays the images'
+    assert window.work_list.isHidden()
+    press(desk, Key.Key_F8)
+    assert window.work_list.isVisible() and "F8" not in texts(window.prior_bar) and comparing.is_on
+    desk.open_row(1)
+    desk.until(lambda: comparing.laid is not None)
+    assert window.work_list.isVisible()  # as the person wants it
+    press(desk, Key.Key_E)
+    press(desk, Key.Key_E)
+    desk.until(window.work_list.isHidden)
+    press(desk, Key.Key_E)
+    assert not comparing.is_on and window.work_list.isVisible()
+    assert abs(window.work_list.width() - wide) < 10
+
+
 def test_everything_is_there_in_a_window_that_is_built_again(desk: Desk, comparing: Comparing, view: PriorView) -> None:
     desk.application.change_settings({"theme": "dark", "language": "uk"})
     bar = desk.window.prior_bar

@@ -45,15 +45,20 @@ def test_the_chip_of_the_device_opens_the_page_and_escape_leaves_it(desk: Desk) 
     assert desk.window.images.isVisible()
 
 
-def test_the_load_is_drawn_over_the_run_and_a_new_run_begins_anew(desk: Desk) -> None:
+def test_speed_and_load_are_drawn_over_the_run_and_a_new_run_begins_anew(desk: Desk) -> None:
     desk.screen()
     open_page(desk)
     page = desk.window.status_page
     empty = [plot.grab().toImage() for plot in page.plots]
-    for cpu in (10.0, 90.0, 40.0):
-        desk.bench.machine.take(Speed(cpu_percent=cpu, memory_mb=300.0))
+    assert [plot.accessibleName().split(",")[0] for plot in page.plots] == [
+        "Images per second", "CPU of the whole computer", "Memory of this program",
+    ]  # fmt: skip
+    for fps, cpu in ((None, 10.0), (31.0, 90.0), (33.4, 40.0)):
+        desk.bench.machine.take(Speed(fps_now=fps, cpu_percent=cpu, memory_mb=300.0))
     assert all(plot.grab().toImage() != before for plot, before in zip(page.plots, empty, strict=True))
-    assert page.load.text().endswith("CPU 40 %   Memory 300 MB")
+    assert page.load.text().endswith("33.4 images per second   CPU 40 %   Memory 300 MB")
+    desk.bench.machine.take(Speed(cpu_percent=40.0, memory_mb=300.0))
+    desk.until(lambda: "images per second" not in page.load.text())
     desk.finish()
     desk.bench.start()
     desk.until(lambda: desk.bench.machine.samples == [])

@@ -201,7 +201,7 @@ def test_the_window_opens_as_it_was_left(begin: Begin, desk: Desk, home: Path) -
     desk.screen()
     desk.window.resize(790, 500)
     desk.window.panes.setSizes([300, 200, 290])
-    desk.until(lambda: desk.window.width() == 790)
+    desk.until(lambda: desk.window.width() == 790 and desk.window.panes.width() < 1000)
     sizes = desk.window.panes.sizes()
     desk.window.close()
     press(desk.dialog(QMessageBox), "Stop and close")
@@ -394,12 +394,39 @@ def test_a_narrow_list_leaves_room_for_names_and_shows_classes_by_their_shapes(d
     desk.screen()
     table = desk.window.work_list.table
     place = COLUMNS.index("class")
-    words = table.columnWidth(place)
+    words, below = table.class_width, table.below_width
+    assert SHAPE_ROOM < below < words - 20
     table.fit_columns(words + 160)  # the score stands below the class
     assert table.isColumnHidden(COLUMNS.index("score"))
     assert table.columnWidth(place) == words
     table.fit_columns(words + 159)
-    assert table.columnWidth(place) == SHAPE_ROOM < words
+    assert table.columnWidth(place) == below  # the word stands below the shape
+    table.fit_columns(below + 159)
+    assert table.columnWidth(place) == SHAPE_ROOM
+
+
+@pytest.mark.parametrize("language", ["en", "uk"])
+def test_the_image_has_half_of_the_window_and_the_classes_have_one_row(desk: Desk, language: str) -> None:
+    """1366 x 768 and 1920 x 1080, then 1366 x 768 at 200 %; counts of a morning have two digits."""
+    desk.application.change_settings({"language": language})
+    desk.screen()
+    desk.open_row(1)
+    rows, bar = desk.bench.rows, desk.window.work_list.filter_bar
+    for size in ((1366, 768), (1920, 1080), (683, 384)):
+        desk.window.resize(*size)
+        desk.until(lambda: 2 * desk.window.area.width() >= desk.window.width())
+    desk.window.resize(1366, 768)
+    rows._counts = dict.fromkeys(rows.counts(), 11) | dict.fromkeys(("not_assessed", "not_an_image"), 0)
+    rows.counts_changed.emit()
+    classes = [button for button in bar.findChildren(QPushButton) if button.property("role") == "filter"]
+
+    def are_in_a_row() -> bool:
+        shown = [button for button in classes if button.isVisible()]
+        are_whole = all(button.width() >= button.sizeHint().width() for button in shown)
+        return len(shown) == 7 and len({button.y() for button in shown}) == 1 and are_whole
+
+    desk.until(are_in_a_row)
+    assert desk.window.result.widget().width() <= desk.window.result.viewport().width()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -258,6 +258,29 @@ class Controller(QObject):
         ):
             self.reading.note()
 
+    def look_again(self) -> None:
+        """Look for what was changed elsewhere: read the list again, and close images that were deleted."""
+        self.rows.refresh()
+        rows = [image.row for image in (self.image, self.second_image) if image.row is not None]
+        row_ids = [row.row_id for row in rows if row.answer_id]  # others are files, in no store
+        if row_ids:
+            self.background.ask(
+                lambda services: services.history.asked(lambda query: query.images(row_ids)),
+                channel="open images",
+                newest_only=True,
+                done=lambda found: self._close_deleted(rows, {image.row_id for image in found}),
+                failed=lambda error: self.board.post_error("list", error),
+            )
+
+    def _close_deleted(self, rows: Sequence[WorkRow], present: Collection[int]) -> None:
+        deleted = [row for row in rows if row.answer_id and row.row_id not in present]
+        closed = [image for image in (self.image, self.second_image) if image.row in deleted]
+        for image in closed:
+            image.show(None)
+        if closed:
+            self.comparing.forget()
+            self.board.post_reason("history", reason("image_deleted"), level="warning")
+
     # ---- events
 
     def take(self, event: Event) -> None:
@@ -346,7 +369,9 @@ class Controller(QObject):
     def _forget_deleted(self, done: Deletion) -> None:
         """Hide results that were deleted."""
         self.comparing.forget()
-        if self.screening.run_id in done.plan.run_ids and not self.screening.is_busy:
+        if done.plan.patient_id:  # the runs stay
+            self.look_again()
+        elif self.screening.run_id in done.plan.run_ids and not self.screening.is_busy:
             self._forget_run()
 
     def _forget_gone(self) -> None:

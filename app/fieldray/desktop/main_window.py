@@ -77,7 +77,8 @@ class MainWindow(QMainWindow):
         self._bench, self._translator = controller, translator
         self._asked: PackQuestion | Prior | IntentQuestion | None = None
         self._box: QDialog | None = None
-        self._may_close = False
+        self._may_close = self._gave_room = False
+        self._list_width = 0  # while the list is hidden
         self.setWindowTitle("Fieldray")
         self.setAcceptDrops(True)
         self.setMinimumSize(640, 360)
@@ -104,12 +105,13 @@ class MainWindow(QMainWindow):
         self._lay_out()
         self.setStatusBar(Status(controller, translator))
         self._connect()
+        self._give_room()
         self._show_images_or_welcome()
 
     # ---- building
 
     def _lay_out(self) -> None:
-        image = QWidget()
+        self._image = image = QWidget()
         lay_column(image, self.tools, self.prior_bar, (self.area, 1), spacing=0)
         self.panes = QSplitter(Qt.Orientation.Horizontal)
         self.panes.setChildrenCollapsible(False)
@@ -117,7 +119,7 @@ class MainWindow(QMainWindow):
         for widget, stretch in ((self.work_list, 3), (image, 6), (self.result, 2)):
             self.panes.addWidget(widget)
             self.panes.setStretchFactor(self.panes.count() - 1, stretch)
-        self.panes.setSizes([400, 635, 325])  # of 1366 pixels: with less room names in the list are cut
+        self.panes.setSizes([340, 688, 322])  # of 1366 pixels: half for the image, and the result's words are whole
         self.pages = QStackedWidget()
         self.images = scrolled(self.panes)  # never cut off where there is too little room for list, image and result
         self.images.setFocusPolicy(Qt.FocusPolicy.NoFocus)
@@ -148,6 +150,9 @@ class MainWindow(QMainWindow):
         for turned in (self.work_list.row_chosen, self.pages.currentChanged):
             turned.connect(lambda _: bench.board.withdraw("copied"))
         bench.switches.changed.connect(self._show_names)
+        bench.comparing.changed.connect(self._give_room)
+        for news in (bench.image.changed, bench.comparing.changed):  # the result may need another width by now
+            news.connect(self._fit_image)
         for page in (self.packs_page, self.audit_page, self.history_page, self.status_page):
             page.left.connect(self._show_images_or_welcome)
         self.audit_page.image_wanted.connect(self._show_row)
@@ -310,15 +315,23 @@ class MainWindow(QMainWindow):
             self._box.open()
 
     def changeEvent(self, event: QEvent) -> None:
-        """Read the list again when the window is activated, because another window may have changed it."""
+        """Look for the changes of other windows when this one is activated."""
         super().changeEvent(event)
         if event.type() == QEvent.Type.ActivationChange and self.isActiveWindow():
-            self._bench.rows.refresh()
+            self._bench.look_again()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         self.toolbar.fit()
         self.banners.refresh()
+        self._fit_image()
+
+    def _fit_image(self) -> None:
+        """Half of the window for the image, unless that alone would push the result out of sight."""
+        half, least = (self.width() + 1) // 2, self.area.viewer.minimumWidth()
+        beside = self.work_list.minimumWidth() + self.result.minimumWidth() + 2 * self.panes.handleWidth()
+        is_between = beside + least <= self.width() < beside + half
+        self._image.setMinimumWidth(least if is_between else half)
 
     def showEvent(self, event: QShowEvent) -> None:
         """Take over the open question from a window in another language."""
@@ -341,11 +354,32 @@ class MainWindow(QMainWindow):
         """Return the widget that the keys of the list act on."""
         return self.viewer if self.work_list.isHidden() else self.work_list.table
 
+    def _show_list(self, shown: bool) -> None:
+        """Show the list beside the image as wide as it was, or give its room to the image."""
+        beside, image, result = self.panes.sizes()
+        self._list_width = beside or self._list_width
+        self.work_list.setVisible(shown)
+        self.panes.setSizes([self._list_width, image + beside - self._list_width * shown, result])
+
     def _show_panels(self, shown: bool) -> None:
         """List and result beside the image, or the image alone."""
+        if shown and self.work_list.isHidden() and not self.result.isHidden():
+            self._show_list(True)
         for panel in (self.work_list, self.result):
             panel.setVisible(shown)
+        self.prior_bar.list_key.setVisible(not shown)
         self._reading.setFocus()
+
+    def _give_room(self) -> None:
+        """Give the list's room to a pair that is compared. The key that brings the list back stands above the pair."""
+        comparing = self._bench.comparing
+        gives = comparing.is_on and (self._gave_room or comparing.prior is not None)
+        if gives == self._gave_room:
+            return
+        self._gave_room = gives
+        if not self.result.isHidden():  # else the image is shown alone
+            self._show_list(not gives)
+        self.prior_bar.list_key.setVisible(self.work_list.isHidden())
 
     def leave_full_screen(self) -> None:
         """Leave full screen: show list and result again."""

@@ -240,15 +240,15 @@ class PackChoice(QObject):
             new = [entry for entry in new if not self.uses(entry)]
         self._fit_other_packs()
         best = min(new, key=lambda entry: entry.usability_rank, default=None)  # a broken pack hides no other
-        is_chosen = self.model is not None and self.is_persons_choice and self.source_is_here
-        if best and best.problem is None and self.may_switch and not is_chosen:
+        has_pack = self.loading is not None or (self.model is not None and self.source_is_here)
+        if best and best.problem is None and self.may_switch and not has_pack and self.default is None:
             self.use(best)
             return
         if best and self.may_switch:
             self._board.withdraw("drive")
         if self.may_switch:
             self.settle()
-        if best:
+        if best and self.loading is not best:
             self._offer(best)
 
     def _trusted(self, candidate: PackCandidate) -> None:
@@ -316,7 +316,7 @@ class PackChoice(QObject):
         )
 
     def _offer(self, candidate: PackCandidate) -> None:
-        """Announce a pack on a drive, which is not used without a question, or because another was chosen."""
+        """Announce a pack on a drive that is not put in use: it needs a question, or another pack is in use."""
         self._offered, why, name = candidate, candidate.problem, candidate.pack_name
         use = Action(lambda t: t.text("Review…") if why else t.text("Use this pack"), lambda: self.use(candidate))
         if why is not None:

@@ -383,9 +383,13 @@ _MOST_SAMPLES: Final = 600  # about a point of the screen each
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Load of the whole machine, and memory of this program, at a time in seconds since the run began."""
+    """Speed, load of the whole machine and memory of this program, at a time in seconds since the run began.
+
+    fps  images per second of the network alone; None before the third image of a device
+    """
 
     at_s: float
+    fps: float | None
     cpu_percent: float
     memory_mb: float
 
@@ -437,7 +441,8 @@ class Machine(RunRoom):
         last_s = self.samples[-1].at_s if self.samples else -self._apart_s
         if speed.cpu_percent is None or speed.memory_mb is None or at_s - last_s < self._apart_s:
             return
-        self.samples.append(Sample(at_s=at_s, cpu_percent=speed.cpu_percent, memory_mb=speed.memory_mb))
+        measured = Sample(at_s=at_s, fps=speed.fps_now, cpu_percent=speed.cpu_percent, memory_mb=speed.memory_mb)
+        self.samples.append(measured)
         if len(self.samples) > _MOST_SAMPLES:
             del self.samples[1::2]
             self._apart_s = 2 * at_s / _MOST_SAMPLES

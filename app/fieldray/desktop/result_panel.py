@@ -118,6 +118,7 @@ class ResultPanel(QScrollArea):
         controller.comparing.changed.connect(self._fit_width)  # the card about the prior image is refreshed by then
         self._image.screening_changed.connect(self._show_screening)
         self._connect_switches()
+        self.setMinimumWidth(_LEAST_WIDTH)
         self.refresh()
 
     def refresh(self) -> None:

@@ -79,13 +79,16 @@ class StatusPage(Page):
 
     def _make_plot(self) -> QWidget:
         text, machine = self._translator.text, self._machine
-        figures: dict[str, Callable[[Sample], float]] = {
-            text("CPU of the whole computer, %"): lambda sample: sample.cpu_percent,
-            text("Memory of this program, MB"): lambda sample: sample.memory_mb,
+        figures: dict[str, tuple[Callable[[Sample], float | None], float]] = {
+            text("Images per second, network alone"): (lambda sample: sample.fps, 2.0),
+            text("CPU of the whole computer, %"): (lambda sample: sample.cpu_percent, 100.0),
+            text("Memory of this program, MB"): (lambda sample: sample.memory_mb, 100.0),
         }
-        drawn = machine, self._translator, self._theme
-        self.plots = [LoadPlot(title, figure, *drawn) for title, figure in figures.items()]
-        return card(label(text("Load during the run"), role="heading"), self.load, *self.plots)
+        self.plots = [
+            RunPlot(title, figure, machine, full=full, translator=self._translator, theme=self._theme)
+            for title, (figure, full) in figures.items()
+        ]
+        return card(label(text("Speed and load over the run"), role="heading"), self.load, *self.plots)
 
     # ---- what changes
 
@@ -107,9 +110,12 @@ class StatusPage(Page):
         """Show the last sample as text, also for a screen reader."""
         said, samples = self._translator.text("Nothing was measured yet."), self._machine.samples
         if samples:
-            cpu, memory, time = samples[-1].cpu_percent, samples[-1].memory_mb, samples[-1].at_s
-            said = self._translator.text("CPU {cpu} %   Memory {memory} MB", cpu=round(cpu), memory=round(memory))
-            said = f"{duration(self._translator, time)}   {said}"
+            last, text = samples[-1], self._translator.text
+            said = text("CPU {cpu} %   Memory {memory} MB", cpu=round(last.cpu_percent), memory=round(last.memory_mb))
+            if last.fps is not None:
+                fps = number(self._translator, last.fps, digits=1)
+                said = f"{text('{fps} images per second', fps=fps)}   {said}"
+            said = f"{duration(self._translator, last.at_s)}   {said}"
         self.load.setText(said)
 
     def _show_study(self) -> None:
@@ -178,19 +184,26 @@ def _state(translator: Translator, machine: Machine, done: int, total: int) -> I
             )
 
 
-# ---- CPU and memory over the run: a line each, over the same time.
+# ---- speed, CPU and memory over the run: a line each, over the same time.
 
 _HEIGHT: Final = 84
 
 
-class LoadPlot(QWidget):
-    """One figure of the samples, from 0 to at least 100."""
+class RunPlot(QWidget):
+    """One figure of the samples, from 0 to at least `full`. Samples without the figure are left out."""
 
     def __init__(
-        self, title: str, figure: Callable[[Sample], float], machine: Machine, translator: Translator, theme: Theme
+        self,
+        title: str,
+        figure: Callable[[Sample], float | None],
+        machine: Machine,
+        *,
+        full: float,
+        translator: Translator,
+        theme: Theme,
     ) -> None:
         super().__init__()
-        self._title, self._figure, self._machine = title, figure, machine
+        self._title, self._figure, self._full, self._machine = title, figure, full, machine
         self._translator, self._theme = translator, theme
         self.setFixedHeight(_HEIGHT + 2 * self.fontMetrics().height())
         self.setAccessibleName(title)
@@ -198,7 +211,8 @@ class LoadPlot(QWidget):
 
     def paintEvent(self, event: QPaintEvent) -> None:
         samples, line, shades = self._machine.samples, self.fontMetrics().height(), colours(self._theme)
-        top = 2 * nice_step(max([100.0, *map(self._figure, samples)]) / 2)
+        known = [(sample.at_s, value) for sample in samples if (value := self._figure(sample)) is not None]
+        top = 2 * nice_step(max([self._full, *(value for _, value in known)]) / 2)
         end_s = max(samples[-1].at_s if samples else 0.0, 1.0)
         box = QRectF(3.5 * line, 1.4 * line, self.width() - 4 * line, _HEIGHT)
         painter = QPainter(self)
@@ -212,7 +226,7 @@ class LoadPlot(QWidget):
             painter.setPen(QColor(shades["line"]))
             painter.drawLine(QPointF(box.left(), y), QPointF(box.right(), y))
         painter.setPen(QPen(QColor(shades["accent"]), 1.6))
-        points = ((sample.at_s / end_s, self._figure(sample) / top) for sample in samples)
+        points = ((at_s / end_s, value / top) for at_s, value in known)
         painter.drawPolyline([QPointF(box.left() + x * box.width(), box.bottom() - y * _HEIGHT) for x, y in points])
         painter.end()
 

@@ -22,7 +22,7 @@ from PySide6.QtWidgets import (
 
 from fieldray.backends import BACKENDS
 from fieldray.desktop.list_reader import KEYS, WorkRow
-from fieldray.desktop.style import Theme, class_icon, icon
+from fieldray.desktop.style import Theme, class_icon, icon, scaled
 from fieldray.desktop.widgets import (
     PlainButton,
     choice_box,
@@ -34,7 +34,14 @@ from fieldray.desktop.widgets import (
     search_field,
     set_tip,
 )
-from fieldray.desktop.worklist_delegate import CLASS_ROOM, ROW_HEIGHT, SHAPE_ROOM, WorkListDelegate, strong
+from fieldray.desktop.worklist_delegate import (
+    BELOW_ROOM,
+    CLASS_ROOM,
+    ROW_HEIGHT,
+    SHAPE_ROOM,
+    WorkListDelegate,
+    strong,
+)
 from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.domain.finding import WORK_LIST_ORDER, Category
 from fieldray.domain.history import ReadingFilter, ResultFilter
@@ -47,7 +54,8 @@ from fieldray.translation import Translator
 _WIDTHS: Final = {"image": 58, "date": 92, "view": 84, "score": 60, "backend": 96, "ms": 62, "status": 220}
 _SHOWN_FROM: Final = {"image": 330, "score": 520, "date": 600, "view": 680, "backend": 780, "ms": 840, "status": 1020}
 _MARGIN: Final = 24
-_NAME: Final = 160  # a name or reason needs that much: with less room classes are shown by their shapes alone
+# A name or reason needs that much: with less room the word for a class stands below its shape, and then nowhere.
+_NAME: Final = 160
 RARE: Final = ("not_assessed", "not_an_image")
 _VERY_LOW: Final = 280  # with less height there is no room for a choice of verdicts and devices
 _LOW: Final = 480  # a list of less height has no room for rows below four lines of buttons
@@ -86,8 +94,9 @@ class FilterBar(QWidget):
         self._is_low = False
         group = QButtonGroup(self)
         self._layout = layout = QGridLayout(self)
-        layout.setContentsMargins(8, 8, 8, 8)
-        layout.setSpacing(6)
+        layout.setContentsMargins(6, 8, 6, 8)
+        layout.setHorizontalSpacing(2)  # seven buttons in a row, each with two digits, in a list of 340 points
+        layout.setVerticalSpacing(6)
         shown: tuple[Category | None, ...] = (None, *WORK_LIST_ORDER)
         for category in shown:
             button = push_button("", partial(model.filter, category=category), role="filter")
@@ -206,16 +215,16 @@ class FilterBar(QWidget):
 
     def _fit_in_a_row(self, captions: Mapping[Category | None, str]) -> bool:
         """Whether buttons with these texts have room beside each other, each as wide as it needs."""
-        return sum(width + self._layout.spacing() for width in self._widths(captions)) <= self._room()
+        return sum(width + self._layout.horizontalSpacing() for width in self._widths(captions)) <= self._room()
 
     def _room_for(self, captions: Mapping[Category | None, str]) -> int:
         """How many buttons with these texts have room beside each other, all as wide as the widest."""
-        return self._room() // (max(self._widths(captions)) + self._layout.spacing())
+        return self._room() // (max(self._widths(captions)) + self._layout.horizontalSpacing())
 
     def _room(self) -> int:
         """Return the width in points of the filter buttons and of the gap behind each."""
         margins = self._layout.contentsMargins()
-        return self.width() - margins.left() - margins.right() + self._layout.spacing()
+        return self.width() - margins.left() - margins.right() + self._layout.horizontalSpacing()
 
     def _widths(self, captions: Mapping[Category | None, str]) -> list[int]:
         buttons = {self._buttons[category]: text for category, text in captions.items()}
@@ -229,9 +238,12 @@ class FilterBar(QWidget):
 
 def class_width(translator: Translator, font: QFont, manifest: Manifest | None = None) -> int:
     """Room for the shape and the longest short word for a class; the rare ones are cut, and whole in the tip."""
-    measure = QFontMetrics(strong(font)).horizontalAdvance
+    return _longest_class(translator, strong(font), manifest) + CLASS_ROOM
+
+
+def _longest_class(translator: Translator, font: QFont, manifest: Manifest | None) -> int:
     classes = (short_label(translator, category, manifest) for category in WORK_LIST_ORDER if category not in RARE)
-    return max(map(measure, classes)) + CLASS_ROOM
+    return max(map(QFontMetrics(font).horizontalAdvance, classes))
 
 
 class WorkTable(QTableView):
@@ -245,7 +257,8 @@ class WorkTable(QTableView):
         self._delegate = delegate
         self._hold_y: int | None = None
         self._chosen_columns: dict[str, bool] = {}
-        self.class_width, self.pack_widths = SHAPE_ROOM, list[int]()
+        self.class_width = self.below_width = SHAPE_ROOM
+        self.pack_widths = list[int]()
         self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
         self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
         self.setVerticalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
@@ -269,8 +282,12 @@ class WorkTable(QTableView):
             self.isColumnHidden(KEYS.index(key)) for key in ("date", "score")
         )
         others = (width for key, width in _WIDTHS.items() if not self.isColumnHidden(KEYS.index(key)))
-        is_tight = width - sum(others) - taken - self.class_width < _NAME and not self._rows.is_by_larger
-        self.setColumnWidth(KEYS.index("class"), SHAPE_ROOM if is_tight else self.class_width)
+        room = width - sum(others) - taken - _NAME
+        wide = self.class_width
+        if room < wide and not self._rows.is_by_larger:
+            wide = self.below_width if room >= self.below_width else SHAPE_ROOM
+        self._delegate.class_below = wide == self.below_width < self.class_width
+        self.setColumnWidth(KEYS.index("class"), wide)
 
     def _fit_other_packs(self, width: int) -> int:
         """The width of the columns of other packs together: with little room they have shapes and scores alone."""
@@ -394,6 +411,8 @@ class WorkList(QWidget):
             return
         self._named, font = packs, self.table.font()
         self.table.class_width, *self.table.pack_widths = (class_width(self._translator, font, one) for one in packs)
+        small = strong(scaled(font, 0.87))
+        self.table.below_width = _longest_class(self._translator, small, self._model.manifest) + BELOW_ROOM
         self.table.fit_columns(self.table.width())
 
     def resizeEvent(self, event: QResizeEvent) -> None:

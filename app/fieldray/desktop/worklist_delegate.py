@@ -37,6 +37,7 @@ _GAP: Final = 8
 _SHAPE: Final = 14
 _BETWEEN: Final = " · "
 CLASS_ROOM: Final = 2 * _GAP + _SHAPE + 6 + 4
+BELOW_ROOM: Final = 2 * _GAP + 2
 SHAPE_ROOM: Final = 48
 _DRAWN: Final = frozenset({"image", "patient", "class"})
 _MOST_KEPT: Final = 400
@@ -77,6 +78,7 @@ class WorkListDelegate(QStyledItemDelegate):
         self._translator, self._theme = translator, theme
         self._kept: OrderedDict[Hashable, QPixmap] = OrderedDict()  # as they were painted, those used last
         self.date_below = self.score_below = False  # where they have no column
+        self.class_below = False  # whether the word for a class stands below its shape
 
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
         row = index.data(ROW_ROLE)
@@ -89,7 +91,7 @@ class WorkListDelegate(QStyledItemDelegate):
         is_selected = bool(option.state & _SELECTED)
         verdict, group, is_earlier = map(index.data, (VERDICT_ROLE, GROUP_ROLE, EARLIER_ROLE))
         cell = _Cell(row, key, text, option.font, is_selected, verdict, group, is_earlier)
-        arranged = self._translator.hides_names(), self.date_below, self.score_below
+        arranged = self._translator.hides_names(), self.date_below, self.score_below, self.class_below
         look = (*cell.look, rect.width(), rect.height(), ratio, *arranged)
         known = self._kept.get(look)
         if known is None:
@@ -116,7 +118,8 @@ class WorkListDelegate(QStyledItemDelegate):
                 draw_verdict(painter, cell.mark, mark, self._theme)
             self._paint_patient(painter, self._right_of_rail(painter, box, cell.group), cell)
         elif cell.key == "class":
-            self._paint_answer(painter, box, cell.row, cell.font, has_score=self.score_below)
+            paint = self._paint_class_below if self.class_below else self._paint_answer
+            paint(painter, box, cell.row, cell.font, has_score=self.score_below)
         elif cell.key.isdigit():
             self._paint_answer(painter, box, cell.row.of_pack(int(cell.key)), cell.font)
         else:
@@ -235,6 +238,22 @@ class WorkListDelegate(QStyledItemDelegate):
         self._paint_class(painter, box.adjusted(0, 0, 0, -ROW_HEIGHT // 3) if has_score else box, row, font)
         if has_score:
             self._line(painter, below, score_cell(self._translator, row), "text", scaled(font, 0.87))
+
+    def _paint_class_below(
+        self, painter: QPainter, box: QRect, row: WorkRow, font: QFont, *, has_score: bool = True
+    ) -> None:
+        """Paint shape and score of an answer, and below them the short word for the class."""
+        middle, small = ROW_HEIGHT // 2, scaled(font, 0.87)
+        upper, lower = box.adjusted(0, 6, 0, -middle), box.adjusted(0, middle, _GAP, -6)
+        draw_class(
+            painter, row.category, QRectF(upper.x(), upper.center().y() - _SHAPE / 2, _SHAPE, _SHAPE), self._theme
+        )
+        if has_score and row.finding is not None:
+            self._line(
+                painter, upper.adjusted(_SHAPE + 6, 0, _GAP, 0), score_cell(self._translator, row), "text", small
+            )
+        word = short_label(self._translator, row.category, row.manifest)
+        self._line(painter, lower, word, row.category, strong(small))
 
     def _line(self, painter: QPainter, box: QRect, text: str, shade: str, font: QFont, *, right: bool = False) -> None:
         painter.setFont(font)

@@ -113,6 +113,15 @@ class Assessment:
         }
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
+    @property
+    def reusable_settings(self) -> tuple[str, ...]:
+        """Return the settings hashes whose results are taken over: its own, and that with the other `ages_confirmed`.
+
+        Results of the two differ only in the note on a patient whose age is in no file (`purpose.with_ages`).
+        """
+        other = dataclasses.replace(self, ages_confirmed=not self.ages_confirmed)
+        return tuple(dict.fromkeys((self.settings_hash, other.settings_hash)))
+
 
 def choose(
     model: Model,

@@ -19,6 +19,8 @@ _OWN = "test"
 _ELSEWHERE = "external_test"
 # Keys in a pack's metrics for images with the finding and without it.
 TRUTHS: Final[Mapping[bool, str]] = {True: "positive", False: "negative"}
+# The note on a patient whose age is in no file, by whether a person confirmed the ages.
+AGE_NOTES: Final[Mapping[bool, str]] = {True: "age_confirmed", False: "age_not_stated"}
 _OTHERS = frozenset({"age", "ages_contradict", "born_too_late", "body_part"})
 
 
@@ -168,7 +170,13 @@ def _age_note(header: ImageHeader, accepted: HeaderRules, *, is_confirmed: bool)
     if accepted.ages_years is None or header.patient_age_years is not None:
         return None
     youngest, oldest = accepted.ages_years
-    return reason("age_confirmed" if is_confirmed else "age_not_stated", youngest=youngest, oldest=oldest)
+    return reason(AGE_NOTES[is_confirmed], youngest=youngest, oldest=oldest)
+
+
+def with_ages(notes: Iterable[Reason], *, is_confirmed: bool) -> tuple[Reason, ...]:
+    """Return the notes on an image as a run writes them whose ages were confirmed, or were not."""
+    written, other = AGE_NOTES[is_confirmed], AGE_NOTES[not is_confirmed]
+    return tuple(Reason(written, note.parameters) if note.code == other else note for note in notes)
 
 
 @dataclass(slots=True)
@@ -185,7 +193,7 @@ class PatientCount:
     def add(self, kind: ResultKind) -> None:
         """Add the results of one kind to the counts, if they contradict the rules or state no age."""
         self.others += kind.number * (kind.category == "refused" and not _OTHERS.isdisjoint(kind.codes))
-        self.unknown += kind.number * ("age_not_stated" in kind.codes)
+        self.unknown += kind.number * (AGE_NOTES[False] in kind.codes)
 
     def notes(self, accepted: HeaderRules) -> tuple[Reason, ...]:
         """Return the notes that state these counts and the pack's intended patients."""

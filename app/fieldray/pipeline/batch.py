@@ -201,7 +201,8 @@ class Batch:
 
     def _screen_into(self, store: ResultStore) -> None:
         last_row, last_answer, watches = store.last_row_id(), store.last_answer_id(), self._ports.watch is not None
-        takes_over = not self._fresh and (watches or any(map(store.has_results, self.spec.packs)))
+        has_results = (store.has_results(one.spec, settings=one.reusable_settings) for one in self._ports.packs)
+        takes_over = not self._fresh and (watches or any(has_results))
         run_id = store.open_run(self.spec, fresh=self._fresh)
         keeps = self._ports.keeps_previews
         self._recorder = RunRecorder(self.spec, run_id, last_row=last_row, keeps_previews=keeps, watches=watches)
@@ -383,7 +384,7 @@ class Batch:
         """Return the recogniser of unchanged files; None if no results are taken over by stamp."""
         if self._ports.resuming.verifies or not self._by_content:
             return None
-        return ResultsByStamp(query, self.run_id, self.spec, stamps=self._stamps, hand_over=self._hand_over)
+        return ResultsByStamp(query, self.run_id, self._ports.packs, stamps=self._stamps, hand_over=self._hand_over)
 
     def _hand_over(self, taken: TakenOver) -> None:
         self._going.wait()

@@ -32,13 +32,15 @@ if TYPE_CHECKING:
 class PackWork:
     """One of the packs that screen the images of a run.
 
-    check_header  returns the reason to refuse an image with this header, or None
-    doubts        returns the reasons to doubt the pack, once all its answers in the run are stored
+    check_header       returns the reason to refuse an image with this header, or None
+    doubts             returns the reasons to doubt the pack, once all its answers in the run are stored
+    reusable_settings  settings hashes of earlier answers that are taken over; without any, the hash of `spec` alone
     """
 
     spec: PackSpec
     check_header: Callable[[ImageHeader], Reason | None]
     doubts: Callable[[PackOfRun], Sequence[Reason]] = lambda _pack: ()
+    reusable_settings: Sequence[str] = ()
 
     @classmethod
     def of(cls, assessment: Assessment, database: Path) -> Self:
@@ -48,6 +50,7 @@ class PackWork:
             spec=pack_spec(assessment),
             check_header=partial(check_header, rules=model.manifest.accepted, finds_lungs=bool(model.lungs)),
             doubts=partial(_doubts, database, model.manifest),
+            reusable_settings=assessment.reusable_settings,
         )
 
 

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 from fieldray.domain.finding import ASKED_FOR, Failed, Outcome, ResultKind, Screened, asked_for, counted_as
 from fieldray.domain.image import ImageRef
+from fieldray.domain.purpose import with_ages
 from fieldray.domain.run import (
     ImageDone,
     PackOfRun,
-    PackSpec,
     Publish,
     ResultsTakenOver,
     Run,
@@ -206,7 +206,7 @@ class ResultsByContent:
 
         The bytes hashed here may differ from those that discovery saw. So an outcome is taken over only if its header
         equals the header that discovery saw. A score is not taken over if the pack refuses the header, unless a person
-        overruled the refusal. Raises StorageProblem, PoolClosed.
+        overruled the refusal. Notes on unknown ages become those of this run. Raises StorageProblem, PoolClosed.
         """
         packs = self.ports.packs
         if ref.problem:
@@ -224,12 +224,19 @@ class ResultsByContent:
         last = _ANY_ANSWER if self.ports.watch else self.last_answer
         with self._lock:
             known = self.query.reusable_outcome(
-                pack.spec, content_sha256=content_sha256, frame=ref.frame, up_to_answer_id=last
+                pack.spec,
+                settings=pack.reusable_settings,
+                content_sha256=content_sha256,
+                frame=ref.frame,
+                up_to_answer_id=last,
             )
         if known is None or known.ref.header.deciding != ref.header.deciding:
             return None
         if isinstance(known, Screened) and not asked_for(known) and pack.check_header(ref.header) is not None:
             return None
+        if isinstance(known, Screened):
+            notes = with_ages(known.notes, is_confirmed=self.ports.spec.ages_confirmed)
+            known = replace(known, notes=notes)
         return replace(known, ref=replace(ref, turn=known.ref.turn))
 
 
@@ -243,7 +250,7 @@ class ResultsByStamp:
         self,
         query: ResultQuery,
         run_id: int,
-        spec: RunSpec,
+        packs: Sequence[PackWork],
         *,
         stamps: Stamps,
         hand_over: Callable[[TakenOver], None],
@@ -256,7 +263,7 @@ class ResultsByStamp:
 
         self._packs = [
             [files(one) for one in (PackOfRun(run_id, position), *_alike(known, pack)[:_MOST_RUNS])]
-            for position, pack in enumerate(spec.packs)
+            for position, pack in enumerate(packs)
         ]
         self._stamps, self._hand_over = stamps, hand_over
         self._waiting: list[list[tuple[int, int]]] = []  # of each image, the rows of image and answer, by pack
@@ -285,13 +292,14 @@ class ResultsByStamp:
             self._hand_over(TakenOver(images, [[answer_id for _, answer_id in pack] for pack in by_pack]))
 
 
-def _alike(known: Sequence[Run], spec: PackSpec) -> list[PackOfRun]:
-    """Return the packs of known runs with an equal model and settings, in the order of the runs."""
+def _alike(known: Sequence[Run], wanted: PackWork) -> list[PackOfRun]:
+    """Return the packs of known runs with an equal model and reusable settings, in the order of the runs."""
+    settings = wanted.reusable_settings or [wanted.spec.settings_hash]
     return [
         PackOfRun(run.run_id, position)
         for run in known
         for position, pack in enumerate(run.spec.packs)
-        if (pack.model_sha256, pack.settings_hash) == (spec.model_sha256, spec.settings_hash)
+        if pack.model_sha256 == wanted.spec.model_sha256 and pack.settings_hash in settings
     ]
 
 

@@ -28,6 +28,7 @@ from typing import Any, Final, NamedTuple
 
 from fieldray.domain.finding import WORK_LIST_ORDER, Outcome, Screened, leading_position, listed_score, why_of
 from fieldray.domain.patient import person_key
+from fieldray.domain.purpose import AGE_NOTES
 from fieldray.domain.run import Verdict
 from fieldray.formatting import file_name, person, view_label
 from fieldray.store.rows import SAMPLED, outcome_of, pack_spec_of, verdict_columns
@@ -131,11 +132,13 @@ def _number_of(text: str) -> int:
 NEW_KEY: Final = "INSERT OR IGNORE INTO secrets (purpose, value) VALUES ('stamps', ?)"
 KEY: Final = "SELECT value FROM secrets WHERE purpose = 'stamps'"
 
-# The images of a run in the order of their names, and their answers in the order of the packs. What failed is tried
-# again: it is known, and has no stamp.
-STAMPED: Final = """
+# Answers that no run takes over: what failed is tried again, and who was too young may be old enough by now.
+DECIDED_ANEW: Final = "(status = 'failed' OR IFNULL(answers.reason, '') LIKE '[\"born_too_late\"%')"
+# The images of a run in the order of their names, and their answers in the order of the packs. What is decided anew is
+# known, and has no stamp.
+STAMPED: Final = f"""
     SELECT images.id, image_key, answers.id AS answer_id, position,
-           CASE status WHEN 'failed' THEN NULL ELSE stamp END AS stamp
+           CASE WHEN {DECIDED_ANEW} THEN NULL ELSE stamp END AS stamp
     FROM (SELECT id, image_key, stamp FROM images WHERE run_id = ? AND image_key >= ?
           ORDER BY image_key LIMIT ?) AS images
     JOIN answers ON image_id = images.id ORDER BY image_key, position
@@ -194,7 +197,12 @@ _OF_IMAGE: Final = {
     "saved_s": ":now_s",
     "absent_s": "NULL",
 }
+# The note on an unknown age is that of the run: a code begins a note's JSON, and quotes inside texts are escaped.
+_WITH_AGES: Final = "replace(answers.notes, '[\"{}\",', '[\"{}\",')"
 _OF_ANSWER: Final = {
+    "notes": f"""CASE (SELECT json_extract(spec, '$.ages_confirmed') FROM runs WHERE id = :run_id)
+                 WHEN 1 THEN {_WITH_AGES.format(AGE_NOTES[False], AGE_NOTES[True])}
+                 ELSE {_WITH_AGES.format(AGE_NOTES[True], AGE_NOTES[False])} END""",
     "image_id": "copy.id",
     "run_id": ":run_id",
     "position": ":position",

@@ -65,6 +65,7 @@ from fieldray.store.schema import image_key, image_text, reason_text
 T = TypeVar("T")
 # The columns of images that an answer is read with.
 _OF_IMAGE = "image_key, images.content_sha256, frame, header, absent_s, pass_number"
+_AMONG: Final = "IN (SELECT value FROM json_each(?))"
 SELECT = f"""SELECT answers.*, {_OF_IMAGE}, run_packs.spec, choice, note, verdicts.id IS NOT NULL AS is_read
              FROM answers JOIN images ON images.id = answers.image_id
              JOIN run_packs ON run_packs.run_id = answers.run_id AND run_packs.position = answers.position
@@ -232,22 +233,25 @@ class ResultQuery:
         """Return the highest answer number assigned so far, 0 in an empty file."""
         return int(self._all("SELECT COALESCE(MAX(id), 0) AS last FROM answers")[0]["last"])
 
-    def has_results(self, pack: PackSpec) -> bool:
-        """Whether the store has any result of this model with these settings."""
-        query = """SELECT 1 FROM run_packs WHERE model_sha256 = ? AND settings_hash = ? AND EXISTS (
+    def has_results(self, pack: PackSpec, *, settings: Sequence[str] = ()) -> bool:
+        """Whether the store has any result of this model with the settings of `reusable_outcome`."""
+        query = f"""SELECT 1 FROM run_packs WHERE model_sha256 = ? AND settings_hash {_AMONG} AND EXISTS (
                        SELECT 1 FROM answers
                        WHERE (answers.run_id, answers.position) = (run_packs.run_id, run_packs.position)) LIMIT 1"""
-        return bool(self._all(query, pack.model_sha256, pack.settings_hash))
+        return bool(self._all(query, pack.model_sha256, json.dumps([*settings] or [pack.settings_hash])))
 
     def reusable_outcome(
-        self, pack: PackSpec, *, content_sha256: str, frame: int, up_to_answer_id: int
+        self, pack: PackSpec, *, content_sha256: str, frame: int, up_to_answer_id: int, settings: Sequence[str] = ()
     ) -> Outcome | None:
-        """Return the newest outcome of these bytes with an equal model and settings, unless it failed."""
-        query = f"""{SELECT} WHERE images.content_sha256 = ? AND frame = ? AND model_sha256 = ? AND settings_hash = ?
-                    AND status != 'failed' AND answers.id <= ? ORDER BY answers.id DESC LIMIT 1"""
-        rows = self._all(
-            query, bytes.fromhex(content_sha256), frame, pack.model_sha256, pack.settings_hash, up_to_answer_id
-        )
+        """Return the newest outcome of these bytes with an equal model and settings, unless it is decided anew.
+
+        settings  the settings hashes that count as equal; without any, the hash of `pack` alone
+        """
+        query = f"""{SELECT} WHERE images.content_sha256 = ? AND frame = ? AND model_sha256 = ?
+                    AND settings_hash {_AMONG} AND NOT {bookkeeping.DECIDED_ANEW} AND answers.id <= ?
+                    ORDER BY answers.id DESC LIMIT 1"""
+        equal = json.dumps([*settings] or [pack.settings_hash])
+        rows = self._all(query, bytes.fromhex(content_sha256), frame, pack.model_sha256, equal, up_to_answer_id)
         return self._results(rows)[0].outcome if rows else None
 
     def stamped(self, run_id: int, first: bytes, *, limit: int) -> tuple[Stamped, ...]:

@@ -20,7 +20,7 @@ from fakes import FakeEngine, FakeReaders
 from fieldray.domain.assessment import Assessment, choose
 from fieldray.domain.finding import notes_of
 from fieldray.domain.image import ImageRef, Turn
-from fieldray.domain.model import Model
+from fieldray.domain.model import HeaderRules, Model
 from fieldray.domain.run import Event, ImageDone, ResultsTakenOver, Resuming, RunChanged
 from fieldray.imaging.source import Stamps
 from fieldray.imaging.whole_file import content_hash, read_with_state
@@ -252,6 +252,45 @@ def test_what_a_person_asked_for_stays_what_it_is_in_the_same_run_and_in_later_o
     afresh = Run(images, is_fresh=True)
     assert {notes_of(event.image.leading.outcome) for event in afresh.ready} == {()}
     assert afresh.notes == ()
+
+
+CHILDREN = tiny_model(manifest=tiny_manifest(accepted=HeaderRules(ages_years=(1, 5))))
+
+
+@pytest.mark.parametrize("confirmed_first", [True, False])
+@pytest.mark.parametrize("verifies", [False, True], ids=["by a sample", "by the content"])
+def test_another_answer_on_the_ages_reads_no_image_again_and_its_notes_are_those_of_a_fresh_run(
+    images: Path, *, confirmed_first: bool, verifies: bool
+) -> None:
+    """In a run of two packs the one for all ages has no note on them."""
+
+    def run(*, ages_confirmed: bool, **options: Any) -> Run:
+        packs = [choose(model, ages_confirmed=ages_confirmed) for model in (CHILDREN, tiny_model())]
+        return Run(images, assessments=packs, **options)
+
+    def answered(made: Run) -> dict[str, list[tuple[Any, ...]]]:
+        with HistoryQuery(made.database) as query:
+            kept = query.images([event.image.row_id for event in made.ready])
+        return {
+            image.leading.outcome.ref.path.name: [
+                (answer.outcome.category, notes_of(answer.outcome)) for answer in image.answers
+            ]
+            for image in kept
+        }
+
+    first = run(ages_confirmed=confirmed_first)
+    second = run(ages_confirmed=not confirmed_first, resuming=Resuming(verifies=verifies))
+    assert (second.readers.read_names, len(second.ready)) == ([], 5)
+    assert second.batch.run_id != first.batch.run_id
+    fresh = run(ages_confirmed=not confirmed_first, is_fresh=True)
+    assert sorted(fresh.readers.read_names) == sorted(2 * [*names(images)])
+    assert answered(second) == answered(fresh)
+    assert {tuple(note.code for note in said[0][1]) for said in answered(second).values()} == {
+        ("age_not_stated" if confirmed_first else "age_confirmed",)
+    }
+    assert {said[1][1] for said in answered(second).values()} == {()}
+    back = run(ages_confirmed=confirmed_first)
+    assert (back.readers.read_names, answered(back)) == ([], answered(first))
 
 
 def test_an_image_that_was_gone_is_present_again(images: Path) -> None:

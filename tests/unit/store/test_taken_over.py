@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.domain.finding import ResultKind, Screened
+from fieldray.domain.finding import ResultKind, Screened, notes_of
 from fieldray.domain.history import ResultBrief
 from fieldray.domain.lungs import LungFields
+from fieldray.domain.purpose import AGE_NOTES
 from fieldray.domain.run import PackOfRun, Run
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
@@ -95,6 +96,35 @@ def test_own_and_others_together_are_taken_over_or_none_of_them(store: ResultSto
     assert taken[1] == own and len(taken) == 2
     assert sorted(listed(store, second)) == [("a", True), ("b", True)]
     assert store.take_over(second, one_pack()) == ()
+
+
+@pytest.mark.parametrize("is_confirmed", [True, False])
+def test_the_note_on_an_unknown_age_is_that_of_the_run_and_all_others_stay(
+    store: ResultStore, *, is_confirmed: bool
+) -> None:
+    """A text that looks like the note is a text."""
+    first = store.open_run(dataclasses.replace(SPEC, ages_confirmed=not is_confirmed))
+    written, other = (
+        reason(AGE_NOTES[confirmed], youngest=1, oldest=5) for confirmed in (is_confirmed, not is_confirmed)
+    )
+    text = reason("view_unknown", view=f'["{other.code}",')
+    row = store.save(first, dataclasses.replace(stamped("a"), notes=(other, text)), spec=SPEC).row_id
+    store.finish(first)
+    second = store.open_run(dataclasses.replace(OTHER, ages_confirmed=is_confirmed))
+    (copy,) = store.take_over(second, one_pack(row))
+    assert notes_of(store.answer(copy).outcome) == (written, text)
+    assert notes_of(store.answer(row).outcome) == (other, text)
+
+
+def test_who_was_too_young_is_asked_for_again_another_day(store: ResultStore) -> None:
+    """Their file is known, but not by its stamp or its content: they may be old enough by now."""
+    run_id = store.open_run(SPEC)
+    why = reason("born_too_late", born=2009, youngest=18, oldest=95)
+    young = dataclasses.replace(refused(image_ref("a")), reason=why, facts=stamped("a").facts)
+    row = store.save(run_id, young, spec=SPEC).row_id
+    assert store.stamped(run_id, b"", limit=10) == (file("a", row, None),)
+    asked = {"content_sha256": young.facts.content_sha256, "frame": 0, "up_to_answer_id": store.last_answer_id()}
+    assert store.reusable_outcome(SPEC.packs[0], **asked) is None
 
 
 # ---- stamps
