@@ -17,6 +17,7 @@ import pytest
 from PIL import Image
 
 from fieldray.domain.finding import Category, Refused, Screened
+from fieldray.domain.lungs import LungMeasurement
 from fieldray.domain.run import StoredAnswer, SupersededVerdict, Verdict
 from fieldray.reasons import reason
 from fieldray.reports.document import cut
@@ -254,9 +255,11 @@ def test_a_run_without_results_is_a_document_all_the_same(tmp_path: Path) -> Non
 
 def test_why_an_image_is_read_first_stands_above_all_else_and_once(one: Screened) -> None:
     assert one.lungs is not None
-    unseen = replace(one, lungs=replace(one.lungs, unseen=("left",)), notes=(reason("left_lung_unseen"),))
+    lungs = replace(one.lungs, unseen=("left",), unseen_by=LungMeasurement("smaller", 0.02, 0.12))
+    assert lungs.read_first is not None
+    unseen = replace(one, lungs=lungs, notes=(lungs.read_first,))
     text = Wording(run_with([])).image(results_of([unseen])[0])
-    said = "The patient's left lung was not found, or is far smaller or whiter than the right one."
+    said = "Left lung far smaller than the right one: 2.0 % of the image, right lung 12.0 %."
     assert (text.word, text.why) == ("Read first", said)
     assert said not in text.remarks
 
