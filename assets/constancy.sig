@@ -1,1 +1,1 @@
-{"key": "ljk17XTX/AayNsxmndzf5zuTDy2u9LSbdUAAP/aL6/Q=", "signature": "weVCzXVV0YHi2ZTxJ2l4CbNczoikSsdBWPqkyxpqC21YoUFoq7FJ9aczO/PvI0TRV10alcC5Yag26ObF5GDwCA=="}
+{"key": "LRC4Q22Xa5jTRQ4vT6NePVwTHsWO3NwIavkgqmLdu+A=", "signature": "rKawypXFdO0cfcUuxO+CE0BZp+i5RlnimKlVnUBtcCY52qv6K4vTKvH8X2qH+1mbnDp1tzja7jLdJUN+nYx8CA=="}

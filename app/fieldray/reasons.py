@@ -84,6 +84,27 @@ NOTES: Final[Mapping[str, Template]] = {
     "lungs_unseen": "The lungs are hard to distinguish in this chest X-ray.",
     "left_lung_unseen": "The patient's left lung was not found, or is far smaller or whiter than the right one.",
     "right_lung_unseen": "The patient's right lung was not found, or is far smaller or whiter than the left one.",
+    "chest_in_doubt": "Hardly recognised as a frontal chest X-ray: certainty {own}, limit {limit}. Opacities of both "
+                      "lungs can be the cause.",
+    "lungs_hardly_found": "Hardly any lung found: {own} % of the image. In a chest X-ray both lungs together take at "
+                          "least {limit} %.",
+    "left_lung_smaller": "Left lung far smaller than the right one: {own} % of the image, right lung {opposite} %.",
+    "left_lung_not_found": "Left lung not found. Right lung: {opposite} % of the image.",
+    "right_lung_smaller": "Right lung far smaller than the left one: {own} % of the image, left lung {opposite} %.",
+    "right_lung_not_found": "Right lung not found. Left lung: {opposite} % of the image.",
+    "left_upper_third_denser": "Upper third of the left lung denser than that of the right lung: {own} % "
+                               "against {opposite} % (air 0 %, soft tissue 100 %).",
+    "left_middle_third_denser": "Middle third of the left lung denser than that of the right lung: {own} % "
+                                "against {opposite} % (air 0 %, soft tissue 100 %).",
+    "left_lower_third_denser": "Lower third of the left lung denser than that of the right lung: {own} % "
+                               "against {opposite} % (air 0 %, soft tissue 100 %).",
+    "right_upper_third_denser": "Upper third of the right lung denser than that of the left lung: {own} % "
+                                "against {opposite} % (air 0 %, soft tissue 100 %).",
+    "right_middle_third_denser": "Middle third of the right lung denser than that of the left lung: {own} % "
+                                 "against {opposite} % (air 0 %, soft tissue 100 %).",
+    "right_lower_third_denser": "Lower third of the right lung denser than that of the left lung: {own} % "
+                                "against {opposite} % (air 0 %, soft tissue 100 %).",
+    "thirds_dense": "A third of each lung dense: left {left} %, right {right} % (air 0 %, soft tissue 100 %).",
     "lungs_cut_off_bottom": "The lungs are cut off at the bottom of the image.",
     "lungs_cut_off_left": "The lungs are cut off at the left edge of the image.",
     "lungs_cut_off_right": "The lungs are cut off at the right edge of the image.",
@@ -449,7 +470,7 @@ OF_MANY: Final = frozenset({"age_not_stated", "age_confirmed", "unsigned_operati
 # Parameters that are numbers which may have decimals: a person reads them with the decimal mark of the language.
 NUMBERS: Final = frozenset(
     {"auc", "low", "high", "index", "limit", "seconds", "speed_up", "freed_mb", "area", "own", "largest"}
-    | {"now", "before"}
+    | {"now", "before", "opposite", "left", "right"}
 )
 
 # Parameters that tell nothing of a patient: numbers, words of the program, of a pack or of this computer. All others are

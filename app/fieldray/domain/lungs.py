@@ -22,6 +22,7 @@ from fieldray.reasons import Reason, reason
 
 Side = Literal["top", "bottom", "left", "right"]
 LungSide = Literal["left", "right"]
+Measure = Literal["check", "area", "smaller", "upper", "middle", "lower", "both"]
 Quality = Literal["lungs_tilted", "lungs_low", "lungs_black", "lungs_white", "lungs_few_greys"]
 SIDES: Final[tuple[Side, ...]] = ("top", "bottom", "left", "right")
 QUALITY: Final = frozenset(
@@ -52,6 +53,22 @@ _MOST_UNDECIDED: Final = 0.8  # undecided cells, divided by the cells in the lun
 _PLAINLY_INSIDE: Final = 0.75  # a larger share of the evidence inside the lungs never gets a note
 
 
+@dataclass(frozen=True, slots=True)
+class LungMeasurement:
+    """The measurement by which lungs count as not seen.
+
+    measure  check: whether the image is a chest; area: of both lungs; smaller: one lung against the other; upper,
+             middle or lower: density of that third of one lung; both: density of a third of each lung
+    value    check: the score, 0..1; area, smaller: share of the image's area, 0..1; thirds: the density, 0 is air and 1
+             the soft tissue around the lungs; both: that of the left lung
+    against  check, area: the limit; smaller, upper, middle, lower: the other lung's value; both: that of the right lung
+    """
+
+    measure: Measure
+    value: float
+    against: float
+
+
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class LungFields:
     """The lung fields of one image.
@@ -65,6 +82,7 @@ class LungFields:
     is_mirrored              whether the image may be mirrored left to right
     unseen                   the patient's lungs that were not found, or are far smaller than the other, or partly
                              white. Such an image must be read first, whatever a classifier says
+    unseen_by                the measurement behind `unseen`; None in results of earlier versions, and if all is seen
     region                   the lung region, opacified parts included: top, bottom, left, right in pixels; None if the
                              network gives none
     evidence_inside          share of the classifier's positive evidence inside the lung region; None without evidence
@@ -89,6 +107,7 @@ class LungFields:
     evidence_inside: float | None = None
     latency_ms: float = 0.0
     unseen: tuple[LungSide, ...] = ()
+    unseen_by: LungMeasurement | None = None
     region: tuple[float, float, float, float] | None = None
     kept_region: KeptShares | None = None
     quality: tuple[Quality, ...] = ()
@@ -129,7 +148,14 @@ class LungFields:
         """The reason why a person must read the image before all others, or None."""
         if self.refusal or not self.unseen:
             return None
-        return reason("lungs_unseen" if len(self.unseen) > 1 else f"{self.unseen[0]}_lung_unseen")
+        return _measured(self.unseen_by, self.unseen[0]) if self.unseen_by else reason(self.unseen_code)
+
+    @property
+    def unseen_code(self) -> str:
+        """Return which lungs are not seen as a code, whatever the measurement; empty if all are."""
+        if not self.unseen:
+            return ""
+        return "lungs_unseen" if len(self.unseen) > 1 else f"{self.unseen[0]}_lung_unseen"
 
     @property
     def notes(self) -> tuple[Reason, ...]:
@@ -208,13 +234,16 @@ def find_lungs(
     passed = {name for name in LUNG_CHECKS if is_frontal_chest and scores[name] >= rules.thresholds[name]}
     turned = [name for name in ROTATIONS if name in passed]  # only chests have a known rotation
     left, right = (first, second) if "mirrored" in passed else (second, first)
-    white = () if grey is None else _white(quantised, parts > 0, areas, grey, is_mirrored="mirrored" in passed)
+    doubt = LungMeasurement("check", scores["frontal_chest"], rules.thresholds["frontal_chest"]) if is_doubted else None
+    white = {} if grey is None else _white(quantised, parts > 0, areas, grey, is_mirrored="mirrored" in passed)
+    unseen, unseen_by = _unseen(left, right, doubt=doubt, white=white) if is_frontal_chest else ((), None)
     return LungFields(
         is_frontal_chest=is_frontal_chest,
         found=is_frontal_chest and first + second >= _LEAST_LUNG_SHARE,
         left_share=left,
         right_share=right,
-        unseen=_unseen(left, right, is_doubted=is_doubted, white=white) if is_frontal_chest else (),
+        unseen=unseen,
+        unseen_by=unseen_by,
         cut_off=_cut_off(parts > 0, areas),
         rotation_degrees=ROTATIONS[max(turned, key=lambda name: scores[name])] if turned else 0,
         is_inverted="inverted" in passed,
@@ -398,27 +427,64 @@ def _undecided(shares: NDArray[np.uint8], is_lung: Mask) -> float:
 
 def _white(
     shares: NDArray[np.uint8], is_lung: Mask, areas: NDArray[np.float64], grey: NDArray[np.uint8], *, is_mirrored: bool
-) -> tuple[LungSide, ...]:
-    """Return the patient's lungs of which a third is too white to be seen."""
+) -> dict[LungSide, LungMeasurement]:
+    """Return the patient's lungs of which one third is too white to be seen, with the density of the whitest third."""
     if not is_lung.any():
-        return ()
+        return {}
     middle = middle_between(np.flatnonzero(is_lung.any(axis=0)), np.flatnonzero(areas.any(axis=0)))
-    left, right = whiteness(third_facts(shares, is_lung, grey, middle), is_mirrored=is_mirrored)
-    return (*(("left",) if left > 0 else ()), *(("right",) if right > 0 else ()))
+    of_image = third_facts(shares, is_lung, grey, middle)
+    facts = of_image if is_mirrored else of_image[::-1]
+    found: dict[LungSide, LungMeasurement] = {}
+    for side, scores, of_thirds in zip(get_args(LungSide), whiteness(facts), facts, strict=True):
+        if scores.max() > 0:
+            third = int(scores.argmax())
+            white, whiter = (float(of_thirds[third, fact]) for fact in (_WHITE, _WHITER))
+            found[side] = LungMeasurement(_OF_THIRDS[third], white, white - whiter)
+    return found
 
 
-def _unseen(left: float, right: float, *, is_doubted: bool, white: tuple[LungSide, ...]) -> tuple[LungSide, ...]:
-    """Return the lungs of a chest that are not visible: both, a lung far smaller than the other, or a white one.
+def _unseen(
+    left: float, right: float, *, doubt: LungMeasurement | None, white: Mapping[LungSide, LungMeasurement]
+) -> tuple[tuple[LungSide, ...], LungMeasurement | None]:
+    """Return the lungs of a chest that are not visible, and the measurement that shows it.
+
+    These are both lungs, a lung that is far smaller than the other, or a white one.
 
     left, right  shares of the image's area
-    is_doubted   whether the check did not recognise the image as a chest
+    doubt        the check, where it did not recognise the image as a chest
     white        lungs with a white third
     """
-    if is_doubted or left + right < _LEAST_LUNG_SHARE:
-        return ("left", "right")
-    if white or min(left, right) >= _FAR_SMALLER * max(left, right):
-        return white
-    return ("left",) if left < right else ("right",)
+    if left + right < _LEAST_LUNG_SHARE:
+        return get_args(LungSide), LungMeasurement("area", left + right, _LEAST_LUNG_SHARE)
+    if doubt:
+        return get_args(LungSide), doubt
+    if len(white) > 1:
+        return tuple(white), LungMeasurement("both", white["left"].value, white["right"].value)
+    smaller: LungSide = "left" if left < right else "right"
+    if min(left, right) < _FAR_SMALLER * max(left, right) and white.keys() <= {smaller}:  # then its outline says more
+        return (smaller,), LungMeasurement("smaller", min(left, right), max(left, right))
+    return tuple(white), next(iter(white.values()), None)
+
+
+def _measured(found: LungMeasurement, side: LungSide) -> Reason:
+    """Return the sentence with the measurement by which this lung, or both, is not seen."""
+    value, against = found.value, found.against
+    percents = {"own": f"{100 * value:.1f}", "opposite": f"{100 * against:.1f}"}
+    densities = {"own": f"{100 * max(0.0, value):.0f}", "opposite": f"{100 * max(0.0, against):.0f}"}
+    if found.measure == "check":
+        return reason("chest_in_doubt", own=f"{math.floor(100 * value) / 100:.2f}", limit=f"{against:.2f}")
+    if found.measure == "area":
+        return reason("lungs_hardly_found", own=percents["own"], limit=percents["opposite"])
+    if found.measure == "both":
+        return reason("thirds_dense", left=densities["own"], right=densities["opposite"])
+    if found.measure != "smaller":  # where it is not denser, the outline alone decided: the network is in doubt there
+        is_denser = value > against
+        return (
+            reason(f"{side}_{found.measure}_third_denser", **densities) if is_denser else reason(f"{side}_lung_unseen")
+        )
+    if percents["own"] == "0.0":
+        return reason(f"{side}_lung_not_found", opposite=percents["opposite"])
+    return reason(f"{side}_lung_smaller", **percents)
 
 
 def middle_between(filled: NDArray[np.intp], seen: NDArray[np.intp]) -> float:
@@ -495,6 +561,9 @@ _DARKER: Final = 25  # percentile that stands for the grey of a third, below the
 _AIR: Final = 10  # percentile of a lung's grey that stands for air
 _LEAST_CONTRAST: Final = 8.0  # between air and the tissue around the lungs, of 255
 _MOST: Final = 3.0  # limit of a fact's absolute value
+_WHITER: Final = 4  # position of the fact that says how much whiter a third is than the same third of the other lung
+_WHITE: Final = 5  # position of the fact that says how white a third is
+_OF_THIRDS: Final[tuple[Measure, ...]] = ("upper", "middle", "lower")
 
 # Weight of each fact, in the order of `third_facts`. A third with a weighted sum above 0 counts as not seen.
 WEIGHTS: Final = (-3.09, -2.8, 13.0, -14.97, 4.5, 8.46, 1.9, -5.41)
@@ -581,8 +650,11 @@ def thirds(lungs: Mask) -> list[tuple[Mask, Mask]]:
     return found
 
 
-def whiteness(facts: NDArray[np.float64], *, is_mirrored: bool) -> tuple[float, float]:
-    """Return the whiteness of the whitest third of the patient's left and right lung; above 0 it counts as unseen."""
-    patients = facts if is_mirrored else facts[::-1]
-    of_third = (patients @ np.array(WEIGHTS) + np.array(OF_THIRD)).max(axis=1)
-    return float(of_third[0]) + OF_LEFT, float(of_third[1])
+def whiteness(facts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the whiteness (2, 3) of the thirds of the patient's left and right lung; above 0 a third counts as unseen.
+
+    facts  (2, 3, 8) of both lungs, as `third_facts` gives them
+    """
+    of_thirds = facts @ np.array(WEIGHTS) + np.array(OF_THIRD)
+    of_thirds[0] += OF_LEFT
+    return np.asarray(of_thirds)

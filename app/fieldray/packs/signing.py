@@ -283,4 +283,4 @@ BUILTIN: Final[Mapping[str, str]] = {
 # The lung-field pack for every classifier that does not require another one. No such classifier loads without it.
 BUILTIN_LUNGS: Final = "lung-fields-1.1.0"
 # The key that signed the expected answers of the constancy test (`assets/constancy.json`).
-CONSTANCY_SIGNER: Final = "b508-6d8b-53fa-9150-d32d-e241-e82b-6592-9875-3651-a6d3-e3c1-f7f6-b98f-e17c-c9e6"
+CONSTANCY_SIGNER: Final = "c5c9-a3c5-646c-e0d1-8540-5e97-961d-afb8-fe34-e341-1022-18fa-aead-ec3d-ef1f-4c17"

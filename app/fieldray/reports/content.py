@@ -92,7 +92,7 @@ def _lungs(lungs: LungFields | None) -> dict[str, object] | None:
     """The lung fields as an object; None where no lung-field pack ran."""
     if lungs is None:
         return None
-    inside = lungs.evidence_inside
+    inside, by = lungs.evidence_inside, lungs.unseen_by
     return {
         "found": lungs.found,
         "left_share": round(lungs.left_share, 4),
@@ -102,6 +102,7 @@ def _lungs(lungs: LungFields | None) -> dict[str, object] | None:
         "is_inverted": lungs.is_inverted,
         "is_mirrored": lungs.is_mirrored,
         "unseen": list(lungs.unseen),
+        "unseen_by": by and {"measure": by.measure, "value": round(by.value, 4), "against": round(by.against, 4)},
         "evidence_inside": None if inside is None else round(inside, 4),
         "inference_ms": round(lungs.latency_ms, 3),
     }

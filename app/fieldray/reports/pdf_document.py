@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
 import io
 import logging
 from collections import Counter
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from fieldray.domain.finding import Category
 from fieldray.formatting import research_only
+from fieldray.paths import asset
 from fieldray.reports.document import Block, Field, Fields, Paragraph, Scale, Table, readable
 from fieldray.reports.exporter import PDF_VERSION
 from fieldray.reports.pdf_fonts import (
@@ -67,6 +69,9 @@ COLOURS: Final[dict[Category, Colour]] = {
 _ZONES: Final[tuple[Colour, Colour, Colour]] = ((164, 211, 200), (232, 212, 150), (236, 178, 155))
 _ROLES: Final = {"notice": ("B", 9.5), "count": ("B", 10.0), "lead": ("B", 9.0), "plain": ("", 8.5)}  # in points
 _JPEG_QUALITY: Final = 88
+_SHAPE: Final = 2.2  # mm, of a class
+_SHAPE_GAP: Final = 0.9  # between the shape and the word of a class
+_BAR_LINE: Final = 4.0  # height of a line below a bar
 
 for _library in ("fpdf", "fontTools"):  # they report each font that is subset, and each table that is left out
     logging.getLogger(_library).setLevel(logging.ERROR)
@@ -310,7 +315,9 @@ class Document(FPDF):
             self.cell(wide, 4, scale.unsure, align=Align.C)
 
     def worth(self, worth: Worth, *, column: Column = WHOLE) -> None:
-        """Draw how reliable a class is: a sentence, and two bars of 100 images in the colours of the classes."""
+        """Draw how reliable a class is: a sentence, and two bars of 100 images in the colours and shapes of the
+        classes.
+        """
         self.ln(1)
         self.paragraph(worth.sentence, size=9, column=column)
         self.ln(0.8)
@@ -319,8 +326,8 @@ class Document(FPDF):
             self._bar(bar, column)
 
     def _bar(self, bar: Bar, column: Column) -> None:
-        """Draw a title, the bar, and below it each class with its number."""
-        self._room(13)
+        """Draw a title, the bar, and below it the shape of each class with its word and number."""
+        self._room(17)
         self.paragraph(bar.title, size=8, column=column)
         left, top = column.left, self.y + 0.6
         with self._tagged("Figure", spoken=bar.spoken):
@@ -330,9 +337,27 @@ class Document(FPDF):
                 if width:
                     self.rect(left, top, width, 3.2, style="F")
                 left += width
-        self.set_y(top + 3.6)
-        self.paragraph(" · ".join(f"{part.word} {part.number}" for part in bar.parts), size=8, column=column)
+            self._bar_numbers(bar, column, top + 4)
         self.ln(0.8)
+
+    def _bar_numbers(self, bar: Bar, column: Column, top: float) -> None:
+        """Draw the classes from the left on, in as many lines as they need."""
+        self._set("", 8, TEXT)
+        left = column.left
+        for part in bar.parts:
+            caption = f"{part.word} {part.number}"
+            width = _SHAPE + _SHAPE_GAP + self.get_string_width(caption)
+            if left > column.left and left + width > column.left + column.width:
+                left, top = column.left, top + _BAR_LINE
+            self._shape(part.category, left, top + (_BAR_LINE - _SHAPE) / 2)
+            self.set_xy(left + _SHAPE + _SHAPE_GAP, top)
+            self.cell(width, _BAR_LINE, caption)
+            left += width + _APART
+        self.set_y(top + _BAR_LINE)
+
+    def _shape(self, category: Category, left: float, top: float) -> None:
+        """Draw the shape of a class in its colour, as the window does."""
+        self.image(_shape_of(category), x=left, y=top, w=_SHAPE, h=_SHAPE)
 
     def rule(self) -> None:
         """A thin line over the whole width."""
@@ -418,3 +443,11 @@ class Document(FPDF):
         self._out("/Artifact BMC")
         yield
         self._out("EMC")
+
+
+@functools.cache
+def _shape_of(category: Category) -> bytes:
+    """Return the shape of a class, the window's icon, as SVG in the colour of the class."""
+    red, green, blue = COLOURS[category]
+    drawing = asset(f"icons/classes/{category}.svg").read_text(encoding="utf-8")
+    return drawing.replace("currentColor", f"#{red:02x}{green:02x}{blue:02x}").encode()

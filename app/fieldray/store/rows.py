@@ -34,7 +34,6 @@ from fieldray.domain.finding import (
     listed_score,
     lungs_of,
     notes_of,
-    why_of,
 )
 from fieldray.domain.history import ResultBrief, Tally
 from fieldray.domain.image import ImageRef, PixelMap, Turn
@@ -199,7 +198,8 @@ def result_hash(outcome: Outcome) -> bytes:
     if isinstance(outcome, Screened):
         points = [found.point.threshold if found.point else None for found in outcome.findings]
         scores = [[found.label, found.score, found.decision] for found in outcome.findings]
-        judged += [outcome.model_sha256, scores, points, *([first.code] if (first := why_of(outcome)) else [])]
+        sides = [outcome.lungs.unseen_code] if outcome.lungs and outcome.lungs.read_first else []
+        judged += [outcome.model_sha256, scores, points, *sides]
     else:
         judged += [outcome.reason.code, outcome.reason.parameters]
     return hashlib.sha256(json.dumps(judged).encode()).digest()

@@ -23,7 +23,7 @@ import msgspec
 
 from fieldray.domain.finding import Decision
 from fieldray.domain.image import FileKind, ImageHeader, ImageRef, PixelMap
-from fieldray.domain.lungs import LungFields, LungSide, Quality, Side
+from fieldray.domain.lungs import LungFields, LungMeasurement, LungSide, Quality, Side
 from fieldray.domain.mask import KeptShares
 from fieldray.domain.model import OperatingPoint
 from fieldray.reasons import Reason, reason
@@ -276,6 +276,7 @@ class Lungs(msgspec.Struct, frozen=True, array_like=True):
     unseen: tuple[LungSide, ...] = ()
     region: tuple[float, float, float, float] | None = None
     quality: tuple[Quality, ...] = ()
+    unseen_by: LungMeasurement | None = None
 
     def fields(self, shares: bytes) -> LungFields:
         """Return the lung fields with these shares, as `KeptShares.data`."""

@@ -205,7 +205,7 @@ def test_the_lungs_and_the_reason_of_an_outcome() -> None:
     assert lungs_of(made) is one_sided
     assert lungs_of(dataclasses.replace(refused(), lungs=whole)) is whole
     assert lungs_of(failed()) is None
-    assert why_of(made) == one_sided.read_first == reason("left_lung_unseen")
+    assert why_of(made) == one_sided.read_first == reason("left_lung_not_found", opposite="12.5")
     assert (made.category, made.status) == ("read_first", "screened")
     for normal in (screened(decision="below"), dataclasses.replace(screened(decision="below"), lungs=whole)):
         assert why_of(normal) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from fieldray.domain.lungs import (
     OF_THIRD,
     THIRDS,
     WEIGHTS,
+    LungMeasurement,
     evidence_inside,
     evidence_limit,
     find_one_lung,
@@ -25,6 +27,7 @@ from fieldray.domain.lungs import (
     whiteness,
 )
 from fieldray.domain.model import LungRules
+from fieldray.reasons import reason
 from lungs import COLUMNS, ROWS, RULES, SIDE, WHOLE, answered, drawn, lungs, two_lungs
 from tiny_models import tiny_manifest
 
@@ -79,7 +82,9 @@ def test_a_mirrored_image_swaps_the_sides_and_is_noted_with_doubt() -> None:
 def test_a_chest_without_lungs_is_read_first_whether_the_check_or_the_header_knows_it(given: dict[str, Any]) -> None:
     found = lungs(np.zeros((SIDE, SIDE), np.float32), **given)
     assert (found.is_frontal_chest, found.found, found.refusal) == (True, False, None)
-    assert found.read_first is not None and found.read_first.code == "lungs_unseen"
+    assert found.read_first is not None and found.read_first.text == (
+        "Hardly any lung found: 0.0 % of the image. In a chest X-ray both lungs together take at least 3.0 %."
+    )
     box = found.box(rows=ROWS, columns=COLUMNS, margin=0.1)
     assert (box.top, box.left, box.rows, box.columns) == (0, 0, ROWS, COLUMNS)
 
@@ -115,11 +120,11 @@ def test_what_the_check_doubts_is_a_chest_where_the_mask_is_that_of_two_lungs() 
     ("hidden", "scores", "unseen", "code"),
     [
         ((slice(0), slice(0)), {}, (), None),
-        ((slice(0, 22), slice(20, 40)), {}, ("left",), "left_lung_unseen"),  # 64 of 160 cells are left, of 200
+        ((slice(0, 22), slice(20, 40)), {}, ("left",), "left_lung_smaller"),  # 64 of 160 cells are left, of 200
         ((slice(0, 21), slice(0, 20)), {}, (), None),  # 90 of 200 are left, of 160
-        ((slice(0, 23), slice(0, 20)), {}, ("right",), "right_lung_unseen"),
-        ((slice(0, 40), slice(0, 20)), {}, ("right",), "right_lung_unseen"),
-        ((slice(0, 40), slice(0, 20)), {"mirrored": 0.8}, ("left",), "left_lung_unseen"),
+        ((slice(0, 23), slice(0, 20)), {}, ("right",), "right_lung_smaller"),
+        ((slice(0, 40), slice(0, 20)), {}, ("right",), "right_lung_not_found"),
+        ((slice(0, 40), slice(0, 20)), {"mirrored": 0.8}, ("left",), "left_lung_not_found"),
     ],
 )
 def test_a_lung_that_is_not_seen_is_a_reason_to_read_the_image_first(
@@ -132,6 +137,63 @@ def test_a_lung_that_is_not_seen_is_a_reason_to_read_the_image_first(
     assert found.unseen == unseen
     assert (found.read_first.code if found.read_first else None) == code
     assert found.read_first in (found.notes[0] if code else None, None)
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        # 64 cells of 1600 against 200
+        (
+            {"hidden": np.s_[0:22, 20:40]},
+            "Left lung far smaller than the right one: 4.0 % of the image, right lung 12.5 %.",
+        ),
+        ({"hidden": np.s_[0:40, 0:20]}, "Right lung not found. Left lung: 10.0 % of the image."),
+        (
+            {"frontal_chest": 0.499},
+            "Hardly recognised as a frontal chest X-ray: certainty 0.49, limit 0.50. Opacities of both lungs can be "
+            "the cause.",
+        ),
+        # air 40, soft tissue 200: 190 is 150 of 160
+        (
+            {"white": [np.s_[24:30, 25:33]]},
+            "Lower third of the left lung denser than that of the right lung: 94 % against 0 % (air 0 %, soft tissue "
+            "100 %).",
+        ),
+        (
+            {"white": [np.s_[10:16, 5:15]]},
+            "Upper third of the right lung denser than that of the left lung: 94 % against 0 % (air 0 %, soft tissue "
+            "100 %).",
+        ),
+        (
+            {"white": [np.s_[10:16, 5:15], np.s_[24:30, 25:33]]},
+            "A third of each lung dense: left 94 %, right 94 % (air 0 %, soft tissue 100 %).",
+        ),
+    ],
+)
+def test_why_an_image_is_read_first_is_the_measurement(made: dict[str, Any], said: str) -> None:
+    shares, grey = two_lungs(), np.where(two_lungs() > 0, np.uint8(40), np.uint8(200))
+    for part in made.get("white", ()):
+        shares[part] *= np.float32(0.7)
+        grey[part] = np.where(two_lungs()[part] > 0, np.uint8(190), grey[part])
+    if "hidden" in made:
+        shares[made["hidden"]] = 0
+    scores = {name: value for name, value in made.items() if name == "frontal_chest"}
+    found = lungs(shares, grey=grey, **scores)
+    assert found.read_first is not None and found.read_first.text == said
+    assert found.notes[0] == found.read_first
+
+
+def test_a_result_without_its_measurement_names_the_lung() -> None:
+    """One of an earlier version, or one where the outline alone decided."""
+    shares = two_lungs()
+    shares[:22, 20:] = 0
+    found = lungs(shares)
+    denser_opposite = LungMeasurement("upper", 0.8, 0.9)
+    for by in (None, denser_opposite):
+        assert replace(found, unseen_by=by).read_first == reason("left_lung_unseen")
+    assert found.unseen_code == "left_lung_unseen"
+    assert replace(found, unseen=("left", "right"), unseen_by=None).read_first == reason("lungs_unseen")
+    assert lungs().unseen_code == ""
 
 
 @pytest.mark.parametrize(
@@ -460,10 +522,9 @@ def test_a_fact_ends_at_three_and_grey_without_contrast_is_none() -> None:
     np.testing.assert_allclose(facts[1, :, 4], 2 / 8)
 
 
-def test_the_whitest_third_speaks_and_the_left_half_as_seen_is_the_right_lung() -> None:
+def test_each_third_has_its_own_whiteness() -> None:
     facts = np.zeros((2, THIRDS, len(WEIGHTS)))
-    nothing = max(OF_THIRD)
-    facts[0, 1, 2] = 1.0
-    speaks = OF_THIRD[1] + WEIGHTS[2]
-    assert whiteness(facts, is_mirrored=False) == pytest.approx((nothing + OF_LEFT, speaks))
-    assert whiteness(facts, is_mirrored=True) == pytest.approx((speaks + OF_LEFT, nothing))
+    facts[1, 1, 2] = 1.0
+    upper, middle, lower = OF_THIRD
+    left, right = [upper + OF_LEFT, middle + OF_LEFT, lower + OF_LEFT], [upper, middle + WEIGHTS[2], lower]
+    np.testing.assert_allclose(whiteness(facts), [left, right])

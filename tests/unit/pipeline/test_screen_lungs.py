@@ -139,7 +139,7 @@ def test_an_image_in_which_a_lung_is_not_seen_is_screened_and_read_first() -> No
     outcome = screen(FakeFinder(white), name="dark.png")
     assert (outcome.status, outcome.category) == ("screened", "read_first")
     assert [found.decision for found in outcome.findings] == ["below"]
-    assert [note.code for note in outcome.notes] == ["left_lung_unseen"]
+    assert [note.code for note in outcome.notes] == ["left_lung_not_found"]
     assert why_of(outcome) == outcome.notes[0]
 
 
@@ -271,5 +271,5 @@ def test_a_chest_that_only_one_of_its_halves_shows_is_screened_and_read_first(
     """The left half and its mirror image are a chest: the right half, where the patient's left lung is, shows none."""
     outcome = screen(Looks(of_whole, *of_halves))
     assert (outcome.status, outcome.lungs.unseen) == ("screened", (unseen,))
-    assert codes(outcome) == [f"{unseen}_lung_unseen"]
+    assert codes(outcome) == [f"{unseen}_lung_not_found"]
     assert (outcome.lungs.left_share if unseen == "left" else outcome.lungs.right_share) == 0

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import get_args
 
 import pytest
 from PIL import Image
 
-from fieldray.domain.finding import Refused, Screened
+from fieldray.domain.finding import Category, Refused, Screened
+from fieldray.domain.lungs import LungMeasurement
 from fieldray.domain.run import StoredAnswer, SupersededVerdict, Verdict
 from fieldray.reasons import reason
 from fieldray.reports.document import cut
 from fieldray.reports.exporter import ReportOptions, is_own_pdf, uid_alias
 from fieldray.reports.exporters.pdf import write_pdf
 from fieldray.reports.exporters.pdf_studies import EXPORTER as STUDIES
-from fieldray.reports.pdf_document import Document
+from fieldray.reports.pdf_document import Column, Document
 from fieldray.reports.pdf_fonts import FAMILY, Align, MethodReturnValue, WholeFont, drawable, lines, usual_fonts
 from fieldray.reports.wording import Wording
+from fieldray.reports.worth import Bar, BarPart, Worth
 from fieldray.translation import Translator
 from outcomes import failed, image_ref, refused
 from pairs import compared_with
@@ -251,9 +255,11 @@ def test_a_run_without_results_is_a_document_all_the_same(tmp_path: Path) -> Non
 
 def test_why_an_image_is_read_first_stands_above_all_else_and_once(one: Screened) -> None:
     assert one.lungs is not None
-    unseen = replace(one, lungs=replace(one.lungs, unseen=("left",)), notes=(reason("left_lung_unseen"),))
+    lungs = replace(one.lungs, unseen=("left",), unseen_by=LungMeasurement("smaller", 0.02, 0.12))
+    assert lungs.read_first is not None
+    unseen = replace(one, lungs=lungs, notes=(lungs.read_first,))
     text = Wording(run_with([])).image(results_of([unseen])[0])
-    said = "The patient's left lung was not found, or is far smaller or whiter than the right one."
+    said = "Left lung far smaller than the right one: 2.0 % of the image, right lung 12.0 %."
     assert (text.word, text.why) == ("Read first", said)
     assert said not in text.remarks
 
@@ -290,6 +296,34 @@ def test_the_usual_letters_need_no_further_font() -> None:
     assert b"<5C71>" in meanings  # 山
     assert b"<7530>" in meanings  # 田
     assert b"<592A>" not in meanings  # 太: of further fonts only what is drawn
+
+
+@pytest.mark.parametrize("categories", [*itertools.combinations(get_args(Category), 2)], ids="-".join)
+def test_two_classes_of_a_bar_differ_by_shape_and_word(categories: tuple[Category, Category]) -> None:
+    """Without their colours, too: a printed page may be grey."""
+    drawn = []
+    for category in categories:
+        made = document()
+        made.worth(Worth(sentence="s", title="t", bars=(Bar("b", (BarPart(category, 0, "w"),)),), exact=()))
+        (page,) = streams(made.finished())
+        (figure,) = re.findall(rb"/Figure.*?BDC(.*?)EMC", page, re.S)
+        shape, _, word = figure.partition(b"BT")
+        assert b" rg" in shape and b" Td " in word  # a filled shape of the class's colour, then the word
+        drawn.append(re.sub(rb"[0-9. ]+ rg", b"", shape))
+    assert drawn[0] != drawn[1]
+
+
+@needs("pdftotext", "qpdf")
+def test_the_classes_of_a_bar_go_on_in_the_next_line_of_their_column(tmp_path: Path) -> None:
+    made = document()
+    parts = tuple(BarPart("abnormal", 25, f"{letter * 30}") for letter in "abcd")
+    made.worth(Worth(sentence="s", title="t", bars=(Bar("bar", parts),), exact=()), column=Column(16, 70))
+    (tmp_path / "a.pdf").write_bytes(made.finished())
+    page = printed("pdftotext", "-bbox", tmp_path / "a.pdf", "-")
+    places = re.findall(r'xMin="(.+?)" yMin="(.+?)" xMax="(.+?)" .*>(\w{30})</word>', page)
+    assert [word[0] for *_, word in places] == list("abcd")
+    assert len({top for _, top, *_ in places}) == 4
+    assert all(float(right) < (16 + 70) / 25.4 * 72 for _, _, right, _ in places)
 
 
 @needs("pdftotext", "qpdf")

@@ -248,12 +248,28 @@ def test_an_image_to_be_read_first_is_so_when_it_comes_back_and_is_another_resul
     assert found.category == "read_first"
     assert isinstance(found, Screened) and found.lungs is not None
     assert found.lungs.unseen == ("left",)
+    assert found.lungs.read_first == unseen.lungs.read_first == reason("left_lung_not_found", opposite="12.5")
     assert result_hash(seen) != result_hash(unseen)  # a verdict on the one is none on the other
     with HistoryQuery(tmp_path / "results.sqlite") as query:
         assert query.summaries()[0].counts == {"read_first": 1}
     with HistoryQuery(tmp_path / "results.sqlite") as query:
         listed = query.listed(1, ResultFilter(category="read_first"), ResultOrder())
     assert (len(listed.row_ids), listed.counts["read_first"]) == (1, 1)
+
+
+def test_a_result_of_before_the_measurement_was_kept_names_the_lung_and_keeps_its_verdict(tmp_path: Path) -> None:
+    white = np.where(np.arange(SIDE) < SIDE // 2, two_lungs(), np.float32(0))
+    unseen, path = replace(screened(), lungs=lungs(white)), tmp_path / "results.sqlite"
+    kept(path, unseen)
+    ((text,),) = rows_of(path, "SELECT lungs FROM answers")
+    earlier, _, measured = text.partition(',{"measure":"smaller"')
+    assert measured.endswith(',"against":0.125}]')
+    change(path, "UPDATE answers SET lungs = ?", f"{earlier}]")
+    with ResultStore(path) as store:
+        found = store.answer(1).outcome
+    assert isinstance(found, Screened) and found.lungs is not None
+    assert (found.lungs.unseen_by, found.lungs.read_first) == (None, reason("left_lung_unseen"))
+    assert result_hash(found) == result_hash(unseen)
 
 
 def test_a_mask_takes_little_room(tmp_path: Path) -> None:
