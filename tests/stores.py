@@ -35,7 +35,7 @@ def save_run(
 ) -> int:
     """One pass of a run of one pack over these, from its beginning; its id. A fresh one continues none from before."""
     run_id = store.open_run(spec, fresh=fresh)
-    store.save_all(run_id, [[outcome] for outcome in outcomes], spec=spec)
+    store.save_all(run_id, [([outcome], ()) for outcome in outcomes], spec=spec)
     if is_over:
         store.finish(run_id)
     return run_id
