@@ -58,7 +58,7 @@ class DrawnRun:
         with ResultStore(database) as store:
             run_id = store.open_run(self.spec)
             for start in range(0, count, _AT_ONCE):
-                images = [[outcome] for outcome in self.outcomes(start, min(start + _AT_ONCE, count))]
+                images = [([outcome], ()) for outcome in self.outcomes(start, min(start + _AT_ONCE, count))]
                 store.save_all(run_id, images, spec=self.spec)
                 progress(min(start + _AT_ONCE, count))
             store.set_state(run_id, "cancelled")

@@ -35,7 +35,7 @@ def save_run(
 ) -> int:
     """Save one pass of a run with one pack over outcomes. Returns its id. A fresh run continues no earlier one."""
     run_id = store.open_run(spec, fresh=fresh)
-    store.save_all(run_id, [[outcome] for outcome in outcomes], spec=spec)
+    store.save_all(run_id, [([outcome], ()) for outcome in outcomes], spec=spec)
     if is_over:
         store.finish(run_id)
     return run_id

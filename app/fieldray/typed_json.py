@@ -38,6 +38,21 @@ def decoded(data: bytes | str, kind: type[T]) -> T:
     return converted(value, kind)
 
 
+def encoded(value: Any) -> bytes:
+    """A plain value, a dataclass or a struct as JSON in ASCII without blanks. Raises TypeError for any other object.
+
+    `msgspec` takes a tenth of the time of `json`. But it writes numbers that are not finite as null and texts as UTF-8,
+    and refuses file names that are no text, and NumPy's numbers.
+    """
+    try:
+        data = msgspec.json.encode(value)
+        if data.isascii() and b"null" not in data:
+            return data
+    except (ValueError, TypeError, OverflowError):
+        pass
+    return json.dumps(value, separators=(",", ":"), default=msgspec.to_builtins).encode()
+
+
 def converted(value: Any, kind: type[T], others: Callable[[type, Any], Any] | None = None) -> T:
     """Plain values, as a JSON parser returns them, as an object of type `kind`. Raises ValueError.
 

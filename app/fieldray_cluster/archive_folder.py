@@ -340,13 +340,8 @@ class ArchiveRun:
 
     def save(self, outcomes: Sequence[Outcome], is_resumed: bool) -> None:
         """Store outcomes. An image that is already stored keeps its row. Raises StorageProblem."""
-        self._store.save_all(
-            self.run_id,
-            [[outcome] for outcome in outcomes],
-            spec=self._spec,
-            is_resumed=is_resumed,
-            keeps_preview=self._keeps_previews,
-        )
+        images = [([outcome], [0] if is_resumed else ()) for outcome in outcomes]
+        self._store.save_all(self.run_id, images, spec=self._spec, keeps_preview=self._keeps_previews)
         self._saved += len(outcomes)
 
     def finish(self) -> None:

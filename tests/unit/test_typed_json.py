@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 
-from fieldray.typed_json import converted, decoded
+from fieldray.typed_json import converted, decoded, encoded
 from program import python
 
 
@@ -49,6 +51,26 @@ def test_names_of_files_that_are_no_text_pass() -> None:
 def test_all_else_is_one_error(data: bytes) -> None:
     with pytest.raises(ValueError):
         decoded(data, Place)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"name": "a", "sides": [1, 2.5], "place": None},
+        {"name": "Тарас", "file": "\udcff"},
+        [math.inf, -0.0, 1e-9, 0.1 + 0.2],
+        [np.float64(0.1), 2**80],
+    ],
+)
+def test_what_is_written_is_read_again_and_is_ascii(value: list[object] | dict[str, object]) -> None:
+    data = encoded(value)
+    assert decoded(data, type(value)) == value
+    assert data.isascii() and b" " not in data
+
+
+def test_what_is_no_number_stays_so_and_is_not_left_out() -> None:
+    assert math.isnan(decoded(encoded([math.nan]), list[float])[0])
+    assert encoded(Place("a", (1, 2), math.nan)) == b'{"name":"a","sides":[1,2],"share":NaN}'
 
 
 _FIRST_MET_BY_MANY = """

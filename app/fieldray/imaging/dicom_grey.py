@@ -31,7 +31,7 @@ from fieldray.imaging.dicom_header import (
     texts,
     whole_number,
 )
-from fieldray.imaging.preprocess import windowed
+from fieldray.imaging.preprocess import percentiles, windowed
 from fieldray.imaging.reduction import block_means
 
 KEYWORDS: Final = (
@@ -342,7 +342,7 @@ def _all_of(values: NDArray[np.float32]) -> Window:
 
 def _shows_something(shown: NDArray[np.float32]) -> bool:
     """Whether grey levels 0..255 differ, and more than a few of them lie between the darkest and the brightest."""
-    dark, bright = np.percentile(shown, _TAILS)
+    dark, bright = percentiles(shown, _TAILS)
     lowest, highest = shown.min() + 1, shown.max() - 1
     return bool(bright - dark >= _LEAST_LEVELS and np.mean((shown > lowest) & (shown < highest)) >= _LEAST_BETWEEN)
 

@@ -147,10 +147,11 @@ def lung_quality(image: Image, lungs: LungFields) -> tuple[Quality, ...]:
         found.append("lungs_low")
     limits = np.array(image.pixels.shape)[:, None] - 1
     grey = image.pixels[tuple((np.stack((down, across)) / image.step).astype(np.intp).clip(0, limits))]
-    values, counts = np.unique(np.rint(grey), return_counts=True)
+    counts = np.bincount(np.rint(grey).astype(np.uint16))
     often = int(counts.argmax())
     if len(rows) >= 500 and counts[often] > _MOST_OF_ONE_GREY * len(rows):
-        position = (float(values[often]) - float(values[0])) / max(1.0, float(values[-1]) - float(values[0]))
+        least, most = int(np.flatnonzero(counts)[0]), len(counts) - 1
+        position = (often - least) / max(1, most - least)
         found.append("lungs_black" if position < 0.02 else "lungs_white" if position > 0.98 else "lungs_few_greys")
     return tuple(found)
 
@@ -175,7 +176,8 @@ def _empty_share(image: Image) -> float:
     data.
     """
     values = image.pixels[:, :: max(1, image.pixels.shape[1] // _SAMPLED)]
-    low, high = np.percentile(values[:: max(1, len(values) // _SAMPLED * 4), ::4], (1.0, 99.0))
+    sample = values[:: max(1, len(values) // _SAMPLED * 4), ::4]
+    low, high = percentiles(sample.astype(np.float32), (1.0, 99.0))
     grey, spread = float(np.median(values[-1])), _ONE_GREY * (high - low)
     if np.mean(np.abs(values[-1] - grey) <= spread) < _ONE_ROW:  # as in nearly all images
         return 0.0

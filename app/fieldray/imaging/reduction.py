@@ -142,11 +142,13 @@ def block_sums(values: NDArray[Any], step: int, *, highest: int | None = None) -
 
     values   (rows, columns) integers of 8 or 16 bits in this machine's byte order, or averages of such
     highest  an upper bound of the values, if one is known
-    Returns 32-bit integers (ceil(rows / step), ceil(columns / step)), exact up to `LARGEST_REDUCTION`; float32 for
-    averages.
+    Returns integers of 16 or 32 bits (ceil(rows / step), ceil(columns / step)), exact up to `LARGEST_REDUCTION`;
+    float32 for averages.
     """
-    lines = _sums_of_lines(values, step, highest)
-    sums: NDArray[Any] = lines[:, ::step].astype(_WIDE[values.dtype.kind])
+    if values.dtype.kind == "u" and highest is None:
+        highest = int(values.max())
+    lines = _summed(values, step, highest)
+    sums: NDArray[Any] = lines[:, ::step].astype(_wide(values, step**2, highest))
     for offset in range(1, step):
         part = lines[:, offset::step]
         sums[:, : part.shape[1]] += part
@@ -167,18 +169,16 @@ def block_means(values: NDArray[Any], step: int, *, highest: int | None = None) 
     return means
 
 
-def _sums_of_lines(values: NDArray[Any], step: int, highest: int | None) -> NDArray[Any]:
-    """Return sums of `step` neighbouring rows, in 16 bits if they fit: twice as fast as 32."""
-    whole = values.shape[0] // step
-    wide: type[np.number[Any]]
-    if values.dtype.kind == "u":
-        highest = int(values.max()) if highest is None else highest
-        wide = np.uint16 if highest * step < 2**16 else np.uint32
-    else:
-        wide = _WIDE[values.dtype.kind]
-    blocks = values[: whole * step].reshape(whole, step, values.shape[1])
-    sums: NDArray[Any] = np.add.reduce(blocks, axis=1, dtype=wide)
-    if whole * step == values.shape[0]:
-        return sums
-    rest = np.add.reduce(values[whole * step :], axis=0, dtype=wide, keepdims=True)
-    return np.concatenate([sums, rest])
+def _summed(values: NDArray[Any], step: int, highest: int | None) -> NDArray[Any]:
+    """Return sums of `step` neighbouring rows."""
+    sums: NDArray[Any] = values[::step].astype(_wide(values, step, highest))
+    for offset in range(1, step):
+        part = values[offset::step]
+        sums[: len(part)] += part
+    return sums
+
+
+def _wide(values: NDArray[Any], count: int, highest: int | None) -> type[np.number[Any]]:
+    """Return the type for sums of so many values: 16 bits where they fit, which are twice as fast as 32."""
+    fits = highest is not None and values.dtype.kind == "u" and highest * count < 2**16
+    return np.uint16 if fits else _WIDE[values.dtype.kind]

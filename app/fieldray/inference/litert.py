@@ -166,7 +166,7 @@ class Network:
 
     def run(self, image: NDArray[np.uint8]) -> Answer:
         """Run one image (height, width, channels) uint8. Raises BackendProblem."""
-        self._interpreter.set_tensor(self._input.index, self._table.take(image)[None])
+        self._interpreter.set_tensor(self._input.index, _held(image, self._table)[None])
         began = time.perf_counter()
         try:
             self._interpreter.invoke()
@@ -299,6 +299,13 @@ def _input_table(info: _TensorInfo, *, is_bare: bool) -> Array:
     else:  # integers without a meaning, or bytes for a network that gets bytes: as they are
         held = values if info.dtype is np.uint8 else values - 128
     return np.asarray(held, info.dtype)
+
+
+def _held(image: NDArray[np.uint8], table: Array) -> Array:
+    """Return the table's value for each value of the image; values of one byte are exchanged by Python's bytes."""
+    if table.itemsize > 1:
+        return table.take(image)
+    return np.frombuffer(image.tobytes().translate(table.tobytes()), table.dtype).reshape(image.shape)
 
 
 def _activate(logits: NDArray[np.float64], activation: str) -> NDArray[np.float64]:

@@ -2,8 +2,9 @@
 
     discovery thread --refs--> screening threads --outcomes--> batch thread (the only writer of the database)
 
-At most a few images are under way, from being found to being saved, however many files there are. An outcome is
-committed before it is published, so whatever was told to a person survives the program being killed.
+At most a few images are under way, from being found to being saved, however many files there are. Outcomes that arrive
+within a moment are committed together, since a commit takes as long as writing some rows. An outcome is committed
+before it is published, so whatever was told to a person survives the program being killed.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ _TICK_S: Final = 0.1
 _PROGRESS_EVERY_S: Final = 0.2
 _SPEED_EVERY_S: Final = 0.5
 _UNDER_WAY: Final = 6  # images for each thread: that wait for it, that it screens, that wait to be saved
+_TOGETHER: Final = 3  # so many of them at most are saved at once
+_MOST_WAIT_S: Final = 0.05  # of an outcome for others to be saved with
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -99,7 +102,7 @@ class Batch:
         self.reason: Reason | None = None
         self._notes: tuple[Reason, ...] = ()
         self._pack_notes: tuple[tuple[Reason, ...], ...] = ()
-        self._found = 0
+        self._found = self._arrived = 0
         self._is_complete = False
         self._estimate = 0
         self._is_found = False
@@ -253,16 +256,16 @@ class Batch:
         done, pace, watch = 0, Pace(clock=time.monotonic), self._ports.watch
         pace.restart(0)
         progress, speed = RateLimiter(_PROGRESS_EVERY_S), RateLimiter(_SPEED_EVERY_S)
-        for item in self._arrivals():
-            if isinstance(item, _Done):
-                if watch is None or watch.keeps(item.doubtful, is_new=item.is_new):
-                    self._publish(recorder.save(store, item.outcomes, resumed=item.resumed))
-                    done += 1
-            elif item:
-                taken = recorder.take_over(store, item)
+        for arrived in self._arrivals():
+            if isinstance(arrived, TakenOver):
+                taken = recorder.take_over(store, arrived)
                 for event in images_done(store, taken) if self._ports.resuming.reports_each else [taken]:
                     self._publish(event)
-                done += len(item.images)
+                done += len(arrived.images)
+            elif kept := [one for one in arrived if watch is None or watch.keeps(one.doubtful, is_new=one.is_new)]:
+                for event in recorder.save(store, [(one.outcomes, one.resumed) for one in kept]):
+                    self._publish(event)
+                done += len(kept)
             self._follow_pause(store, recorder, pace, done)
             if progress.is_due():
                 pace.note(done)
@@ -275,18 +278,43 @@ class Batch:
         self._publish(self._progress(done, pace))
         self._publish(self._statistics.speed())
 
-    def _arrivals(self) -> Iterator[_Done | TakenOver | None]:
-        """Yield outcomes to be saved as they arrive; None after a moment without one. Ends with the last outcome."""
+    def _arrivals(self) -> Iterator[Sequence[_Done] | TakenOver]:
+        """Yield outcomes as they arrive, in groups that are saved together; empty groups while none arrive.
+
+        The first outcome of a run waits for no other, nor does one while no other is under way. Ends with the last
+        outcome. A cancelled run ends with what it has waiting here.
+        """
+        together: list[_Done] = []
+        is_first, until_s = True, 0.0
         while not self.is_cancelled:
             try:
-                item = self._outcomes.get(timeout=_TICK_S)
+                item = self._outcomes.get(timeout=max(0.0, until_s - time.monotonic()) if together else _TICK_S)
             except queue.Empty:
-                yield None
+                yield self._leaving(together)
+                together = []
                 continue
             if item is None:
-                return
-            self._room.release()
-            yield item
+                break
+            if isinstance(item, TakenOver):
+                yield self._leaving(together)
+                together = []
+                self._arrived += len(item.images)
+                self._room.release()
+                yield item
+                continue
+            self._arrived += 1
+            until_s = until_s if together else time.monotonic() + _MOST_WAIT_S
+            together.append(item)
+            if is_first or len(together) >= _TOGETHER * self._threads or self._arrived >= self._found:
+                yield self._leaving(together)
+                together, is_first = [], False
+        yield self._leaving(together)
+
+    def _leaving(self, together: Sequence[_Done]) -> Sequence[_Done]:
+        """Return the outcomes, which make room for as many further images."""
+        if together:
+            self._room.release(len(together))
+        return together
 
     def _follow_pause(self, store: ResultStore, recorder: RunRecorder, pace: Pace, done: int) -> None:
         wanted: RunState = "running" if self._going.is_set() else "paused"
@@ -369,8 +397,8 @@ class Batch:
                     unchanged.flush()  # they wait for nothing
                 if ref:
                     self._wait_for_room()
-                    threads.submit(self._guard, self._screen, ref)
                     self._found += 1
+                    threads.submit(self._guard, self._screen, ref)
             if unchanged:
                 unchanged.flush()
         self._is_found = True

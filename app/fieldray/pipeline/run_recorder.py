@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
@@ -37,7 +37,7 @@ from fieldray.reasons import Reason, reason
 from fieldray.store.bookkeeping import TakenOver
 from fieldray.store.database import is_damage
 from fieldray.store.maintenance import renew_pictures, repair
-from fieldray.store.results import ResultQuery, ResultStore, Stamped
+from fieldray.store.results import AnsweredImage, ResultQuery, ResultStore, Stamped
 from fieldray.workers.pool import PoolClosed
 
 if TYPE_CHECKING:
@@ -93,23 +93,21 @@ class RunRecorder:
         self._packs = [_PackCounts() for _ in spec.packs]
         self._failures, self._why_failed = Counter[str](), dict[str, Reason]()  # by the code of the reason
 
-    def save(self, store: ResultStore, answers: Sequence[Outcome], *, resumed: Collection[int]) -> ImageDone:
-        """Store the packs' answers for an image, and return the event to publish.
-
-        resumed  the positions of those whose answer is taken over
-        """
-        image = store.save(self.run_id, *answers, spec=self.spec, resumed=resumed, keeps_preview=self._keeps_previews)
-        self._count([image.row_id])
-        if self._watches and resumed:
-            moved = store.leave_moved(self.run_id, image.row_id)
-            self._saved -= sum(row > self._before for row in moved)  # those of before were not counted
-        if isinstance(failed := answers[0], Failed):
-            self._failures[failed.reason.code] += 1
-            self._why_failed.setdefault(failed.reason.code, failed.reason)
-        for answer in image.answers:
-            self._packs[answer.position].note([counted_as(answer.outcome)])
-            self._packs[answer.position].by_content += answer.is_resumed
-        return ImageDone(image=image)
+    def save(self, store: ResultStore, answered: Sequence[AnsweredImage]) -> list[ImageDone]:
+        """Store the packs' answers for some images in one transaction, and return the events to publish."""
+        images = store.save_all(self.run_id, answered, spec=self.spec, keeps_preview=self._keeps_previews)
+        self._count([image.row_id for image in images])
+        for image, (answers, resumed) in zip(images, answered, strict=True):
+            if self._watches and resumed:
+                moved = store.leave_moved(self.run_id, image.row_id)
+                self._saved -= sum(row > self._before for row in moved)  # those of before were not counted
+            if isinstance(failed := answers[0], Failed):
+                self._failures[failed.reason.code] += 1
+                self._why_failed.setdefault(failed.reason.code, failed.reason)
+            for answer in image.answers:
+                self._packs[answer.position].note([counted_as(answer.outcome)])
+                self._packs[answer.position].by_content += answer.is_resumed
+        return [ImageDone(image=image) for image in images]
 
     def take_over(self, store: ResultStore, taken: TakenOver) -> ResultsTakenOver:
         """Take over earlier answers. Returns the event to publish about them."""
@@ -143,7 +141,7 @@ class RunRecorder:
         require_kept(store, self.run_id, saved=self._saved)
 
     def _count(self, rows: Sequence[int]) -> None:
-        new = [row for row in rows if row > self._last_row]  # one that was there before keeps its number
+        new = {row for row in rows if row > self._last_row}  # one that was there before keeps its number
         self._last_row, self._saved = max(new, default=self._last_row), self._saved + len(new)
 
 

@@ -9,7 +9,6 @@ one after another. The header is {"body": {...}, "arrays": [[name, dtype, shape]
 
 from __future__ import annotations
 
-import json
 import math
 import struct
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, Literal, get_
 
 from msgspec import Meta
 
-from fieldray.typed_json import decoded
+from fieldray.typed_json import decoded, encoded
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,7 +57,7 @@ def write_message(stream: BinaryIO, message: Message) -> None:
         if array.dtype.name not in get_args(_Kind):
             raise TypeError(f"array {name}: {array.dtype} does not travel")
     listing = [[name, array.dtype.name, list(array.shape)] for name, array in arrays.items()]
-    header = json.dumps({"body": message.body, "arrays": listing}).encode()
+    header = encoded({"body": message.body, "arrays": listing})
     filled = (array.reshape(-1).view("u1").data for array in arrays.values() if array.size)
     parts: list[bytes | memoryview] = [struct.pack("<I", len(header)), header, *filled]
     if sum(map(len, parts)) <= _IN_ONE_BYTES:  # one write wakes the other process only once

@@ -71,6 +71,9 @@ SELECT = f"""SELECT answers.*, {_OF_IMAGE}, run_packs.spec, choice, note, verdic
              JOIN run_packs ON run_packs.run_id = answers.run_id AND run_packs.position = answers.position
              LEFT JOIN verdicts ON verdicts.answer_id = answers.id
                                 AND verdicts.result_hash = answers.result_hash """
+# Outcomes of a run's packs for an image, in the order of the packs, and the positions of those that are taken over from
+# an earlier run.
+AnsweredImage = tuple[Sequence[Outcome], Collection[int]]
 _BATCH_ROWS = 256
 # For another program that holds the file (a backup, a check of viruses): what is to be written is there already, and a
 # run whose row cannot be saved ends.
@@ -387,9 +390,8 @@ class ResultStore(ResultQuery):
 
         An image that the run already has is overwritten and keeps its row. All answers are committed, or none.
         """
-        self._keep_pictures(answers if keeps_preview else ())
-        with self._transaction():
-            return self._save(run_id, dict(enumerate(answers)), spec=spec, resumed=resumed)
+        (image,) = self.save_all(run_id, [(answers, resumed)], spec=spec, keeps_preview=keeps_preview)
+        return image
 
     def replace(self, answer_id: int, outcome: Outcome, *, run: Run, keeps_preview: bool = True) -> StoredImage:
         """Commit another outcome of the image that an answer is about, in a run that nobody works on.
@@ -411,21 +413,17 @@ class ResultStore(ResultQuery):
     def save_all(
         self,
         run_id: int,
-        images: Sequence[Sequence[Outcome]],
+        images: Sequence[AnsweredImage],
         *,
         spec: RunSpec,
-        is_resumed: bool = False,
         keeps_preview: bool = True,
-    ) -> list[int]:
-        """Commit the outcomes for these images, all or none, each as `save` does. Returns the images' row ids.
-
-        Faster than `save`: hundreds of commits take as long as writing the rows.
-        """
-        self._keep_pictures([answer for answers in images if keeps_preview for answer in answers])
-        resumed = range(len(spec.packs)) if is_resumed else ()
+    ) -> tuple[StoredImage, ...]:
+        """Commit the outcomes for these images, all or none, each as `save` does. Returns the stored images."""
+        self._keep_pictures([answer for answers, _ in images if keeps_preview for answer in answers])
         with self._transaction():
-            saved = (self._save(run_id, dict(enumerate(one)), spec=spec, resumed=resumed) for one in images)
-            return [image.row_id for image in saved]
+            return tuple(
+                self._save(run_id, dict(enumerate(answers)), spec=spec, resumed=resumed) for answers, resumed in images
+            )
 
     def _keep_pictures(self, outcomes: Sequence[Outcome]) -> None:
         """Store the pictures before the results, so that a saved result always has its pictures."""

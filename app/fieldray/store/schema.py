@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
 import os
 import sqlite3
 from collections.abc import Mapping
@@ -27,7 +26,7 @@ from fieldray.domain.lungs import LungFields, LungMeasurement, LungSide, Quality
 from fieldray.domain.mask import KeptShares
 from fieldray.domain.model import OperatingPoint
 from fieldray.reasons import Reason, reason
-from fieldray.typed_json import decoded
+from fieldray.typed_json import decoded, encoded
 
 # Another form of the tables has another number, and a step in `migrations` that leads to it.
 VERSION: Final = 12
@@ -292,7 +291,7 @@ LUNG_VALUES: Final = Lungs.__struct_fields__[len(_OF_CELLS) :]
 
 def compact(value: Any) -> str:
     """A value, or a struct of this module, as JSON in ASCII without blanks."""
-    return json.dumps(msgspec.to_builtins(value), separators=(",", ":"))
+    return encoded(value).decode()
 
 
 def map_values(pixel_map: PixelMap) -> MapValues:

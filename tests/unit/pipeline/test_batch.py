@@ -157,6 +157,51 @@ def test_an_outcome_is_committed_before_it_is_told(tmp_path: Path) -> None:
     assert seen == run.names
 
 
+class Grouped:
+    """A run of 20 images of which some outcomes arrive while the first is told, so that they are saved together.
+
+    stored  the names in the store whenever an image was told
+    """
+
+    def __init__(self, folder: Path, *, cancels_at: int = 0) -> None:
+        self._cancels_at = cancels_at
+        self.stored: list[set[str]] = []
+        self.run = Run(folder, [f"dark{number}.png" for number in range(20)], listener=self._listen)
+
+    def _listen(self, event: Event) -> None:
+        if not isinstance(event, ImageDone):
+            return
+        if len(self.run.names) == 1:
+            while len(self.run.readers.read_names) < 8:  # of which two threads have one each under way
+                threading.Event().wait(0.001)
+        self.stored.append(self.names_in_store())
+        if len(self.run.names) == self._cancels_at:
+            self.run.batch.cancel()
+
+    def names_in_store(self) -> set[str]:
+        with ResultQuery(self.run.database) as query:
+            return {answer.outcome.ref.path.name for answer in query.answers(self.run.batch.run_id)}
+
+
+def test_outcomes_that_are_saved_together_are_all_committed_before_the_first_is_told(tmp_path: Path) -> None:
+    grouped = Grouped(tmp_path)
+    told = grouped.run.finish().names
+    assert all(set(told[: number + 1]) <= names for number, names in enumerate(grouped.stored))
+    assert grouped.stored[0] == {told[0]}  # the first one waited for no other
+    assert grouped.stored[1] >= set(told[1:5]) and len(grouped.stored[1]) <= 7
+
+
+def test_a_cancel_among_outcomes_that_are_saved_together_loses_none_and_tells_all(tmp_path: Path) -> None:
+    grouped = Grouped(tmp_path, cancels_at=2)
+    run = grouped.run.finish()
+    assert (run.states[-1], set(run.names)) == ("cancelled", grouped.names_in_store())
+    assert len(run.names) < 20
+    names = [f"dark{number}.png" for number in range(20)]
+    again = Run(tmp_path, names).finish()
+    assert sorted(again.names) == sorted(names)
+    assert set(run.names).isdisjoint(again.readers.read_names)
+
+
 def test_what_was_done_before_is_taken_over_and_failures_are_tried_again(tmp_path: Path) -> None:
     names = ["bright.png", "blank.png", "cut.png", "gone.png"]
     first = Run(tmp_path, names).finish()
@@ -385,12 +430,13 @@ def test_what_is_gone_when_a_run_goes_on_is_told_and_in_no_export(tmp_path: Path
     first = Run(tmp_path, names)
     first.listener = lambda event: first.batch.cancel() if len(first.names) == 30 else None
     first.finish()
-    assert (first.states[-1], len(first.names)) == ("cancelled", 30)
     seen = sorted(first.names)
+    assert first.states[-1] == "cancelled"
+    assert 30 <= len(seen) < 40  # those that were saved with it are told, too
     left = [name for name in names if name not in seen[:2]] + ["renamed dark.png"]
     second = Run(tmp_path, left).finish()
     assert second.batch.run_id == first.batch.run_id
-    resumed = reason("taken_over", count=28, sampled=0, whole=28)
+    resumed = reason("taken_over", count=len(seen) - 2, sampled=0, whole=len(seen) - 2)
     ended = second.of(RunChanged)[-1]
     assert (ended.notes, ended.pack_notes) == ((reason("not_present", count=2),), ((resumed,),))
     named = ReportOptions(names_people=True)

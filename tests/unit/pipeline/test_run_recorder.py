@@ -22,7 +22,7 @@ def noted(path: Path, *outcomes: Outcome) -> list[str]:
         run_id = store.open_run(SPEC)
         recorder = RunRecorder(SPEC, run_id, last_row=store.last_row_id(), keeps_previews=False, watches=False)
         for outcome in outcomes:
-            recorder.save(store, [outcome], resumed=())
+            recorder.save(store, [([outcome], ())])
         notes, _ = recorder.end(store, "finished", None)
         return [note.text for note in notes]
 

@@ -31,7 +31,7 @@ def scored(name: str, score: float, decision: Decision | None = None) -> Screene
 def saved(store: ResultStore, *images: tuple[Outcome, ...], spec: RunSpec = BOTH) -> int:
     """A finished run with these answers."""
     run_id = store.open_run(spec, fresh=True)
-    store.save_all(run_id, images, spec=spec)
+    store.save_all(run_id, [(answers, ()) for answers in images], spec=spec)
     store.finish(run_id)
     return run_id
 

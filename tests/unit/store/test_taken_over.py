@@ -214,14 +214,14 @@ def test_nothing_is_put_in_the_place_of_another_image_or_of_another_run(store: R
 
 def test_outcomes_are_saved_together_with_or_without_their_pictures(store: ResultStore) -> None:
     run_id = store.open_run(SPEC)
-    store.save_all(run_id, [[stamped("a")], [refused()]], spec=SPEC, is_resumed=True, keeps_preview=False)
+    store.save_all(run_id, [([stamped("a")], [0]), ([refused()], [0])], spec=SPEC, keeps_preview=False)
     assert [(row.outcome.status, row.is_resumed) for row in store.answers(run_id)] == [
         ("screened", True),
         ("refused", True),
     ]
     assert [row.outcome.facts.thumbnail for row in store.answers(run_id)] == [None, None]
     assert not pictures_path(store.path).exists()
-    store.save_all(run_id, [[stamped("a")]], spec=SPEC)
+    store.save_all(run_id, [([stamped("a")], ())], spec=SPEC)
     (again, _) = store.answers(run_id)
     assert (again.is_resumed, again.outcome.facts.thumbnail is None) == (False, False)
 

@@ -110,10 +110,13 @@ def _centred(values: NDArray[np.float32], step: int, bits: int) -> NDArray[np.ui
     """
     shift = np.float32(0.5 - 0.5 / step)
     for _ in range(2):
-        following = np.vstack([values[1:], values[-1:]])
-        values = ((1 - shift) * values + shift * following).T
-    moved: NDArray[np.uint16] = np.rint(values).clip(0, (1 << bits) - 1).astype(np.uint16)
-    return moved
+        following = shift * values
+        values = (1 - shift) * values
+        values[:-1] += following[1:]
+        values[-1] += following[-1]
+        values = values.T
+    rounded = np.rint(values, out=values)
+    return np.clip(rounded, 0, (1 << bits) - 1, out=rounded).astype(np.uint16)
 
 
 CODEC: Final = Codec(
