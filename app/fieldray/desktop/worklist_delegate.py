@@ -195,7 +195,7 @@ class WorkListDelegate(QStyledItemDelegate):
         return plain(row.header.patient_id or (file_name(row.outcome.ref) if person(row.header.patient_name) else ""))
 
     def _second_line(self, cell: _Cell, number: str, measure: QFontMetrics, width: int) -> str:
-        """Number and date, and what else there is room for. Where there is little, the number is cut, or goes: never the date.
+        """Number and date, and what else there is room for. Where there is little, the number gives way, not the date.
 
         The date has a column in a wide list; what is of an earlier day says so in any.
         """
