@@ -280,6 +280,12 @@ def test_a_pair_has_the_room_of_the_list_and_one_key_brings_the_list_back(
     assert "F8" in texts(window.prior_bar)
     desk.open_row(4)  # an image without a prior: the room stays the images'
     assert window.work_list.isHidden()
+    press(desk, Key.Key_E)
+    press(desk, Key.Key_E)  # begun there, the list stays, and no key brings it back
+    assert window.work_list.isVisible() and "F8" not in texts(window.prior_bar)
+    desk.open_row(1)
+    desk.until(lambda: comparing.laid is not None)
+    assert window.work_list.isHidden()
     press(desk, Key.Key_F8)
     assert window.work_list.isVisible() and "F8" not in texts(window.prior_bar) and comparing.is_on
     desk.open_row(1)

@@ -249,6 +249,7 @@ class PriorBar(QWidget):
         self.buttons = self._make_buttons(actions)
         self.list_key = push_button(translator.text("Show the list (F8)"), actions["panels"].trigger)
         self.list_key.setFocusPolicy(Qt.FocusPolicy.TabFocus)
+        self.list_key.hide()  # until the list is hidden
         close = push_button("", comparing.stop, icon=icon("close", theme), named=translator.text("Stop comparing"))
         set_tip(close, actions["prior"].toolTip())
         first = lay_row(None, (self.dates, 1), self.list_key, close)

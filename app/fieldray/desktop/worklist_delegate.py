@@ -36,6 +36,7 @@ _RAIL: Final = 10  # width in pixels of the line that groups a patient's images
 _GAP: Final = 8
 _SHAPE: Final = 14
 _BETWEEN: Final = " · "
+_LEAST_NUMBER: Final = 5  # characters of a number that is cut: fewer tell nobody apart
 CLASS_ROOM: Final = 2 * _GAP + _SHAPE + 6 + 4
 BELOW_ROOM: Final = 2 * _GAP + 2
 SHAPE_ROOM: Final = 48
@@ -194,7 +195,7 @@ class WorkListDelegate(QStyledItemDelegate):
         return plain(row.header.patient_id or (file_name(row.outcome.ref) if person(row.header.patient_name) else ""))
 
     def _second_line(self, cell: _Cell, number: str, measure: QFontMetrics, width: int) -> str:
-        """Number and date, and what else there is room for. Where there is little, the number is cut: never the date.
+        """Number and date, and what else there is room for. Where there is little, the number gives way, not the date.
 
         The date has a column in a wide list; what is of an earlier day says so in any.
         """
@@ -210,7 +211,8 @@ class WorkListDelegate(QStyledItemDelegate):
             if more and measure.horizontalAdvance(_joined(longer)) <= width:
                 parts = longer
         room = width - measure.horizontalAdvance(_joined(["", *parts[1:]]) + _BETWEEN)
-        return _joined([measure.elidedText(number, Qt.TextElideMode.ElideMiddle, room), *parts[1:]])
+        shown = measure.elidedText(number, Qt.TextElideMode.ElideMiddle, room)
+        return _joined([shown if shown == number or len(shown) >= _LEAST_NUMBER else "", *parts[1:]])
 
     def _paint_class(self, painter: QPainter, box: QRect, row: WorkRow, font: QFont) -> None:
         mark = QRectF(box.x(), box.center().y() - _SHAPE / 2, _SHAPE, _SHAPE)
