@@ -396,8 +396,8 @@ def _orientation_note(header: ImageHeader) -> Reason | None:
 _RAW_CLASSES: Final = frozenset(f"1.2.840.10008.5.1.4.1.1.1.{kind}.1" for kind in (1, 2, 3))
 # Words in Image Type, whose third and later values differ by manufacturer: dual energy, subtraction, bone, soft tissue.
 _KINDS_OF_IMAGE: Final = re.compile(r"ENERGY|\bDES?\b|\bES\b|\bSUB\b|SUBTR|BONE|SOFT|TISSUE|SUPPRESS|\bRIBS?\b")
-# Patterns for descriptions in sentences. They are stricter, because a sentence may name a subtracted grid, or contain DE
-# as an ordinary word.
+# Patterns for descriptions in sentences. They are stricter, because a sentence may name a subtracted grid, or contain
+# DE as an ordinary word.
 _KINDS_IN_WORDS: Final = re.compile(
     "DUAL ?ENERGY|(ENERGY|TEMPORAL) ?SUBTR|(BONE|RIB)S? ?(IMAGE|SUPPR|SUBTR|REMOV)|SOFT ?TISSUE"
 )

@@ -29,7 +29,7 @@ _MOST_LEVELS: Final = 7
 
 
 def bits_and_levels_of(source: bytes) -> tuple[int, int]:
-    """The bits per sample and decomposition levels in the main header (T.800 A.5.1 and A.6.1).
+    """Return the bits per sample and decomposition levels in the main header (T.800 A.5.1 and A.6.1).
 
     Gives 0 bits unless the data is a bare codestream of one unsigned component, untiled, at the origin.
     """
