@@ -274,7 +274,8 @@ class RunReport:
     ) -> int:
         """Print the summary of a run and write its exports. Returns the exit code.
 
-        out, formats, options  folder, formats and options of the exports; no exports without a folder
+        out               folder for the exports; None for no exports
+        formats, options  formats and options of the exports
 
         Raises UsageProblem, StorageProblem.
         """

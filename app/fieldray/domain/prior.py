@@ -146,9 +146,10 @@ def gap_between(image: ImageHeader, current: ImageHeader) -> Gap | None:
 
 
 def is_same_image(one: Outcome, other: Outcome) -> bool:
-    """Return whether two outcomes are of one image: equal frames, and one file, equal bytes or one SOP Instance UID.
+    """Return whether two outcomes are of one image.
 
-    Some devices reuse a SOP Instance UID. Different bytes from another study or day then count as different images.
+    Their frames must be equal, and one of these as well: the file, the bytes, or the SOP Instance UID. Some devices
+    reuse a SOP Instance UID. So an equal UID does not count if the bytes differ and the study or its day differs, too.
     """
     first, second = one.ref, other.ref
     if first.frame != second.frame:

@@ -157,9 +157,10 @@ class TallJpeg(NamedTuple):
 
 
 def tall_jpeg(data: bytes) -> TallJpeg:
-    """Return a JPEG with additional rows, by which a cut scan is recognised after decoding (see `TallJpeg`).
+    """Return a JPEG whose header states additional rows. After decoding, these rows show whether the scan was cut off.
 
-    Raises ValueError for data that are no JPEG.
+    A JPEG for which this is not possible gets no additional rows (`TallJpeg.row` is 0). Raises ValueError for data that
+    are no JPEG.
     """
     if (frame := jpeg_frame(data)) is None:
         raise ValueError("no JPEG")

@@ -1,15 +1,15 @@
-"""Rows that are written in the transaction of a result: the work list, results taken over, and verdicts.
+"""Rows written in the transaction of a result: the work list, results taken over, and verdicts.
 
-The work list has a narrow row for each image that is present in a run: a million results are sorted, searched and
-counted without reading one of them.
+The work list has a narrow row for each image that is present in a run. So a million results are sorted, searched and
+counted without reading a result.
 
-An unchanged file is recognised by the stamp stored with its result (`imaging.source` makes stamps), and the result is
+An unchanged file is recognised by the stamp stored with its result (`imaging.source` makes stamps), and its result is
 taken over. An image that a pass did not see counts as deleted.
 
-A verdict is a person's work and is never lost. It belongs to the judged answer, and is copied to every equal result of
+A verdict is a person's work and is never lost. It belongs to the judged result, and is copied to every equal result of
 that image in another run or under another name. All copies have the time of the original. The newest verdict is the one
-with the highest number, since a computer's clock may jump. A row without a choice records that a person read the image;
-it is copied like any verdict, and any verdict replaces it.
+with the highest number, since a computer's clock may jump. A row without a choice records that a person read the image.
+It is copied like a verdict, and any verdict replaces it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from fieldray.formatting import file_name, person, view_label
 from fieldray.store.rows import SAMPLED, outcome_of, pack_spec_of, verdict_columns
 from fieldray.store.schema import VERSION, image_key
 
-# Executes a statement with these values on the store that is being changed; what it gives.
+# Executes an SQL statement with values on the open database, and returns its rows.
 Execute = Callable[..., Sequence[sqlite3.Row]]
 
 KEY_BYTES: Final = 32
@@ -73,14 +73,15 @@ COPY_LISTED: Final = f"""
 
 
 def key_of(text: str) -> bytes:
-    """Return the case-folded bytes by which a text is compared and searched; also for a name that is not valid
-    Unicode.
-    """
+    """Return case-folded bytes of a text, for comparison and search. A name that is no valid Unicode is allowed."""
     return text.casefold().encode("utf-8", "surrogatepass")
 
 
 def listed_row(run_id: int, row_id: int, outcome: Outcome) -> tuple[Any, ...]:
-    """The row of an image in the work list; `outcome` is its most urgent answer."""
+    """Return the row of an image for the work list.
+
+    outcome  the most urgent result of the image
+    """
     header, file = outcome.ref.header, file_name(outcome.ref)
     score = listed_score(outcome.findings) if isinstance(outcome, Screened) else None
     return (
@@ -110,11 +111,14 @@ ANSWERS: Final = """
 
 
 def list_images(connection: sqlite3.Connection) -> None:
-    """Add to the work list every present image that is not in the list yet, except those with an unreadable row."""
+    """Add every present image to the work list that is not in the list yet.
+
+    Images with an unreadable row are skipped.
+    """
     query = f"""SELECT * FROM {ANSWERS} WHERE absent_s IS NULL AND image_id NOT IN (SELECT image_id FROM work_list)
                 ORDER BY image_id, position"""
     for row_id, answers in itertools.groupby(connection.execute(query), lambda row: row["image_id"]):
-        with contextlib.suppress(ValueError, TypeError, LookupError, AttributeError):  # found when it is asked for
+        with contextlib.suppress(ValueError, TypeError, LookupError, AttributeError):  # reported on opening
             rows = list(answers)
             outcomes = [outcome_of(row, pack_spec_of(row["spec"]), looks_inside=False) for row in rows]
             leading = outcomes[leading_position(outcomes)]
@@ -122,7 +126,7 @@ def list_images(connection: sqlite3.Connection) -> None:
 
 
 def _number_of(text: str) -> int:
-    """Return a 64-bit number that is unique for a text within a run."""
+    """Return a 64-bit hash of a text, which identifies the text within a run."""
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), signed=True)
 
 
@@ -204,10 +208,10 @@ _OF_ANSWER: Final = {
 
 
 class TakenOver(NamedTuple):
-    """Rows to take over for files that have not changed.
+    """Rows of earlier results to take over for files that have not changed.
 
-    images   id of one row of `images` for each file, in this run or another one
-    answers  for each pack, by its position in the run, the ids of the images' answers
+    images   for each file, the id of its row in `images`, in this run or another one
+    answers  for each pack, by its position in the run, the ids of the images' rows in `answers"
     """
 
     images: Sequence[int]
@@ -215,17 +219,17 @@ class TakenOver(NamedTuple):
 
 
 def checked_key(value: object) -> bytes:
-    """Return a valid image key. Raises ValueError for a value that this program cannot have written."""
+    """Return the value if it can be the key of stamps. Raises ValueError for any other value."""
     if not isinstance(value, bytes) or len(value) != KEY_BYTES:
         raise ValueError("no key")
     return value
 
 
 def take_over(connection: sqlite3.Connection, run_id: int, taken: TakenOver) -> list[sqlite3.Row]:
-    """Take over unchanged images: mark those of this run as seen in the current pass, copy those of other runs.
+    """Take over earlier results of unchanged files for a run.
 
-    Images of other runs are copied with their answers. Returns id, image_id, image_key and result_hash of every answer
-    that these images have in the run.
+    Images of this run are marked as seen in the current pass. Images of other runs are copied with their results.
+    Returns id, image_id, image_key and result_hash of every result that these images have in the run.
     """
     about = {"run_id": run_id, "rows": json.dumps(taken.images), "now_s": time.time()}
     for statement in (_SEEN, _PRESENT, _COPY_IMAGES.format(**_copied(connection, "images", _OF_IMAGE))):
@@ -240,7 +244,7 @@ def take_over(connection: sqlite3.Connection, run_id: int, taken: TakenOver) -> 
 
 
 def _copied(connection: sqlite3.Connection, table: str, of_copy: Mapping[str, str]) -> dict[str, str]:
-    """Return the columns of a table, and for each the SQL expression of its value in a copied row."""
+    """Return the columns of a table, and the SQL expression for the value of each in a copied row."""
     names = [row["name"] for row in connection.execute(f"PRAGMA table_info ({table})") if row["name"] != "id"]
     values = (of_copy.get(name, f"{table}.{name}") for name in names)
     return {"names": ", ".join(names), "values": ", ".join(values)}
@@ -271,9 +275,11 @@ _SAME_BYTES: Final = """
 
 
 def is_there(key: bytes) -> bool:
-    """Whether the file, or the zip file around it, that an image's key (`schema.image_key`) names exists.
+    """Return whether the file of an image exists; for a member of a zip file, whether the zip file exists.
 
-    An object of a server (`s3:/...`) is not looked for.
+    An object on a server (`s3:/...`) counts as existing.
+
+    key  key of the image (`schema.image_key`)
     """
     path = key.partition(_MEMBER)[0]
     is_object = not os.path.isabs(path)  # noqa: PTH117 - of bytes
@@ -281,7 +287,10 @@ def is_there(key: bytes) -> bool:
 
 
 def is_another(key: bytes, other: bytes) -> bool:
-    """Whether the first key names an existing file that is not also the file of the second key by another path."""
+    """Return whether `key` names an existing file other than the file of `other`.
+
+    Two paths to one file, for example by a link, are no other file.
+    """
     (path, *inside), (other_path, *other_inside) = key.split(_MEMBER), other.split(_MEMBER)
     try:
         return not (os.path.samefile(path, other_path) and inside == other_inside)  # noqa: PTH121
@@ -290,7 +299,10 @@ def is_another(key: bytes, other: bytes) -> bool:
 
 
 def emptied(rows: Sequence[sqlite3.Row], paths: Sequence[str]) -> tuple[bytes, ...]:
-    """Return the given paths that once had images, and of which the pass saw none."""
+    """Return those of the given paths under which the run had images before, but its last pass saw none.
+
+    rows  rows of `ROWS`
+    """
     folders = {os.fsencode(path).rstrip(_SEPARATOR) for path in paths}
     had, has = set(), set()
     for row in rows:
@@ -302,14 +314,22 @@ def emptied(rows: Sequence[sqlite3.Row], paths: Sequence[str]) -> tuple[bytes, .
 
 
 def gone(rows: Sequence[sqlite3.Row], empty: Sequence[bytes]) -> set[int]:
-    """The rows that a pass did not see, except those in folders and zip files that it could not read, or `empty`."""
+    """Return the ids of images that a run's last pass did not see.
+
+    Left out are images in folders and zip files that could not be read, and images under the paths `empty`.
+
+    rows  rows of `ROWS`
+    """
     unread = {row["image_key"] for row in rows if row["is_seen"] and row["stage"] == "discover" and not _is_partly(row)}
     spared = unread.union(empty)
     return {row["id"] for row in rows if not row["is_seen"] and not _is_in_any(row["image_key"], spared)}
 
 
 def moved(twins: Sequence[sqlite3.Row]) -> set[int]:
-    """Ids of rows whose file is gone while another file with the same bytes exists."""
+    """Return the ids of images whose file is gone while another file with equal bytes exists.
+
+    twins  rows of `TWINS`
+    """
     groups: defaultdict[tuple[bytes, int], list[sqlite3.Row]] = defaultdict(list)
     for row in twins:
         groups[row["content_sha256"], row["frame"]].append(row)
@@ -321,12 +341,18 @@ def moved(twins: Sequence[sqlite3.Row]) -> set[int]:
 
 
 def moved_to(execute: Execute, row_id: int) -> set[int]:
-    """Ids of the run's other present images that have the same bytes as image `row_id` and whose file is gone."""
+    """Return the ids of the run's other present images with the bytes of an image, whose own file is gone.
+
+    row_id  the image
+    """
     return {row["id"] for row in execute(_SAME_BYTES, row_id) if not is_there(row["image_key"])}
 
 
 def leave_out(execute: Execute, run_id: int, row_ids: AbstractSet[int]) -> None:
-    """Mark images as no longer present. A verdict on bytes that are present elsewhere in the run moves there."""
+    """Mark images of a run as no longer present.
+
+    A verdict on bytes that are present elsewhere in the run is copied to the image there.
+    """
     for row_id in row_ids:
         execute("UPDATE images SET absent_s = ? WHERE id = ?", time.time(), row_id)
         execute(UNLIST, run_id, row_id)
@@ -334,7 +360,7 @@ def leave_out(execute: Execute, run_id: int, row_ids: AbstractSet[int]) -> None:
 
 
 def follow_exchanged(execute: Execute, run_id: int, row_id: int | None = None) -> None:
-    """Copy each verdict on bytes that left their place to the same bytes under another name, if the place has others.
+    """Copy verdicts to images that now have the judged bytes, as after two files exchanged their names.
 
     row_id  the image that was saved last; None for all images of the run
     """
@@ -342,14 +368,14 @@ def follow_exchanged(execute: Execute, run_id: int, row_id: int | None = None) -
 
 
 def _is_partly(row: sqlite3.Row) -> bool:
-    """Whether the row is about a zip file of which all but a few members were read."""
+    """Return whether a row is about a zip file of which all but a few members were read."""
     return str(row["reason"]).startswith('["double_members"')
 
 
 def _folders_around(key: bytes) -> Iterator[tuple[bytes, bool]]:
-    """Yield each folder and file that an image's key begins with, and whether the image is a frame of that very file.
+    """Yield each folder and file with which an image's key begins, and whether the image is a frame of that file.
 
-    Their number depends on the parts of the key only, not on the number of paths that are looked up.
+    The number of items depends on the length of the key only, not on the number of paths to look up.
     """
     for end, byte in enumerate(key):
         if byte in _SEPARATOR + _MEMBER:
@@ -357,7 +383,10 @@ def _folders_around(key: bytes) -> Iterator[tuple[bytes, bool]]:
 
 
 def _is_in_any(key: bytes, folders: AbstractSet[bytes]) -> bool:
-    """Whether an image is inside one of these folders and zip files; a frame is not inside its own file."""
+    """Return whether an image is inside one of these folders and zip files.
+
+    A frame does not count as inside its own file.
+    """
     around = [is_frame for folder, is_frame in _folders_around(key) if folder in folders]
     return bool(around) and not any(around)
 
@@ -480,7 +509,7 @@ SUPERSEDED_VERDICTS: Final = """
 
 
 class VerdictCarryOver:
-    """Copies verdicts to equal answers of newer runs. Remembers which results have a verdict at all."""
+    """Copies verdicts to equal results in newer runs. It remembers which results have a verdict at all."""
 
     def __init__(self, execute: Execute) -> None:
         self._execute = execute
@@ -488,12 +517,12 @@ class VerdictCarryOver:
         self._version = -1
 
     def forget(self) -> None:
-        """Drop what was read of earlier verdicts, because another verdict is about to be given."""
+        """Forget which results have a verdict, because a verdict is about to be given."""
         self._version = -1
 
     def bring(self, run_id: int, answer_id: int, result_hash: bytes, image_key: bytes) -> bool:
         """Copy the verdict that an equal result has in another run. Returns whether the result may have a verdict."""
-        (row,) = self._execute("PRAGMA data_version")  # another one where others wrote: perhaps a verdict
+        (row,) = self._execute("PRAGMA data_version")  # changes if another program wrote, perhaps a verdict
         if row["data_version"] != self._version:
             self._judged = frozenset(row["result_hash"] for row in self._execute("SELECT result_hash FROM verdicts"))
             self._version = row["data_version"]
@@ -507,7 +536,11 @@ class VerdictCarryOver:
 def put_verdict(
     execute: Execute, answer_id: int, verdict: Verdict | None, *, judged: Outcome, found: Verdict | None
 ) -> None:
-    """Replace the verdict `found` by `verdict`, or withdraw it (None): the image then stays marked as read."""
+    """Store a verdict on a result, or withdraw it (None). After a withdrawal the image still counts as read.
+
+    judged  the outcome that the person judged
+    found   the verdict stored so far
+    """
     columns = {"answer_id": answer_id, **verdict_columns(judged, verdict), "given_s": time.time()}
     about = {"answer_id": answer_id, "result_hash": columns["result_hash"], "image_key": image_key(judged.ref)}
     if verdict is None or found == verdict:
@@ -527,7 +560,7 @@ def put_verdict(
 
 
 def mark_read(execute: Execute, answer_id: int, *, judged: Outcome, is_read: bool) -> None:
-    """Note that a person has read this outcome, or has not. An outcome with a verdict counts as read."""
+    """Record that a person has read this outcome, or has not. An outcome with a verdict counts as read."""
     about = {**verdict_columns(judged), "answer_id": answer_id, "image_key": image_key(judged.ref)}
     if is_read:
         execute(_READ, given_s=time.time(), **about)
