@@ -163,9 +163,11 @@ def lung_quality(image: Image, lungs: LungFields) -> tuple[Quality, ...]:
 
 
 def doubts_about(image: Image, lungs: LungFields | None) -> tuple[str, ...]:
-    """Return codes of notes on an upright image that must not be called normal.
+    """Return codes of notes that a part of an upright image, or its detail, may be missing.
 
-    A part of the image, or its detail, may be missing.
+    An image with such a note must not be called normal. Most images have none.
+
+    lungs  the lung fields, or None if no lung-field pack ran
     """
     is_known = lungs is not None and not lungs.refusal and lungs.mask.any()
     is_cut = _runs_into_lower_part(image, lungs) if lungs and is_known else _empty_share(image) >= _LARGE_LOWER_PART

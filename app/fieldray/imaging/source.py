@@ -112,9 +112,10 @@ class Stamps:
         self._now_s = now_s
 
     def of_data(self, path: Path, data: bytes, state: FileState | None) -> bytes:
-        """Return the stamp of a file that was read whole.
+        """Return the stamp of a file that was read whole; empty if no stamp can identify its state.
 
-        state  state of the file during reading; for None, or an unsettled state, the stamp is empty
+        state  state of the file during reading. The stamp is empty for None, and for a file that was changed only
+               seconds ago (`is_settled`)
         """
         if state is None or not self.is_settled(state):
             return b""

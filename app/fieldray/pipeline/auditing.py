@@ -238,7 +238,10 @@ class Auditor:
         return with_site_points(model, self._points.of(model))
 
     def save(self, folder: Path, report: AuditReport, *, language: str) -> tuple[Path, ...]:
-        """Write an audit report as PDF and JSON into a folder. Returns the paths. Raises UsageProblem, StorageProblem."""
+        """Write an audit report as PDF and JSON into a folder. Returns the paths.
+
+        Raises UsageProblem, StorageProblem.
+        """
         return write_audit(folder, report, language=language)
 
 

@@ -79,7 +79,10 @@ class History:
             return question(query)
 
     def listed(self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None = None) -> Listed:
-        """Return the rows of a run that pass the filter, in order. Raises an SQLite error after `interrupt`."""
+        """Return the rows of a run that pass a filter, in order. Raises sqlite3.OperationalError after `interrupt`.
+
+        limit  maximum number of rows; None for all
+        """
         with HistoryQuery(self._database) as query:
             self._note(query)
             try:

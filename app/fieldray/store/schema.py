@@ -43,8 +43,8 @@ Tables = tuple[str, ...]
 # ASCII or bytes, because a name that is no valid Unicode must not stop a run. Hashes are bytes. `grey` is the median of
 # the thumbnail, `images.rank` the rank of the most urgent result.
 #
-# A resumed run has several passes. An image that the last pass did not see is absent. `stamp` identifies the state of an
-# image's file, and `is_resumed` is 2 if a result was taken over by the stamp alone. A verdict is on the result that the
+# A resumed run has several passes. An image that the last pass did not see is absent. `stamp` identifies the state of
+# an image's file, and `is_resumed` is 2 if a result was taken over by the stamp alone. A verdict is on the result that the
 # person saw (`result_hash`). It is shown while the row of the answer holds that result, and kept when it holds another.
 # A verdict without a `choice` records that a person read the image.
 #
