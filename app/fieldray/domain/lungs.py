@@ -69,7 +69,7 @@ class LungFields:
                              network gives none
     evidence_inside          share of the classifier's positive evidence inside the lung region; None without evidence
     latency_ms               duration of the lung-field network
-    quality                  codes of notes on image quality, for the person who takes the images
+    quality                  codes of notes on image quality, for the radiographer
     kept                     the shares of lung, compressed; see `KeptShares`
     kept_region              the shares of lung region, compressed; None if the network gives none, or if they were not
                              kept
@@ -408,11 +408,11 @@ def _white(
 
 
 def _unseen(left: float, right: float, *, is_doubted: bool, white: tuple[LungSide, ...]) -> tuple[LungSide, ...]:
-    """Return the lungs of a chest that are not visible: both, a lung far smaller than the other, or a white one.
+    """Return the lungs of a chest that are not visible: none, one or both.
 
-    left, right  shares of the image's area
-    is_doubted   whether the check did not recognise the image as a chest
-    white        lungs with a white third
+    left, right  shares of the image's area; a lung far smaller than the other is not visible
+    is_doubted   whether the check did not recognise the image as a chest; both lungs are then not visible
+    white        lungs with a white third, which are not visible
     """
     if is_doubted or left + right < _LEAST_LUNG_SHARE:
         return ("left", "right")
@@ -512,7 +512,7 @@ def third_facts(
     facts  content
     1, 2   share that is lung, in this half and in the other
     3, 4   share that is undecided, in this half and in the other
-    5, 6   how much whiter than the other half, and how white, from air (0) to the tissue around the lungs (1)
+    5, 6   whiteness minus that of the other half, and whiteness; air is 0, tissue around the lungs is 1
     7, 8   area and height of the whole lung relative to the other lung, as logarithms
 
     shares   (rows, columns) share of lung, 0..255
@@ -582,7 +582,7 @@ def thirds(lungs: Mask) -> list[tuple[Mask, Mask]]:
 
 
 def whiteness(facts: NDArray[np.float64], *, is_mirrored: bool) -> tuple[float, float]:
-    """Return the whiteness of the whitest third of the patient's left and right lung; above 0 it counts as unseen."""
+    """Return how white the whitest third of the patient's left and right lung is; above 0 it cannot be seen."""
     patients = facts if is_mirrored else facts[::-1]
     of_third = (patients @ np.array(WEIGHTS) + np.array(OF_THIRD)).max(axis=1)
     return float(of_third[0]) + OF_LEFT, float(of_third[1])

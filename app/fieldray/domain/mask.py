@@ -176,7 +176,7 @@ def _crossing(field: Sequence[Sequence[float]], level: float, row: int, column: 
     field        the shares, padded by one cell; whole numbers are centres of cells
     level        the share at which the outline runs
     row, column  the upper left cell of the square
-    side         `_TOP`, `_RIGHT`, `_BOTTOM` or `_LEFT"
+    side         `_TOP`, `_RIGHT`, `_BOTTOM` or `_LEFT`
     """
     if side in (_TOP, _BOTTOM):
         row += side == _BOTTOM

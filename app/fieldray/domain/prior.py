@@ -65,7 +65,8 @@ class Prior:
 class StoredPriors:
     """The prior images of a patient in the results database.
 
-    images  the prior images of the run in sight, and those of other runs whose file still exists; one entry per image
+    images  prior images, one entry per image. Images of other runs than the one in sight are listed only if their file
+            still exists
     gone    number of prior images whose file no longer exists
     """
 

@@ -26,7 +26,7 @@ from fieldray.imaging.limits import MAX_FRAMES, IndexFound, ZipFound
 class Beginning:
     """The first bytes of an object on a server.
 
-    ref         reference from which those of the object's images are made
+    ref         reference to the object, from which references to its images are made
     data        (n,) uint8, the first bytes
     size_bytes  size of the whole object
     """

@@ -117,8 +117,9 @@ def stored_values_of(values: Stored, frame: Frame) -> Stored:
     """Return the stored values of a frame, given the values from a codec or from the file (PS3.5 8.1.1).
 
     Bits above HighBit and below the stored bits are removed, unless they belong to the image. The sign is extended. The
-    codestream states its own number of bits. If that is less than the container's, nothing lies above them. If it is
-    more than Bits Stored, Bits Stored is wrong. A lossy codec exceeds the range a little, which must not wrap around.
+    codestream states its own number of bits. With fewer bits than the container has, nothing lies above these bits.
+    With more bits than Bits Stored, Bits Stored is wrong. A lossy codec exceeds the range a little, which must not wrap
+    around.
 
     Parameters
     ----------

@@ -343,10 +343,10 @@ _ROWS_ABOVE: Final = 8
 
 
 def _check_lower_part(header: DicomHeader, frame: Frame, value: memoryview) -> None:
-    """Raise Unreadable `lower_part_empty` if uncompressed pixels are zero from the middle of a row to the end.
+    """Raise Unreadable `lower_part_empty` if uncompressed pixels are zero from within a row to the end of the image.
 
-    This is what an interrupted copy leaves if the file was allocated first. A collimator does not end within a row.
-    Pixels that end with a row are judged later, by the position of the lungs.
+    Such zeros are left by an interrupted copy if the file was allocated first. A collimator does not end within a row.
+    Images whose zeros begin with a row are judged later, by the position of the lungs.
     """
     row_bytes = frame.columns * frame.samples * frame.bits_allocated // 8
     if header.transfer_syntax not in UNCOMPRESSED or frame.frames > 1 or len(value) < frame.rows * row_bytes:

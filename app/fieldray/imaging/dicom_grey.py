@@ -233,9 +233,9 @@ def _rescale(dataset: Dataset) -> tuple[float, float, bool]:
 
 
 def _low_is_white(dataset: Dataset) -> bool:
-    """Return whether low values are white.
+    """Return whether low values are white, by MONOCHROME1 or by Presentation LUT Shape INVERSE.
 
-    This is so for MONOCHROME1 and for Presentation LUT Shape INVERSE (PS3.3 C.7.6.3.1.2, C.11.6.1.2).
+    See PS3.3 C.7.6.3.1.2 and C.11.6.1.2.
     """
     inverse_shape = text(dataset, "PresentationLUTShape").upper() == "INVERSE"
     return text(dataset, "PhotometricInterpretation").upper() == "MONOCHROME1" or inverse_shape

@@ -51,8 +51,8 @@ class HeaderTooLong(ValueError):
 class BoundedStream:
     """A stream with limits, from which pydicom reads a header.
 
-    It never returns, or allocates memory for, more bytes than are left. It also limits the number of reads, bytes and
-    sequence items; reads beyond these limits raise HeaderTooLong.
+    A read never returns, or allocates memory for, more bytes than are left. Reads raise HeaderTooLong beyond a number
+    of reads, bytes or sequence items.
 
     is_cut  whether more bytes were requested than the file has
     """
@@ -219,7 +219,7 @@ def _goes_on_at(begun: Begun, position: int, tag: int) -> bool:
 
 
 def _skip_unknown(begun: Begun) -> bool:
-    """Skip an element with an unknown value representation at which the parser stopped. Returns whether it did.
+    """Skip the element at which the parser stopped, if its value representation is unknown. Returns whether it was.
 
     The length of such an element has 16 bits, or 32 bits after two zero bytes (PS3.5 7.1.2), or follows the tag
     directly. Raises Unreadable if none of these leads to a further element.

@@ -111,14 +111,14 @@ def size_for_all(*specs: InputSpec, times: float = 1.0) -> TargetSize | None:
 
 
 def size_for_crop(spec: InputSpec, box: Box, image: Image, detail: Detail) -> TargetSize | None:
-    """Return the size of the whole image at which a part of it is fine enough for an input.
+    """Return the size of the whole image at which a part of the image is fine enough for an input.
 
     None if the image as read is already fine enough.
 
     box     the part, in pixels of the file
-    image   the image as read. If a codec reduced it, the crop needs one pixel for each input pixel to be judged
+    image   the image as read. If a codec reduced the image, the part needs one pixel for each input pixel
     detail  "fine" needs `FINELY_READ` pixels for each input pixel, so that few results are borderline; "finer" needs
-            `REFINEMENT"
+            `REFINEMENT` pixels
     """
     pixels = min(box.rows / spec.height, box.columns / spec.width) / image.step
     least, wanted = (1.0, 1.0 / WAVELET_COVER) if image.is_approximate else (COVER, 1.0)

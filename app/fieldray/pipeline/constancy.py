@@ -104,7 +104,10 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def due(self) -> datetime.date:
-        """The day of the next test. It is the day of this test if another program version is installed now."""
+        """The day of the next test.
+
+        The test is due at once if another program version is installed now than at this test.
+        """
         day = datetime.date.fromtimestamp(self.at_s)
         return day + datetime.timedelta(days=EVERY_DAYS if self.program == VERSION else 0)
 
@@ -187,7 +190,7 @@ def subject(model: Model) -> str:
 def shipped_set(path: Path | None = None) -> Kept:
     """Return the expected results that ship with the program.
 
-    Raises StorageProblem (constancy_set) if they or the test images are not those that were signed.
+    Raises StorageProblem (constancy_set) if the signature of the results is wrong, or if a test image was changed.
     """
     path = path or asset("constancy.json")
     try:

@@ -39,8 +39,10 @@ def drifts_of(
 def doubts_of(query: HistoryQuery, run: Run, position: int, manifest: Manifest | None) -> tuple[Reason, ...]:
     """Return warnings about a pack's results in a run.
 
-    They say that files share a SOP Instance UID, or that the images may show other patients than the pack was made for.
+    One warning says that files share a SOP Instance UID. The other says that the images may show other patients than
+    the pack was made for.
 
+    position  position of the pack in the run
     manifest  the manifest of the pack; without it the second warning is not examined
     """
     shared = query.shared_instances(run.run_id, position=position)

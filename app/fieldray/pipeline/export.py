@@ -174,7 +174,7 @@ def _name(run: Run) -> str:
 
 
 def _made(model: Model, spec: PackSpec) -> bool:
-    """Return whether a model is that of a pack of a run, by name and hash."""
+    """Return whether a model is the one with which a pack of a run was made, by name and hash."""
     return (model.pack_name, model.model_sha256) == (spec.pack_name, spec.model_sha256)
 
 

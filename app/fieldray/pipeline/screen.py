@@ -73,10 +73,10 @@ def screen_with_packs(
 ) -> tuple[Outcome, ...]:
     """Screen an image with several packs. Returns the outcome of each pack.
 
-    A worker reads the image once for all packs (see `Workers.load_as_group`). It checks header and pixels, finds the
-    lungs, and runs the classifier itself or on the device that the engine chooses. If a result is borderline, it reads
-    the image in finer detail. The scores are then calibrated and decided. Only an image that a person asked to turn
-    upright is read again, for the packs concerned.
+    A worker reads the image once for all packs (see `Workers.load_as_group`). The worker checks header and pixels,
+    finds the lungs, and runs the classifier itself or on the device that the engine chooses. An image with a borderline
+    result is read in finer detail. The scores are then calibrated and decided. Only an image that a person asked to
+    turn upright is read again, for the packs concerned.
 
     observe       receives each prediction
     is_cancelled  returns whether the run was cancelled

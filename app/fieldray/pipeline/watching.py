@@ -152,9 +152,9 @@ class Watch:
             return {path: file.since_s for path, file in files.items() if now_s - file.since_s >= file.patience_s}
 
     def _list(self, top: str, listed: dict[str, int], links: list[str]) -> str:
-        """Add all files in a folder, with their states, and all links.
+        """Add the files under a folder to `listed`, with their states, and its links to `links`.
 
-        Returns the path that cannot be read; "" without a problem.
+        Returns the path of a folder that cannot be read; "" if all could be.
         """
         before, missing, left, seen = len(listed), "", [top], set[tuple[int, int]]()
         while left:

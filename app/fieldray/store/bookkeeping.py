@@ -211,7 +211,7 @@ class TakenOver(NamedTuple):
     """Rows of earlier results to take over for files that have not changed.
 
     images   for each file, the id of its row in `images`, in this run or another one
-    answers  for each pack, by its position in the run, the ids of the images' rows in `answers"
+    answers  for each pack, by its position in the run, the ids of the images' rows in `answers`
     """
 
     images: Sequence[int]
@@ -299,9 +299,9 @@ def is_another(key: bytes, other: bytes) -> bool:
 
 
 def emptied(rows: Sequence[sqlite3.Row], paths: Sequence[str]) -> tuple[bytes, ...]:
-    """Return those of the given paths under which the run had images before, but its last pass saw none.
+    """Return those of `paths` under which the run had images before, but its last pass found none.
 
-    rows  rows of `ROWS`
+    rows  rows of the query `ROWS`
     """
     folders = {os.fsencode(path).rstrip(_SEPARATOR) for path in paths}
     had, has = set(), set()
@@ -316,9 +316,9 @@ def emptied(rows: Sequence[sqlite3.Row], paths: Sequence[str]) -> tuple[bytes, .
 def gone(rows: Sequence[sqlite3.Row], empty: Sequence[bytes]) -> set[int]:
     """Return the ids of images that a run's last pass did not see.
 
-    Left out are images in folders and zip files that could not be read, and images under the paths `empty`.
+    Images in folders and zip files that could not be read are left out, and so are images under the paths `empty`.
 
-    rows  rows of `ROWS`
+    rows  rows of the query `ROWS`
     """
     unread = {row["image_key"] for row in rows if row["is_seen"] and row["stage"] == "discover" and not _is_partly(row)}
     spared = unread.union(empty)
@@ -326,9 +326,9 @@ def gone(rows: Sequence[sqlite3.Row], empty: Sequence[bytes]) -> set[int]:
 
 
 def moved(twins: Sequence[sqlite3.Row]) -> set[int]:
-    """Return the ids of images whose file is gone while another file with equal bytes exists.
+    """Return the ids of images whose file is gone while another file has equal bytes.
 
-    twins  rows of `TWINS`
+    twins  rows of the query `TWINS`
     """
     groups: defaultdict[tuple[bytes, int], list[sqlite3.Row]] = defaultdict(list)
     for row in twins:

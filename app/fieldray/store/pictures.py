@@ -89,7 +89,7 @@ def thumbnail_of(data: object, columns: object) -> Thumbnail | None:
 class Pictures:
     """The pictures of a results database, for one thread. The picture database is opened on first use.
 
-    After a problem with it, this object returns no more pictures.
+    After a problem with the picture database, this object returns no more pictures.
     """
 
     def __init__(self, database: Path) -> None:
@@ -104,7 +104,7 @@ class Pictures:
             connection.close()
 
     def add(self, rows: Sequence[PictureRow]) -> None:
-        """Store pictures, all or none, except those already stored."""
+        """Store pictures, all or none. Pictures that are stored already are skipped."""
 
         def add(connection: StoreConnection) -> None:
             with transaction(connection):
@@ -156,7 +156,7 @@ class Pictures:
 
 
 def keep_only(database: Path, needed: Iterable[PictureKey]) -> tuple[int, bool]:
-    """Delete all pictures except those that are needed. A damaged file is deleted completely.
+    """Delete all pictures whose key is not in `needed`. A damaged file is deleted completely.
 
     Returns the number deleted, and whether their bytes are overwritten. Raises StorageProblem.
     """

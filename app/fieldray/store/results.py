@@ -362,9 +362,9 @@ class ResultStore(ResultQuery):
         return len(gone)
 
     def leave_moved(self, run_id: int, row_id: int) -> set[int]:
-        """Remove images from a run whose file was moved to that of a given image. Returns their row ids.
+        """Remove images from a run whose file was moved to the path of another image. Returns their row ids.
 
-        Verdicts move along, also those on files that exchanged their names.
+        Verdicts move along. Verdicts on files that exchanged their names move, too.
 
         row_id  the image at the new path
         """
@@ -552,7 +552,7 @@ class ResultStore(ResultQuery):
         return verdict
 
     def set_read(self, answer_id: int, *, judged: Outcome, is_read: bool) -> None:
-        """Record that a person has read an outcome of a result, or has not. A verdict implies that they have.
+        """Record that a person has read an outcome of a result, or has not. An outcome with a verdict is read.
 
         Raises StorageProblem (verdict_misplaced) as `set_verdict`.
         """

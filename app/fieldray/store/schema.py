@@ -44,9 +44,9 @@ Tables = tuple[str, ...]
 # the thumbnail, `images.rank` the rank of the most urgent result.
 #
 # A resumed run has several passes. An image that the last pass did not see is absent. `stamp` identifies the state of
-# an image's file, and `is_resumed` is 2 if a result was taken over by the stamp alone. A verdict is on the result that the
-# person saw (`result_hash`). It is shown while the row of the answer holds that result, and kept when it holds another.
-# A verdict without a `choice` records that a person read the image.
+# an image's file, and `is_resumed` is 2 if a result was taken over by the stamp alone. A verdict is on the result that
+# the person saw (`result_hash`). It is shown while its row in `answers` holds that result, and kept when the row holds
+# another one. A verdict without a `choice` records that a person read the image.
 #
 # The work list (see `bookkeeping`) is made again by a repair or a migration. The statements are short, so that the
 # schema fits one page: a file that lost one of several pages would be lost as a whole.

@@ -247,7 +247,11 @@ class HistoryQuery(ResultQuery):
         return None
 
     def next_unread(self, run_id: int, row_ids: NDArray[np.int64], position: int) -> int | None:
-        """Return the first row below a position that nobody has read, or else the first unread row above it."""
+        """Return the nearest row below a position that nobody has read, or else the first unread row above it.
+
+        row_ids   (n,) the rows of the list
+        position  position in the list
+        """
         read = self._numbers(_JUDGED.replace(":run_id", "?"), run_id)
         unread = np.flatnonzero(~np.isin(row_ids, read))
         positions = np.concatenate([unread[unread > position], unread[unread < position]])
