@@ -95,7 +95,7 @@ def png_size(head: bytes) -> tuple[int, int] | None:
 class JpegFrame(NamedTuple):
     """A frame header of a JPEG or JPEG-LS file.
 
-    process  its marker (T.81 table B.1, T.87 C.1.1)
+    process  marker of the header, which names the coding process (T.81 table B.1, T.87 C.1.1)
     bits     bits per sample
     start    offset of the header in the file
     """

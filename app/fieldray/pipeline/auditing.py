@@ -157,7 +157,7 @@ def _paired(judged: _Judged, cases: Sequence[Case], label: str, against: PackOfR
 
 
 def require_usable(request: AuditRequest, paths: Sequence[Path] = ()) -> None:
-    """Reject, before any image is screened, a request that the audit would reject afterwards.
+    """Reject an audit request that cannot be carried out, before any image is screened.
 
     paths  files and folders to be screened; without them only problems independent of the images are found
 
@@ -172,7 +172,7 @@ def require_usable(request: AuditRequest, paths: Sequence[Path] = ()) -> None:
 
 
 def require_point(name: str, person: str) -> None:
-    """Raise UsageProblem for an invalid name of an operating point, or an invalid name of its person."""
+    """Raise UsageProblem for an invalid name of a local operating point, or of the person who accepts the point."""
     if not _NAME.fullmatch(name):
         raise UsageProblem(reason("site_point_bad_name", name=name))
     if not 0 < len(person.strip()) <= 200:

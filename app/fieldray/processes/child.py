@@ -78,7 +78,7 @@ class Deadline:
         self._thread = threading.Thread(target=self._watch, name=name, daemon=True)
 
     def begin(self, timeout_s: float) -> None:
-        """Start the time limit."""
+        """Start the time limit: `expire` is called unless `end` is called within `timeout_s` seconds."""
         with self._changed:
             self._due_s = time.monotonic() + timeout_s
             if self._due_s < self._wakes_s:  # otherwise the thread wakes early enough by itself

@@ -56,7 +56,7 @@ UNLISTED: Final = """
     SELECT id FROM images WHERE id IN (SELECT value FROM json_each(?2))
     AND NOT EXISTS (SELECT 1 FROM work_list WHERE run_id = ?1 AND image_id = images.id)
 """
-# Copies of images of other runs are listed as those are, where all their answers are the same.
+# Copies of images of other runs get a copy of the listed row, if all results of both images are equal.
 _OF_LISTED: Final = ", ".join(f"listed.{name}" for name in _LISTED.split(", ")[2:])
 _HAS_ANOTHER: Final = """
     EXISTS (SELECT 1 FROM answers WHERE image_id = {}.id
@@ -102,7 +102,7 @@ def listed_row(run_id: int, row_id: int, outcome: Outcome) -> tuple[Any, ...]:
     )
 
 
-# An answer with its image and the pack of its run, without which it cannot be read.
+# Rows of `answers` with their image and the pack of their run, which are needed to read a result.
 ANSWERS: Final = """
     (SELECT answers.*, image_key, content_sha256, frame, header, absent_s, run_packs.spec
      FROM answers LEFT JOIN images ON images.id = image_id LEFT JOIN runs ON runs.id = images.run_id
@@ -135,8 +135,8 @@ def _number_of(text: str) -> int:
 NEW_KEY: Final = "INSERT OR IGNORE INTO secrets (purpose, value) VALUES ('stamps', ?)"
 KEY: Final = "SELECT value FROM secrets WHERE purpose = 'stamps'"
 
-# The images of a run in the order of their names, and their answers in the order of the packs. What failed is tried
-# again: it is known, and has no stamp.
+# The images of a run in the order of their names, and their results in the order of the packs. A failed result has no
+# stamp here, so that its image is tried again.
 STAMPED: Final = """
     SELECT images.id, image_key, answers.id AS answer_id, position,
            CASE status WHEN 'failed' THEN NULL ELSE stamp END AS stamp
@@ -145,7 +145,7 @@ STAMPED: Final = """
     JOIN answers ON image_id = images.id ORDER BY image_key, position
 """
 
-# What is counted of answers, each kind once with its number, by pack.
+# The number of results by pack, category, reason and notes.
 _KINDS: Final = """
     SELECT position, category, reason, notes, COUNT(*) AS number
     FROM images JOIN answers ON answers.image_id = images.id WHERE {} GROUP BY 1, 2, 3, 4
@@ -155,7 +155,7 @@ KINDS_SEEN: Final = _KINDS.format(
     "images.run_id = :run_id AND absent_s IS NULL AND pass_number = (SELECT pass_number FROM runs WHERE id = :run_id)"
 )
 
-# Images of the run itself are seen by its present pass. Indices are left alone where nothing in them changes.
+# Mark images of the run as seen by its current pass. Rows that do not change are not written, to spare the indices.
 _SEEN: Final = f"""
     UPDATE images SET pass_number = (SELECT pass_number FROM runs WHERE id = :run_id)
     WHERE run_id = :run_id AND {_GIVEN}
@@ -169,11 +169,11 @@ RANK: Final = f"""
     UPDATE images SET rank = (SELECT MIN(rank) FROM answers WHERE image_id = images.id)
     WHERE {_GIVEN} AND rank != (SELECT MIN(rank) FROM answers WHERE image_id = images.id)
 """
-# Images that are not where their most urgent answer is, or have none.
+# Images whose rank is not that of their most urgent result, or that have no result.
 UNRANKED: Final = """
     SELECT 1 FROM images WHERE rank IS NOT (SELECT MIN(rank) FROM answers WHERE image_id = images.id) LIMIT 1
 """
-# Images of other runs become new ones of this run, and answers of other runs answers for them.
+# Copy images of other runs to this run, and results of other runs to these images.
 _COPY_IMAGES: Final = f"""
     INSERT INTO images ({{names}}) SELECT {{values}} FROM images WHERE run_id != :run_id AND {_GIVEN}
     ON CONFLICT (run_id, image_key) DO UPDATE SET pass_number = excluded.pass_number, saved_s = excluded.saved_s,
@@ -259,7 +259,7 @@ ROWS: Final = """
     JOIN answers ON answers.id = (SELECT MIN(id) FROM answers WHERE image_id = images.id)
     WHERE images.run_id = ? AND absent_s IS NULL
 """
-# The images that a run's last pass saw whose bytes it saw more than once.
+# The images of a run's last pass whose bytes occur more than once in that pass.
 TWINS: Final = """
     WITH seen AS (SELECT images.id, image_key, content_sha256, frame FROM images JOIN runs ON runs.id = run_id
                   WHERE run_id = ? AND images.pass_number = runs.pass_number AND content_sha256 != x'')
@@ -402,7 +402,7 @@ _OVER_READING: Final = """
     WHERE verdicts.choice IS NULL AND excluded.choice IS NOT NULL
 """
 
-# Within a run: to the same bytes with the same outcome, and to an answer that has no verdict of its own.
+# Copy verdicts within a run to images with equal bytes and an equal result, unless these have a verdict.
 _TO_MOVED: Final = f"""{_COPY_VERDICT}
     SELECT moved.id, given.result_hash, choice, note, given_s, given.content_sha256, given.category, given.score
     FROM images AS gone JOIN answers AS judged ON judged.image_id = gone.id
@@ -415,8 +415,8 @@ _TO_MOVED: Final = f"""{_COPY_VERDICT}
     {_OVER_READING}
 """
 
-# Within a run: to the bytes that were judged, where the judged place holds other bytes now, as after two files
-# exchanged their names. `row_id` is the image that was saved last, NULL for all images of the run.
+# Copy verdicts within a run to images that have the judged bytes, if the judged path has other bytes now, as after two
+# files exchanged their names. `row_id` is the image that was saved last, NULL for all images of the run.
 _TO_EXCHANGED: Final = f"""{_COPY_VERDICT}
     SELECT moved.id, given.result_hash, choice, note, given_s, given.content_sha256, given.category, given.score
     FROM verdicts AS given JOIN answers AS judged ON judged.id = given.answer_id
@@ -431,9 +431,9 @@ _TO_EXCHANGED: Final = f"""{_COPY_VERDICT}
     {_OVER_READING}
 """
 
-# Of the same image are verdicts on it, on its file by another name, and on the same bytes whose places are empty now.
-# Two files with the same bytes that are both there stay two images, each with a verdict of its own. A place counts as
-# empty where its answer was lost in a damaged store, and where the run of the answer found other bytes there.
+# A verdict belongs to an image if it was given on that image, on its file under another name, or on equal bytes at a
+# path that is empty now. Two existing files with equal bytes stay two images, each with a verdict of its own. A path
+# counts as empty if its result was lost in a damaged database, or if the run found other bytes there.
 _IS_MOVED: Final = """
     NOT EXISTS (SELECT 1 FROM verdicts AS same JOIN answers AS judged ON judged.id = same.answer_id
                 JOIN images AS place ON place.id = judged.image_id
@@ -443,7 +443,7 @@ _IS_MOVED: Final = """
                                       WHERE now.run_id = own.run_id AND now.image_key = place.image_key
                                             AND now.content_sha256 NOT IN (x'', same.content_sha256)))
 """
-# From other runs to an answer. Where the judged answer was lost, its run is NULL here.
+# Copy a verdict from another run to a result. If the judged result was lost, its run is NULL here.
 _TO_NEW_RUN: Final = f"""{_COPY_VERDICT}
     SELECT :answer_id, verdicts.result_hash, choice, note, given_s, verdicts.content_sha256, verdicts.category,
            verdicts.score
@@ -454,8 +454,8 @@ _TO_NEW_RUN: Final = f"""{_COPY_VERDICT}
     {_OVER_READING}
 """
 
-# From an answer to those of the same image and result in later runs that have not ended: they may have come by it
-# before.
+# Equal results of an image in later runs that have not ended. These runs may have saved the result before the verdict
+# was given.
 _LATER: Final = """
     FROM verdicts JOIN answers ON answers.id = answer_id JOIN images ON images.id = answers.image_id
     JOIN runs ON runs.id > images.run_id AND ended_s IS NULL
@@ -467,14 +467,14 @@ _TO_LATER_RUNS: Final = f"""{_COPY_VERDICT}
     SELECT later.id, verdicts.result_hash, choice, note, given_s, verdicts.content_sha256, verdicts.category,
            verdicts.score {_LATER} {_OVER_READING}
 """
-# Before another one is given there: its copies go, and not what a person said in such a run.
+# Delete the copies of a verdict in later runs before it is replaced. Verdicts that a person gave in such a run stay.
 _TAKE_BACK: Final = f"""
     DELETE FROM verdicts
     WHERE result_hash = :result_hash AND (answer_id, given_s) IN (SELECT later.id, given_s {_LATER})
 """
 
-# With all copies of it, in whatever run, and all that were given on the image before, or the next run would bring one
-# back. One that was given after it in another run is not what is withdrawn here.
+# Withdraw a verdict with all its copies in all runs, and with all earlier verdicts on the image. Otherwise the next run
+# would bring one of them back. A later verdict, given in another run, stays.
 _WITHDRAW_ONE: Final = f"""
     DELETE FROM verdicts WHERE result_hash = :result_hash AND choice {{is_one}} AND EXISTS (
         SELECT 1 FROM verdicts AS given
@@ -491,7 +491,7 @@ _READ: Final = f"""{_COPY_VERDICT}
     WHERE true {_OVER_READING}
 """
 
-# Verdicts on no answer that is present in the run: on earlier answers of the run, or on its images in other runs.
+# Verdicts that match no present result of a run: on earlier results of the run, or on its images in other runs.
 SUPERSEDED_VERDICTS: Final = """
     SELECT verdicts.*, image_key FROM verdicts JOIN answers ON answers.id = answer_id
     JOIN images ON images.id = answers.image_id
@@ -544,9 +544,8 @@ def put_verdict(
     columns = {"answer_id": answer_id, **verdict_columns(judged, verdict), "given_s": time.time()}
     about = {"answer_id": answer_id, "result_hash": columns["result_hash"], "image_key": image_key(judged.ref)}
     if verdict is None or found == verdict:
-        # Have a transaction write, even one that changes nothing. What a full disk refused may lie in the log all the
-        # same: a verdict that was refused and then withdrawn would come back. Only what is written in its place keeps
-        # it away.
+        # This makes the transaction write, even if it changes nothing else. A verdict that a full disk refused may still
+        # be in the write-ahead log, and would come back after its withdrawal. Only a later write prevents that.
         execute(f"PRAGMA user_version = {VERSION}")
     if verdict is None:
         execute(_WITHDRAW, **about)

@@ -42,11 +42,11 @@ log = logging.getLogger(__name__)
 
 
 def migrate(path: Path, *, keeps_old: bool = True) -> None:
-    """Migrate the store at `path` from an earlier version to this one. The caller holds the store's `swap_lock`.
+    """Migrate a results database of an earlier version to this version. The caller holds the `swap_lock` of the file.
 
-    keeps_old  whether the previous store is kept under another name
+    keeps_old  whether the old file is kept under another name
 
-    Raises StorageProblem (store_in_use where another program has it open, database_damaged), sqlite3.Error, OSError.
+    Raises StorageProblem (store_in_use if another program has the file open, database_damaged), sqlite3.Error, OSError.
     """
     clear_abandoned(path.parent)
     require_exclusive(path)
