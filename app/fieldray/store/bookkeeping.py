@@ -544,8 +544,8 @@ def put_verdict(
     columns = {"answer_id": answer_id, **verdict_columns(judged, verdict), "given_s": time.time()}
     about = {"answer_id": answer_id, "result_hash": columns["result_hash"], "image_key": image_key(judged.ref)}
     if verdict is None or found == verdict:
-        # This makes the transaction write, even if it changes nothing else. A verdict that a full disk refused may still
-        # be in the write-ahead log, and would come back after its withdrawal. Only a later write prevents that.
+        # This makes the transaction write, even if it changes nothing else. A verdict that a full disk refused may
+        # still be in the write-ahead log, and would come back after its withdrawal. Only a later write prevents that.
         execute(f"PRAGMA user_version = {VERSION}")
     if verdict is None:
         execute(_WITHDRAW, **about)
