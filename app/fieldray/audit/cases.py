@@ -195,9 +195,9 @@ def require_table(
     columns: Mapping[str, str] | None = None,
     usual: ClassNames = USUAL_NAMES,
 ) -> None:
-    """Reject a table that `table_labels` would reject whatever the images are, before images are searched for.
+    """Reject a label table that cannot be used, before any image is searched for.
 
-    Raises UsageProblem as `table_labels` does.
+    Only problems that do not depend on the images are found. Raises UsageProblem as `table_labels` does.
     """
     rows, layout = _laid_out(table, columns or {})
     found = _Matching(table, (), layout, usual)

@@ -36,9 +36,9 @@ from fieldray.reasons import reason
 class Wanted:
     """The goal of a proposed operating point. All shares are of all units, assessed or not.
 
-    threshold    the threshold itself, 0..1, if given
-    specificity  the specificity to reach, 0..1, if given
-    sensitivity  the sensitivity to reach, 0..1, if neither of the others is given
+    threshold    the threshold itself, 0..1; None to choose one
+    specificity  the specificity to reach, 0..1; only used without a threshold
+    sensitivity  the sensitivity to reach, 0..1; only used without a threshold and a specificity
 
     Raises UsageProblem for a sensitivity or specificity outside (0, 1].
     """

@@ -128,7 +128,7 @@ class Rule:
         return point.threshold if self.refers == "above" else point.unsure_low
 
     def edge_at(self, threshold: float, pattern: OperatingPoint | None) -> float:
-        """Return the score from which on a unit is referred at a threshold without an operating point of its own.
+        """Return the score from which on a unit is referred, for any threshold instead of an operating point.
 
         pattern  an operating point whose uncertain zone is moved to the threshold; None for no zone
         """

@@ -282,7 +282,7 @@ def _edgetpu_fact(edgetpu: CoralStatus) -> str:
 def host_report(parts: Sequence[Part], *, measured: Report | None = None) -> Report:
     """Make the report about the computer: verdict, findings by weight, measurements and facts.
 
-    measured  the report of `bench host`; without it the report is that of `doctor"
+    measured  the report of `bench host`; without it the report is that of `fieldray doctor`
     """
     found = findings(parts)
     verdict = "This computer can screen." if can_screen(found) else "This computer cannot screen yet."

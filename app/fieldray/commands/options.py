@@ -213,7 +213,7 @@ def write_json(target: str | None, text: str, console: Console, *, kind: Kind, i
 
     Returns False, and writes nothing, if `target` is None.
 
-    kind    kind of the document, by which a file of this program may be replaced
+    kind    kind of the document. An existing file is replaced only if this program wrote it as such a document
     inputs  files that must not be overwritten
 
     Raises UsageProblem, StorageProblem.

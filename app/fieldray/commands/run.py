@@ -151,9 +151,10 @@ class PackRun:
             self.folders += kind.number * (not OF_FOLDERS.isdisjoint(kind.codes))
 
     def count_once(self, kinds: Iterable[ResultKind]) -> None:
-        """Replace the counts by those of all results in the database.
+        """Replace the counts by the given results.
 
-        Needed for watched folders, where an image may be screened again or be moved.
+        Needed for watched folders, where an image may be screened again or be moved. `kinds` are then all results in
+        the database.
         """
         self.counts, self.patients, self.folders = Counter(), PatientCount(), 0
         self.count(kinds)
@@ -274,7 +275,8 @@ class RunReport:
     ) -> int:
         """Print the summary of a run and write its exports. Returns the exit code.
 
-        out, formats, options  folder, formats and options of the exports; no exports without a folder
+        out               folder for the exports; None for no exports
+        formats, options  formats and options of the exports
 
         Raises UsageProblem, StorageProblem.
         """
@@ -444,9 +446,9 @@ def _work_list(answers: Iterable[ResultBrief], packs: Sequence[PackRun]) -> Iter
 
 
 def kinds_seen(database: Path, run_id: int) -> tuple[tuple[ResultKind, ...], ...]:
-    """Return the numbers of results by category and codes, for each pack of a run in order.
+    """Return the numbers of results of a run by category and codes, for each pack in order.
 
-    Each image counts once.
+    The images that the run's last pass saw count, each once.
     """
     from fieldray.store.results import ResultQuery
 

@@ -106,10 +106,7 @@ def lay_over(prior: Grey, current: Grey, *, prior_lungs: Mask, current_lungs: Ma
 
 
 def structure(pixels: NDArray[np.uint8]) -> Grey:
-    """Reduce an image (rows, columns) to its lasting structure: ribs, heart and diaphragm.
-
-    The result hardly depends on exposure and processing.
-    """
+    """Reduce an image (rows, columns) to ribs, heart and diaphragm, almost independent of exposure."""
     return locally_normalised(band_pass(pixels, fine_px=_WIDE[0], coarse_px=_WIDE[1])[:, :, 0])
 
 
@@ -163,10 +160,7 @@ def _coarse(image: Grey) -> Grey:
 
 
 def _centre(lungs: Mask) -> NDArray[np.float64]:
-    """Return the centre of the box around the lungs, in pixels of the frame.
-
-    Unlike the centre of mass, a large heart does not move this centre.
-    """
+    """Return the centre (row, column) of the box around the lungs, which a large heart does not move."""
     rows, columns = np.flatnonzero(lungs.any(axis=1)), np.flatnonzero(lungs.any(axis=0))
     return np.array([rows[0] + rows[-1], columns[0] + columns[-1]]) / 2
 
@@ -262,10 +256,7 @@ _SIMILARITY_PX: Final = 12.0
 
 
 def align(prior: FramedImage, current: FramedImage) -> tuple[Alignment, Overlay]:
-    """Align the prior to the current image. Both must have lungs.
-
-    Returns the alignment, and the placement from which it began.
-    """
+    """Align the prior to the current image; both must have lungs. Returns the alignment and its first placement."""
     structures = structure(prior.pixels), structure(current.pixels)
     overlay = lay_over(*structures, prior_lungs=prior.lungs, current_lungs=current.lungs)
     compared = band_pass(prior.pixels), band_pass(current.pixels)
@@ -330,10 +321,7 @@ def _has_texture(image: Grey, positions: NDArray[np.intp], half: int) -> NDArray
 
 
 def believable(found: Peaks) -> NDArray[np.bool_]:
-    """Return a mask (n,) of the peaks that can be believed.
-
-    Such a peak is high, clearly above the next best match, and not at the border of the search area.
-    """
+    """Return a mask (n,) of credible peaks: high, clearly above the second value, and not at the border."""
     alike = (found.first >= _LEAST_PEAK) & (found.first - found.second >= _LEAST_DIFFERENCE)
     return np.asarray(alike & ~found.is_at_border)
 
@@ -418,10 +406,7 @@ _LEAST_LUNGS: Final = 0.04  # of the frame
 
 
 def compare(prior: FramedImage, current: FramedImage) -> PairComparison:
-    """Align two framed images and find the change between them.
-
-    The result holds the reason if the pair is not comparable.
-    """
+    """Align two framed images and find the change. The result has a reason if they are not comparable."""
     for name, image in (("prior", prior), ("current", current)):
         if image.lungs.mean() < _LEAST_LUNGS:
             problem = Incomparable(reason=reason("compare_cut"), image="prior" if name == "prior" else "current")
@@ -462,10 +447,7 @@ def reliability(alignment: Alignment, overlay: Overlay, lungs: Mask) -> float:
 
 
 def kept_share(alignment: Alignment, lungs: Mask) -> float:
-    """Return the share of the matches in the lungs that were kept, 0..1.
-
-    With too few matches in the lungs the share is 0.
-    """
+    """Return the share of the matches in the lungs that were kept, 0..1; 0 with too few matches."""
     inside = [match.is_kept for match in alignment.matches if lungs[round(match.row), round(match.column)]]
     return float(np.mean(inside)) if len(inside) >= _LEAST_IN_LUNGS else 0.0
 

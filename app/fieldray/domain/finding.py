@@ -186,7 +186,7 @@ def is_borderline(
 
 
 def _decided_like(found: Finding, score: float) -> Decision:
-    """Return the decision of a finding if it had another score.
+    """Return the decision that a finding would have with another score.
 
     For a model without an operating point, a score of 0.5 or more is above.
     """

@@ -34,7 +34,7 @@ def has_verdict(choice: VerdictChoice | None, wanted: VerdictFilter) -> bool:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class RunSummary:
-    """A run and its counts. All counts are of images that the run's last complete pass found.
+    """A run and its counts. Only `not_present` counts images that the run's last complete pass did not find.
 
     counts       images by the category of their most urgent result
     backends     results by backend, "" for results without a backend
@@ -50,7 +50,7 @@ class RunSummary:
 
     @property
     def total(self) -> int:
-        """The number of images."""
+        """The number of images of the run, without files that are no image."""
         return image_count(self.counts)
 
     @property
@@ -279,9 +279,9 @@ def _by_identity(results: Iterable[ResultBrief]) -> dict[tuple[str, int], Result
 class DeletionPlan:
     """The extent of a deletion of runs, or of one patient, for a person to confirm.
 
-    run_ids        the runs to delete. For a patient: the runs that keep other images and lose those of the patient
+    run_ids        the runs to delete; for a patient, the runs with images of the patient, which stay
     patient_id     the patient whose images are deleted from all runs; "" if whole runs are deleted
-    results        number of results, including those of images whose files were not found any more
+    results        number of results to delete, including results of images whose files were not found any more
     verdicts       number of verdicts that are stored nowhere else and will be lost
     verdicts_kept  number of verdicts that stay with an equal result in another run
     """

@@ -87,7 +87,7 @@ class LungFields:
                              network gives none
     evidence_inside          share of the classifier's positive evidence inside the lung region; None without evidence
     latency_ms               duration of the lung-field network
-    quality                  codes of notes on image quality, for the person who takes the images
+    quality                  codes of notes on image quality, for the radiographer
     kept                     the shares of lung, compressed; see `KeptShares`
     kept_region              the shares of lung region, compressed; None if the network gives none, or if they were not
                              kept
@@ -581,7 +581,7 @@ def third_facts(
     facts  content
     1, 2   share that is lung, in this half and in the other
     3, 4   share that is undecided, in this half and in the other
-    5, 6   how much whiter than the other half, and how white, from air (0) to the tissue around the lungs (1)
+    5, 6   whiteness minus that of the other half, and whiteness; air is 0, tissue around the lungs is 1
     7, 8   area and height of the whole lung relative to the other lung, as logarithms
 
     shares   (rows, columns) share of lung, 0..255

@@ -171,9 +171,12 @@ def outlines(shares: Shares, pixel_map: PixelMap, *, threshold: int) -> tuple[tu
 
 
 def _crossing(field: Sequence[Sequence[float]], level: float, row: int, column: int, side: int) -> Point:
-    """Return where the outline crosses a side of a square of four cells.
+    """Return the point (row, column) where the outline crosses one side of a square of four neighbouring cells.
 
-    The point is (row, column) of the padded field, where a whole number is the centre of a cell.
+    field        the shares, padded by one cell; whole numbers are centres of cells
+    level        the share at which the outline runs
+    row, column  the upper left cell of the square
+    side         `_TOP`, `_RIGHT`, `_BOTTOM` or `_LEFT`
     """
     if side in (_TOP, _BOTTOM):
         row += side == _BOTTOM
@@ -197,10 +200,7 @@ def _loops(following: dict[Point, Point]) -> Iterator[list[Point]]:
 
 
 def _in_image(point: Point, pixel_map: PixelMap) -> Point:
-    """Map a point of the padded field to the image, as (x, y).
-
-    Padding makes cell 1 of the field out of cell 0 of the mask.
-    """
+    """Map a point (row, column) of a mask padded by one cell to the image. Returns (x, y) in pixels of the image."""
     row, column = pixel_map.position(point[0] - 0.5, point[1] - 0.5)
     return column, row
 

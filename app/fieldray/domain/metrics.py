@@ -69,10 +69,11 @@ def auc(scores: Scores, truth: Truth) -> float:
 
 
 def threshold_for_sensitivity(scores: Scores, truth: Truth, *, wanted: float) -> float:
-    """Return the highest threshold with a sensitivity of at least `wanted`, halfway to the next lower score.
+    """Return the highest threshold with a sensitivity of at least `wanted`.
 
-    The threshold is in 0..1, even if scores are infinite. If too many positives have the lowest score, no threshold
-    above that score reaches the wanted sensitivity. The result is then so low that every score is positive.
+    The threshold is moved halfway to the next lower score, and is in 0..1 even if scores are infinite. If too many
+    positives have the lowest score, no threshold above that score reaches the wanted sensitivity. The result is then so
+    low that every score is positive.
     """
     positive = np.sort(scores[truth])
     allowed = math.floor((1 - wanted) * len(positive) + 1e-9)
@@ -82,9 +83,9 @@ def threshold_for_sensitivity(scores: Scores, truth: Truth, *, wanted: float) ->
 
 
 def threshold_for_specificity(scores: Scores, truth: Truth, *, wanted: float) -> float:
-    """Return the lowest threshold with a specificity of at least `wanted`, halfway to the next higher score.
+    """Return the lowest threshold with a specificity of at least `wanted`.
 
-    The threshold is in 0..1.
+    The threshold is moved halfway to the next higher score, and is in 0..1.
     """
     negative = np.sort(scores[~truth])
     needed = math.ceil(wanted * len(negative) - 1e-9)
@@ -358,9 +359,9 @@ def _of_sample(number: int) -> float:
 
 
 def _beaten(scores: Scores, truth: Truth) -> Scores:
-    """Return DeLong's components (n,): for each image the share of the other class that is ranked correctly.
+    """Return DeLong's components (n,) of an AUC.
 
-    Ties count half.
+    The component of an image is the share of the other class against which it is ranked correctly. Ties count half.
     """
     found = np.empty(len(scores))
     for own, sign in ((truth, 1), (~truth, -1)):

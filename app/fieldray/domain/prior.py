@@ -65,7 +65,8 @@ class Prior:
 class StoredPriors:
     """The prior images of a patient in the results database.
 
-    images  the prior images of the run in sight, and those of other runs whose file still exists; one entry per image
+    images  prior images, one entry per image. Images of other runs than the one in sight are listed only if their file
+            still exists
     gone    number of prior images whose file no longer exists
     """
 
@@ -146,9 +147,10 @@ def gap_between(image: ImageHeader, current: ImageHeader) -> Gap | None:
 
 
 def is_same_image(one: Outcome, other: Outcome) -> bool:
-    """Return whether two outcomes are of one image: equal frames, and one file, equal bytes or one SOP Instance UID.
+    """Return whether two outcomes are of one image.
 
-    Some devices reuse a SOP Instance UID. Different bytes from another study or day then count as different images.
+    Their frames must be equal, and one of these as well: the file, the bytes, or the SOP Instance UID. Some devices
+    reuse a SOP Instance UID. So an equal UID does not count if the bytes differ and the study or its day differs, too.
     """
     first, second = one.ref, other.ref
     if first.frame != second.frame:

@@ -196,7 +196,7 @@ class PatientCount:
         self.unknown += kind.number * (AGE_NOTES[False] in kind.codes)
 
     def notes(self, accepted: HeaderRules) -> tuple[Reason, ...]:
-        """Return the notes that state these counts and the pack's intended patients."""
+        """Return notes on how many images are of other patients than the pack's, and how many state no age."""
         counts = {"other_patients": self.others, "ages_not_stated": self.unknown}
         intended = patients(accepted).text
         return tuple(reason(code, count=count, patients=intended) for code, count in counts.items() if count)

@@ -86,8 +86,8 @@ class ImageDone:
 class ResultsTakenOver:
     """The results of an earlier run were taken over for many images at once, and committed to the database.
 
-    The images were recognised by a sample of their content. The event replaces one `ImageDone` for each image, unless
-    the caller asked for those.
+    The images were recognised by a sample of their content. Unless the caller asked for single events, this event
+    replaces one `ImageDone` for each image.
 
     row_ids  rows of the images
     kinds    kinds of the results, by the position of the pack
@@ -265,7 +265,7 @@ class Overrides:
     def will_turn(self, why: Reason, turn: Turn) -> bool:
         """Return whether an image refused for this reason is to be turned and screened again.
 
-        turn  the turn of the image so far
+        turn  how the image is turned already; an image is turned only once
         """
         return self.turns and can_be_turned(why) and turn == UPRIGHT
 
@@ -274,7 +274,7 @@ class Overrides:
 
         An image that can be turned instead is turned.
 
-        turn  the turn of the image so far
+        turn  how the image is turned already
         """
         return self.overrules and can_be_overruled(why) and not self.will_turn(why, turn)
 

@@ -1,11 +1,12 @@
 """Zip files: listed without unpacking, with members read into memory only, and every size checked first.
 
-Python's `zipfile` reads the listing and unpacks. It gives as much as it is asked for, so it is never asked for more
-than a member states, or a kilobyte may become gigabytes. What is packed in another way than stored or deflated, as
-hardly any zip is, says so: of those it unpacks all at once. A member's name is a label and never a path: nothing is
-written, so hostile names can do no harm.
+Python's `zipfile` reads the listing and unpacks. It unpacks as much as is requested, so never more than a member's
+stated size is requested; otherwise a kilobyte might become gigabytes. Members that are neither stored nor deflated are
+refused, because `zipfile` unpacks them all at once. Hardly any zip file has such members. A member's name is a label
+and never a path: nothing is written, so hostile names can do no harm.
 
-A child process searches the members for images (`search`), and answers a part at a time (`members_of`).
+A child process searches the members for images (`search`), and answers for some members at a time. The parent iterates
+over them with `members_of`.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _LOCAL_MARK: Final = b"PK\x03\x04"
 _STORED, _DEFLATED = 0, 8  # APPNOTE 4.4.5
 _IS_ENCRYPTED: Final = 0x1 | 0x40 | 0x2000
 _IS_PATCH: Final = 0x20
-_IS_UTF_8: Final = 0x800  # the name (APPNOTE 4.4.4)
+_IS_UTF_8: Final = 0x800  # the name is UTF-8 (APPNOTE 4.4.4)
 _WORD: Final = re.compile(r"[^\W\d_]+")
 _CYRILLIC: Final = re.compile("[А-ЯЁІЇЄҐЎа-яёіїєґўIi]+")
 _STRANGE: Final = re.compile("[^\0-\x7fА-ЯЁІЇЄҐЎа-яёіїєґў№«»’–—\xa0]")
@@ -57,16 +58,16 @@ _USUAL: Final = re.compile("[оаеиінтсрвл]", re.IGNORECASE)
 # A small image that is mostly black may shrink a thousandfold. Nothing large does.
 _MAX_RATIO: Final = 300
 _RATIO_COUNTS_FROM_BYTES: Final = 64 * 2**20
-_PART: Final = 2**20  # unpacked at once
+_PART: Final = 2**20  # bytes unpacked at once
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Directory:
     """The directory of a zip file, without its folders.
 
-    by_name  entries by name as this program writes it: parts divided by "/", without empty parts and "."
+    by_name  entries by normalised name: parts joined by "/", without empty parts and "."
     names    the sorted names
-    doubles  names of several files with different contents; `by_name` has the last one, as in every tool
+    doubles  names that several files with different contents have; `by_name` holds the last one, as in every tool
     """
 
     by_name: Mapping[str, zipfile.ZipInfo]
@@ -76,23 +77,26 @@ class Directory:
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """An open zip file. Equal to another `Archive` of the same, unchanged file."""
+    """An open zip file. Two objects are equal if they are of one unchanged file.
+
+    identity  state of the file, by which objects are compared
+    """
 
     stream: BinaryIO = field(compare=False)
     identity: object
 
     @property
     def directory(self) -> Directory:
-        """The directory of the zip file; cached for the last file opened in this process. Raises as `open_archive`."""
+        """The directory of the zip file, cached for the last zip file of this process. Raises as `open_archive`."""
         return _directory(self)
 
     def read(self, name: str, *, limit: int | None = None) -> bytes:
-        """Read the first `limit` bytes of a member, or all of it. The checksum is verified only without `limit`.
+        """Read a member, or its first `limit` bytes. The checksum is verified only without `limit`.
 
-        Raises OSError; Unreadable `missing`, `encrypted`, `empty`, `file_too_large`, `unsupported_compression`,
+        Raises OSError. Raises Unreadable: `missing`, `encrypted`, `empty`, `file_too_large`, `unsupported_compression`,
         `damaged`.
         """
-        import zipfile  # as in `_directory`
+        import zipfile  # imported only where a zip file is read
 
         member = self.directory.by_name.get("/".join(parts_of(name)))
         if member is None:
@@ -112,7 +116,7 @@ class Archive:
 
 
 def open_archive(stream: BinaryIO) -> Archive:
-    """The zip in `stream`. Raises OSError; Unreadable `damaged`, `too_large` or `too_many_members`."""
+    """Open the zip file in a stream. Raises OSError; Unreadable: `damaged`, `too_large`, `too_many_members`."""
     archive = Archive(stream, state_of(stream) or object())
     _directory(archive)
     return archive
@@ -120,7 +124,7 @@ def open_archive(stream: BinaryIO) -> Archive:
 
 @functools.lru_cache(maxsize=1)
 def _directory(opened: Archive) -> Directory:
-    import zipfile  # only where one is read: the program itself asks for types alone
+    import zipfile  # imported only where a zip file is read
 
     _check_directory(opened.stream)
     try:
@@ -140,18 +144,19 @@ def _directory(opened: Archive) -> Directory:
 
 
 def _name_of(entry: zipfile.ZipInfo) -> str:
-    """Return a member's name, empty for a folder.
+    """Return the normalised name of a member; empty for a folder.
 
-    A member with content is a file, even if its name ends with a slash.
+    A member with content counts as a file, even if its name ends with a slash.
     """
     is_folder = not entry.file_size and entry.filename.endswith(("/", "\\"))
     return "" if is_folder else "/".join(parts_of(_lettered(entry)))
 
 
 def _lettered(entry: zipfile.ZipInfo) -> str:
-    """Return a member's name decoded as Cyrillic, where it is: `zipfile` decodes it as cp437.
+    """Return the name of a member, decoded as Cyrillic if it is Cyrillic.
 
-    Of several code pages the one with more of the most frequent letters is used; Windows writes names in cp866.
+    `zipfile` decodes names as cp437. Windows writes them in cp866 or cp1251. Of the two, the decoding with more of the
+    most frequent Cyrillic letters is used.
     """
     if entry.flag_bits & _IS_UTF_8 or entry.filename.isascii():
         return entry.filename
@@ -160,13 +165,20 @@ def _lettered(entry: zipfile.ZipInfo) -> str:
 
 
 def _is_cyrillic(name: str) -> bool:
-    """Whether each letter that is not in ASCII is Cyrillic, and of a word that has no others; `Iван` is written so."""
+    """Return whether a decoded name looks like Cyrillic words.
+
+    Every letter outside ASCII must be Cyrillic, and a word with such letters must have no other letters (except I and
+    i, which some writers use for І and і).
+    """
     words = [word for word in _WORD.findall(name) if not word.isascii()]
     return not _STRANGE.search(name) and all(map(_CYRILLIC.fullmatch, words)) and max(map(len, words), default=0) > 1
 
 
 def _check_member(member: zipfile.ZipInfo) -> None:
-    """Raise Unreadable for a member that is encrypted, empty, far larger than its packed bytes, or packed otherwise."""
+    """Raise Unreadable for a member that must not be unpacked.
+
+    Such a member is encrypted, empty, far larger than its packed bytes, or packed by another method than deflate.
+    """
     if member.flag_bits & _IS_ENCRYPTED:
         raise Unreadable(reason("encrypted"))
     check_file_size(member.file_size)
@@ -179,7 +191,10 @@ def _check_member(member: zipfile.ZipInfo) -> None:
 
 
 def _check_directory(stream: BinaryIO) -> None:
-    """Check the stated size of the listing before `zipfile` loads it (APPNOTE 4.3.14 and 4.3.16)."""
+    """Raise Unreadable if the stated size of the listing is too large (APPNOTE 4.3.14 and 4.3.16).
+
+    `zipfile` would load the whole listing.
+    """
     size = stream.seek(0, io.SEEK_END)
     stream.seek(max(0, size - _END_SEARCH_BYTES))
     tail = stream.read(_END_SEARCH_BYTES)
@@ -202,9 +217,9 @@ def _positions(data: bytes, mark: bytes) -> Iterator[int]:
 
 
 def _seek_packed_bytes(stream: BinaryIO, member: zipfile.ZipInfo) -> None:
-    """Seek to the first byte of a member's data.
+    """Move a stream to the first byte of a member's data.
 
-    Raises OSError; struct.error, ValueError for an invalid local header.
+    Raises OSError; struct.error or ValueError for an invalid local header.
     """
     if member.header_offset < 0:
         raise ValueError("no member begins before the file")
@@ -216,17 +231,21 @@ def _seek_packed_bytes(stream: BinaryIO, member: zipfile.ZipInfo) -> None:
 
 
 _FIRST_LOOK_BYTES: Final = 2**18
-# Office documents and programs are zip files too: those of their parts that are no images are not worth a line each.
+# Members of office documents and programs, which are zip files too. Their parts that are no images get no line each.
 _DOCUMENTS: Final = frozenset({"[Content_Types].xml", "META-INF/MANIFEST.MF", "mimetype"})
-# Limits of one answer. It is short enough that the first images need not wait for the others, and small enough for a
-# message, however long the names and headers are.
+# Limits of one answer: a short time, so that the first images do not wait for the others, and few members, so that the
+# answer fits a message however long names and headers are.
 _ANSWER_S: Final = 0.05
 _ANSWER_MEMBERS: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """A request for some members of the zip file of `ref`, after the name `after` (None: from the first)."""
+    """A request to search some members of a zip file for images.
+
+    ref    the zip file
+    after  the search begins after the member with this name; None for the first member
+    """
 
     ref: ImageRef
     after: str | None = None
@@ -234,9 +253,11 @@ class Search:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Members:
-    """The images in some members, where to continue (None: at the end), and names that several files have.
+    """The images found in some members of a zip file.
 
-    refs  one reference for each member, for all of its frames
+    refs             one reference for each member, which stands for all of its frames
+    after            name after which the search is to continue; None at the end
+    doubles, double  number of names that several files have, and one of these names
     """
 
     refs: tuple[ImageRef, ...]
@@ -253,7 +274,10 @@ class Members:
 def search(
     question: Search, *, opener: Opener = open_file, is_own_report: IsOwnReport = lambda _head: False
 ) -> Members:
-    """Identify some members of a zip file. Parameters as in `discover`. Raises Unreadable, Unusable for a bad zip."""
+    """Identify the images in some members of a zip file. Parameters as in `discover`.
+
+    Raises Unreadable or Unusable if the zip file as a whole cannot be used.
+    """
     ref = ImageRef(path=question.ref.path)
     try:
         with opener(ref.path) as stream:
@@ -265,9 +289,11 @@ def search(
 
 
 def members_of(ref: ImageRef, ask: Callable[[Search], Members]) -> Iterator[ImageRef]:
-    """A reference for every member that is a file, sorted by name, while the search is under way.
+    """Yield a reference for every frame of every image in a zip file, sorted by member name, during the search.
 
-    Raises what `ask` raises, and so Unreadable or Unusable for the zip as a whole.
+    ask  searches some members of the zip file
+
+    Raises Unreadable or Unusable for the zip file as a whole, as `ask` does.
     """
     after: str | None = None
     while True:
@@ -280,7 +306,7 @@ def members_of(ref: ImageRef, ask: Callable[[Search], Members]) -> Iterator[Imag
         if part.after is None:
             return
         if after is not None and part.after <= after:
-            raise Unreadable(reason("decoder_crashed"))  # the list does not advance: it was made up
+            raise Unreadable(reason("decoder_crashed"))  # the names do not advance, so the answer was made up
         after = part.after
 
 
@@ -308,7 +334,7 @@ def _wanted(archive: Archive) -> Sequence[str]:
     """Return the names of members that may be images. Raises OSError; Unusable if there are none."""
     names = [name for name in archive.directory.names if not any(map(is_system_name, parts_of(name)))]
     archive.stream.seek(0)
-    is_program = not archive.stream.read(4).startswith(b"PK")  # that unpacks itself
+    is_program = not archive.stream.read(4).startswith(b"PK")  # a self-extracting program
     if is_program or any(name in archive.directory.by_name for name in _DOCUMENTS):
         names = [name for name in names if _may_be_image(archive, name)]
     if not names:
@@ -336,7 +362,7 @@ def _found(archive: Archive, ref: ImageRef, is_own_report: IsOwnReport) -> list[
 def _identified(
     archive: Archive, ref: ImageRef, is_own_report: IsOwnReport
 ) -> list[ImageRef] | IndexFound | ZipFound | None:
-    """Identify a member by its first bytes; more is unpacked only if its header is longer."""
+    """Identify a member by its first bytes. More bytes are unpacked only if its header is longer."""
     assert ref.member is not None
     try:
         head = archive.read(ref.member, limit=_FIRST_LOOK_BYTES)

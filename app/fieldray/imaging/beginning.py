@@ -1,7 +1,7 @@
-"""Identification of a server's object by its first bytes, in a process without a network.
+"""Identification of an object on a server by its first bytes, in a process without network access.
 
-A process with a network fetches the bytes and parses none. If the header is longer than the fetched bytes, more are
-requested until it is complete.
+A process with network access fetches the bytes and never parses any. If the header is longer than the fetched bytes,
+more bytes are requested until the header is complete.
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ from fieldray.imaging.limits import MAX_FRAMES, IndexFound, ZipFound
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Beginning:
-    """The first bytes of an object of `size_bytes`. `ref` names its images."""
+    """The first bytes of an object on a server.
+
+    ref         reference to the object, from which references to its images are made
+    data        (n,) uint8, the first bytes
+    size_bytes  size of the whole object
+    """
 
     ref: ImageRef
     data: NDArray[np.uint8]
@@ -33,10 +38,10 @@ class Beginning:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Identified:
-    """The content of an object. The constructor raises ValueError for impossible values.
+    """The content of an object on a server. The constructor raises ValueError for impossible values.
 
-    content  `longer` where more bytes are needed to identify the object
-    ref      one reference for all frames of the images
+    content  kind of the content; `longer` if more bytes are needed to identify the object
+    ref      one reference that stands for all frames of the images; None for other content
     """
 
     content: Literal["images", "zip", "index", "own_report", "longer"]
@@ -49,7 +54,7 @@ class Identified:
             raise ValueError("no image has so many frames")
 
     def refs(self, ref: ImageRef) -> list[ImageRef]:
-        """Return a reference for each frame, at the path of `ref`."""
+        """Return a reference for each frame of the images, with the path of `ref`."""
         found = self.ref
         frames = range(found.header.number_of_frames) if found else ()
         return [replace(found, path=ref.path, member=None, frame=frame) for frame in frames if found]
@@ -76,7 +81,10 @@ def identify_beginning(question: Beginning, *, is_own_report: IsOwnReport = lamb
 
 
 class _Cut(io.BytesIO):
-    """The beginning of a longer stream; records whether a reader wanted more."""
+    """The beginning of a longer stream.
+
+    was_short  whether a reader requested bytes beyond the beginning
+    """
 
     def __init__(self, data: bytes, size_bytes: int) -> None:
         super().__init__(data)

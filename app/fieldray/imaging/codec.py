@@ -1,7 +1,7 @@
-"""The compressions of DICOM: one table by transfer syntax, from which frames are decoded, in full or reduced.
+"""The table of DICOM compressions by transfer syntax, by which frames are decoded in full or at reduced resolution.
 
-To add a compression, put a module with a `CODEC` into `imaging/codecs`. Nothing else names it: the reading of DICOM
-files, the error messages and the installer read this table.
+To add a compression, put a module with a `CODEC` into `imaging/codecs`. No other place names the compression: the
+reading of DICOM files, the error messages and the installer use this table.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Stored = NDArray[Any]
 Size = tuple[int, int]
 
 _JPEG_2000_START: Final = b"\xff\x4f\xff\x51"
-# The end of one, padding, and the start of another: none of these bytes can stand so within one, as they can in RLE.
+# End of a codestream, padding, and start of another. These bytes cannot occur within one (except in RLE).
 _ANOTHER: Final = re.compile(rb"\xff\xd9\x00*\xff(?:\xd8\xff|\x4f\xff\x51)")
 _SYNTAXES: Final[Mapping[tuple[int, bool], UID]] = {
     **{(process, False): JPEGBaseline8Bit for process in range(0xC0, 0xC3)},
@@ -47,9 +47,9 @@ _SYNTAXES: Final[Mapping[tuple[int, bool], UID]] = {
     **{(0xC3, is_deep): JPEGLossless for is_deep in (False, True)},
     **{(0xF7, is_deep): JPEGLSLossless for is_deep in (False, True)},
 }
-# Processes of lossy JPEG, which have 8 or 12 bits and no other number.
+# Processes of lossy JPEG, which have 8 or 12 bits only.
 _DCT_PROCESSES: Final = frozenset(range(0xC0, 0xC3))
-# By how much a lossy codec overshoots the highest value beside a sharp edge, at most.
+# Factor by which a lossy codec may exceed the highest value next to a sharp edge.
 _OVERSHOOT: Final = 1.1
 # Names of transfer syntaxes that pydicom's table does not hold.
 _NAMES: Final[Mapping[str, str]] = {
@@ -64,12 +64,13 @@ _NAMES: Final[Mapping[str, str]] = {
 class Frame:
     """One encoded frame, with the facts of the header about its values.
 
-    unused_low_bits  how far the stored bits lie above bit 0
-    is_plain_grey    one sample of 8 or 16 bits that is a grey value
-    padding          the ends of the values that mean "no image here", so that they must not be blended with others
+    unused_low_bits  number of unused bits below the stored bits
+    is_plain_grey    whether a pixel is one grey sample of 8 or 16 bits
+    padding          the ends of the range of values that mean "no image here", which must not be blended with other
+                     values; or None
     frames           number of frames in the file
-    is_rgb           whether, by the header, the three samples are red, green and blue
-    source           the codestream, with the size of the header; empty for uncompressed values
+    is_rgb           whether the three samples are red, green and blue, by the header
+    source           the codestream, of the size that the header states; empty for uncompressed values
     """
 
     transfer_syntax: str
@@ -88,34 +89,37 @@ class Frame:
 
     @property
     def size_bits(self) -> int:
-        """Bits of the frame, uncompressed."""
+        """The size of the uncompressed frame in bits."""
         return self.rows * self.columns * self.samples * self.bits_allocated
 
     @property
     def kind(self) -> str:
-        """NumPy's name for the type of the values, without a byte order: "u1", "i2"."""
+        """NumPy's name for the type of the values, without byte order, such as "u1" or "i2"."""
         return f"{'i' if self.is_signed else 'u'}{self.bits_allocated // 8}"
 
     @property
     def is_of_cosines(self) -> bool:
-        """Whether the codestream is a lossy JPEG."""
+        """Whether the codestream is a lossy (DCT) JPEG."""
         stated = codestream_of(self.source)
         return stated is not None and stated.process in _DCT_PROCESSES
 
     @property
     def is_lossless(self) -> bool:
-        """Whether the transfer syntax is lossless, also for the bits above the stored bits."""
+        """Whether the transfer syntax is lossless.
+
+        If so, bits outside the stored bits are exact, too.
+        """
         codec = codec_of(self.transfer_syntax) if self.source else None
         return codec is None or self.transfer_syntax not in codec.lossy_syntaxes
 
 
 def stored_values_of(values: Stored, frame: Frame) -> Stored:
-    """The stored values among what any codec gave, or what lay in the file uncompressed (PS3.5 8.1.1).
+    """Return the stored values of a frame, given the values from a codec or from the file (PS3.5 8.1.1).
 
-    Bits above HighBit and below the stored ones are left out, if they are not the image's own; the sign is extended.
-    A codestream says itself how many bits it has: where they are fewer than those of the container, nothing lies above
-    them, and where they are more than Bits Stored, that is wrong. A lossy codec overshoots the range a little, which
-    must not wrap around.
+    Bits above HighBit and below the stored bits are removed, unless they belong to the image. The sign is extended. The
+    codestream states its own number of bits. With fewer bits than the container has, nothing lies above these bits.
+    With more bits than Bits Stored, Bits Stored is wrong. A lossy codec exceeds the range a little, which must not wrap
+    around.
 
     Parameters
     ----------
@@ -127,7 +131,7 @@ def stored_values_of(values: Stored, frame: Frame) -> Stored:
     Raises
     ------
     Unreadable
-        `damaged` where the two bytes of each value are swapped.
+        `damaged` if the two bytes of each value are swapped.
     """
     if _are_swapped(values):
         raise Unreadable(reason("damaged", detail="the byte order of the pixel values is swapped"))
@@ -147,7 +151,7 @@ def stored_values_of(values: Stored, frame: Frame) -> Stored:
     if not shift and bottom <= lowest and highest <= top:
         return stored
     if frame.padding and frame.is_lossless and not shift:
-        ends = np.array(frame.padding).astype(stored.dtype)  # written with the other sign, they mean the same bits
+        ends = np.array(frame.padding).astype(stored.dtype)  # padding written with the other signedness has equal bits
         is_padding = (stored >= ends.min()) & (stored <= ends.max())
         if is_padding.any() and not bottom <= ends.min() <= ends.max() <= top:
             rest = np.where(is_padding, stored.dtype.type(0), stored)
@@ -156,7 +160,7 @@ def stored_values_of(values: Stored, frame: Frame) -> Stored:
         return stored.clip(bottom, top)
     above = whole - bits - shift
     aligned: Stored = (stored << above) >> (above + shift)
-    # An overlay or garbage makes an image rougher. What makes it smoother is its own: Bits Stored is wrong.
+    # Bits of an overlay or garbage make an image rougher. Bits that make it smoother belong to the image.
     is_own = _variation(aligned) > _variation(stored) or _is_noise(aligned, alternative=lambda: stored)
     return stored if is_own and not shift else aligned
 
@@ -167,14 +171,20 @@ _FAR_SMOOTHER: Final = 4
 
 
 def _are_swapped(values: Stored) -> bool:
-    """Whether values of 16 bits are noise, and an image once their bytes are exchanged: some old writers did that."""
+    """Return whether the two bytes of each value are swapped, as some old writers did.
+
+    The values are then noise, and an image with the bytes swapped back.
+    """
     if values.dtype.itemsize != 2 or values.ndim != 2 or values.shape[1] < 2:
         return False
     return _is_noise(values, alternative=values.byteswap)
 
 
 def _is_noise(values: Stored, *, alternative: Callable[[], Stored]) -> bool:
-    """Whether values are noise, and others in their place, made only then, an image."""
+    """Return whether values are noise while the values of `alternative` are an image.
+
+    alternative  makes the other values, called only if needed
+    """
     roughness = _roughness(values)
     return roughness > _NOISE and _FAR_SMOOTHER * _roughness(alternative()) < roughness
 
@@ -186,13 +196,16 @@ def _variation(values: Stored) -> float:
 
 
 def _roughness(values: Stored) -> float:
-    """Mean difference of neighbours (`_variation`) in standard deviations of all values; 0 if these are equal."""
+    """Return the mean difference of neighbours, divided by the standard deviation of all values.
+
+    0 if all values are equal.
+    """
     spread = float(values[:: max(1, len(values) // _SAMPLED_ROWS)].astype(np.float32).std())
     return _variation(values) / spread if spread else 0.0
 
 
 def syntax_of(source: bytes) -> UID | None:
-    """Return a transfer syntax for data that begin like a frame of a common compression; None for anything else."""
+    """Return the transfer syntax of data that begin like a frame of a common compression; None for other data."""
     if source.startswith(_JPEG_2000_START) or source[4:8] == b"jP  ":
         return JPEG2000Lossless
     if source[:3] == b"\xff\xd8\xff":
@@ -203,12 +216,15 @@ def syntax_of(source: bytes) -> UID | None:
 
 
 def codestreams_in(source: bytes | memoryview) -> int:
-    """The number of JPEG or JPEG 2000 codestreams that follow each other. 1 for other data."""
+    """Return the number of JPEG or JPEG 2000 codestreams that follow each other; 1 for other data."""
     return 1 if syntax_of(bytes(source[: 2**16])) == RLELossless else 1 + len(_ANOTHER.findall(source))
 
 
 def codestream_of(source: bytes) -> JpegFrame | None:
-    """The frame header of a JPEG, JPEG-LS or JPEG 2000 (then process 0) codestream; None for other data."""
+    """Return the frame header of a JPEG, JPEG-LS or JPEG 2000 codestream; None for other data.
+
+    For JPEG 2000 the process is 0.
+    """
     start = source.find(_JPEG_2000_START, 0, 256)
     if start >= 0 and len(source) > start + 42:
         right, bottom, left, top = struct.unpack(">4I", source[start + 8 : start + 24])
@@ -220,16 +236,18 @@ def codestream_of(source: bytes) -> JpegFrame | None:
 class Codec:
     """A decoder for one compression.
 
-    name                common name of the compression
-    transfer_syntaxes   UIDs (PS3.5 annex A)
-    lossy_syntaxes      those of the UIDs that are not lossless
-    decode              the values of a frame as encoded, (rows, columns) or (rows, columns, 3), of which
-                        `stored_values_of` makes stored ones. May raise anything for a damaged one. One library only: a
-                        second decoder that tried a damaged frame has ended the process more than once
-    reduced             values that the compression itself gives at a lower resolution, and the step: one value for
-                        step x step of the frame's (rounded up at the edges), by the rule of `reduction`. Asked only for
-                        plain unsigned grey. None where it offers nothing; an error leads to reading the whole frame
-    runtime_modules     modules that its library imports by name, for the installer
+    name               common name of the compression
+    transfer_syntaxes  UIDs (PS3.5 annex A)
+    lossy_syntaxes     the UIDs among them that are not lossless
+    decode             returns the values of a frame as encoded, (rows, columns) or (rows, columns, 3);
+                       `stored_values_of` makes stored values of them. May raise any exception for a damaged frame. Uses
+                       one library only, because a second decoder that tried a damaged frame has crashed the process
+                       more than once
+    reduced            decodes at a lower resolution that the compression offers, by the rule of `reduction`. Returns
+                       the values and the step: one value for step x step of the frame (rounded up at the edges). Called
+                       only for unsigned plain grey. Returns None if there is no lower resolution; after an error the
+                       whole frame is read
+    runtime_modules    modules that the library imports by name, for the installer
     """
 
     name: str
@@ -247,19 +265,22 @@ UNCOMPRESSED: Final = frozenset(
 
 @functools.cache
 def codecs() -> dict[str, Codec]:
-    """All codecs, by name."""
+    """Return all codecs, by name."""
     return table_of("fieldray.imaging.codecs", "CODEC")
 
 
 def codec_of(transfer_syntax: str) -> Codec | None:
-    """The codec of a transfer syntax; None for an unknown one, and for one that does not compress."""
+    """Return the codec of a transfer syntax; None if the syntax is uncompressed or unknown."""
     if transfer_syntax in UNCOMPRESSED:
         return None
     return next((codec for codec in codecs().values() if transfer_syntax in codec.transfer_syntaxes), None)
 
 
 def not_supported(transfer_syntax: str, name: str) -> Reason:
-    """The reason why frames of this transfer syntax cannot be decoded. `name` is from pydicom or a codec."""
+    """Return the reason why frames of a transfer syntax cannot be decoded.
+
+    name  name of the syntax from pydicom or a codec
+    """
     known = _NAMES.get(transfer_syntax) or name or "unknown"
     if known == transfer_syntax:  # pydicom does not know it either
         return reason("unknown_syntax", uid=transfer_syntax)

@@ -1,7 +1,7 @@
-"""DICOM files: from bytes to one upright grey image, with sizes that are checked before anything is allocated.
+"""DICOM files: from bytes to one upright grey image. Sizes are checked before any memory is allocated.
 
-Values are taken as they lie in the file, or as their codec gives them. pydicom parses, cuts compressed frames apart,
-and turns colours and palettes into RGB.
+Values are taken as stored in the file, or as the codec decodes them. pydicom parses, separates compressed frames, and
+converts colours and palettes to RGB.
 """
 
 from __future__ import annotations
@@ -74,9 +74,11 @@ _KEYWORDS: Final = (
 
 
 def decode_dicom(data: bytes, *, frame: int = 0, needed: TargetSize | None = None, whole: Whole | None = None) -> Image:
-    """Decode one frame of a DICOM file, with or without preamble and file meta information; see `reading.decode`.
+    """Decode one frame of a DICOM file, with or without preamble and file meta information.
 
-    Raises Unreadable; Unusable `colour` or `no_pixel_data`.
+    needed, whole  as in `reading.decode`
+
+    Raises Unreadable; Unusable `colour`, `several_images` or `no_pixel_data`.
     """
     try:
         return _decode(data, frame, needed, whole or Whole())
@@ -91,7 +93,7 @@ def _decode(data: bytes, index: int, needed: TargetSize | None, whole: Whole) ->
         whole.parsed = _parsed(data)
     header, frame, value = whole.parsed
     aspect = dicom_grey.pixel_aspect(header.dataset)
-    # The shape of pixels that are not square is put right once, from all of them.
+    # Pixels that are not square are resampled from the full resolution.
     image = squared(
         _decode_pixels(header, frame, value, index, needed=needed if aspect == 1 else None, whole=whole), aspect
     )
@@ -99,7 +101,10 @@ def _decode(data: bytes, index: int, needed: TargetSize | None, whole: Whole) ->
 
 
 def _parsed(data: bytes) -> tuple[DicomHeader, Frame, memoryview]:
-    """The header with the transfer syntax that the pixels really have, what it says of each frame, and the pixels."""
+    """Return the header, the description of a frame, and the pixel data of a file.
+
+    The header has the transfer syntax that the pixels really have.
+    """
     stream = io.BytesIO(data)
     header = read_header(stream, _KEYWORDS, inflated_limit=MAX_FILE_BYTES)
     frame = _frame_of(header)
@@ -130,16 +135,15 @@ def _decode_pixels(
 
 
 def _with_extremes(stored: NDArray[Any]) -> tuple[NDArray[Any], tuple[int, int] | None]:
-    """The values, with the lowest and the highest of grey ones of at most 16 bits."""
+    """Return the stored values, and their minimum and maximum if they are grey integers of at most 16 bits."""
     is_plain = stored.ndim == 2 and stored.dtype.kind in "iu" and stored.dtype.itemsize <= 2
     return stored, (int(stored.min()), int(stored.max())) if is_plain else None
 
 
 def _reduced(header: DicomHeader, frame: Frame, value: memoryview, index: int, needed: TargetSize) -> Image | None:
-    """Decode the image at a reduced resolution of its compression; None if the codec offers none for this image.
+    """Decode the image at a reduced resolution of its compression; None if that is not possible.
 
-    Raises Unreadable if the frame is missing or not of the size stated. A damaged frame is read in full resolution,
-    which reports the damage.
+    A damaged frame gives None as well: reading it in full resolution then reports the damage.
     """
     codec = codec_of(header.transfer_syntax)
     if codec is None or codec.reduced is None:
@@ -155,12 +159,15 @@ def _reduced(header: DicomHeader, frame: Frame, value: memoryview, index: int, n
         return None
     stored, step = found
     image = dicom_grey.grey_image_at(stored, header.dataset, step=step, rows=frame.rows, columns=frame.columns)
-    # Whether a presentation shows anything is for all pixels to decide.
+    # Whether the file's window shows anything must be decided from all pixels.
     return None if "presentation_ignored" in image.notes else image
 
 
 def _grey_of_colour(stored: NDArray[Any], dataset: Dataset, step: int) -> Image:
-    """Return the grey image of a colour secondary capture, shown as stored whatever its other elements say."""
+    """Return the grey image of a colour secondary capture.
+
+    The values are shown as stored, whatever other elements of the header say.
+    """
     if stored.dtype.itemsize > 2:
         raise Unusable(reason("colour"))
     grey = grey_of_colour(stored)
@@ -182,15 +189,15 @@ _PIXEL_DATA: Final = 0x7FE00010
 _PREAMBLE_BYTES: Final = 128
 _ITEM: Final = 0xFFFEE000
 _DELIMITER: Final = b"\xfe\xff\xdd\xe0"
-# Where a JPEG states its process: after its metadata.
+# Bytes in which a JPEG states its process, after its metadata.
 _HEAD_BYTES: Final = 2**16
 _GREYS: Final = frozenset({"MONOCHROME1", "MONOCHROME2", "MONOCHROME"})
 
 
 def _frame_of(header: DicomHeader) -> Frame:
-    """Read the description of a frame from the header.
+    """Return the description of a frame from the header.
 
-    Raises Unreadable if it is contradictory, Unusable without frames.
+    Raises Unreadable if the header is contradictory. Raises as `problem_without_pixels` without pixel data.
     """
     dataset = header.dataset
     if header.pixels is None:
@@ -223,9 +230,11 @@ def _frame_of(header: DicomHeader) -> Frame:
 
 
 def _pixel_value(header: DicomHeader, data: bytes) -> memoryview:
-    """The value of the pixel data element in `data`, from which `header` was read (inflated if it was deflated).
+    """Return the value of the pixel data element.
 
-    Raises Unreadable `truncated` if part of it is missing, and as `problem_without_pixels` if it is empty.
+    data  the file, or its inflated data set
+
+    Raises Unreadable `truncated` if a part is missing, and as `problem_without_pixels` if the value is empty.
     """
     pixels = header.pixels
     assert pixels is not None
@@ -242,8 +251,8 @@ def _pixel_value(header: DicomHeader, data: bytes) -> memoryview:
 def _pixels_as_they_are(header: DicomHeader, frame: Frame, value: memoryview) -> tuple[DicomHeader, memoryview]:
     """Return the header with the transfer syntax that the pixels really have, and the pixels in that syntax.
 
-    Raises Unreadable: `truncated` if a fragment is longer than the rest; `damaged` if there are no fragments, or for
-    unknown contradictions to the header; `more_images`.
+    Raises Unreadable: `truncated` if a fragment is longer than the rest; `damaged` if there are no fragments, or if the
+    pixels contradict the header in an unknown way; `more_images`.
     """
     assert header.pixels is not None
     stated, is_encapsulated = header.transfer_syntax, header.pixels.is_encapsulated
@@ -295,8 +304,11 @@ def _frame_bytes(header: DicomHeader, frame: Frame) -> int:
 
 
 def _compressed(frame: Frame, value: memoryview, index: int) -> Frame:
-    """One frame as its codec receives it. Raises Unreadable if the codestream's own size is not the header's."""
-    if frame.frames == 1 and index == 0:  # all of its fragments, whatever a table says of where they begin
+    """Return one frame with its codestream, as a codec needs it.
+
+    Raises Unreadable `size_mismatch` if the codestream states another size than the header.
+    """
+    if frame.frames == 1 and index == 0:  # a single frame consists of all fragments, whatever the offset table says
         source = b"".join(_fragments(value))
     else:
         source = bytes(get_frame(bytes(value), index, number_of_frames=frame.frames))
@@ -308,9 +320,10 @@ def _compressed(frame: Frame, value: memoryview, index: int) -> Frame:
 
 
 def _images_behind(header: DicomHeader, data_set: bytes, value: memoryview, file: bytes) -> int:
-    """Return the number of images after the pixels: a second Pixel Data, or files joined to this one.
+    """Return the number of images after the pixels: a second Pixel Data element, or files joined to this one.
 
-    data_set  bytes that hold the pixels: the file, or the inflated data set, after which only another file can follow
+    data_set  the bytes that hold the pixels: the file, or the inflated data set
+    file      the bytes of the whole file
     """
     assert header.pixels is not None
     if data_set is not file:
@@ -318,7 +331,7 @@ def _images_behind(header: DicomHeader, data_set: bytes, value: memoryview, file
     end = header.pixels.offset + (_end_of_fragments(value) if header.pixels.is_encapsulated else len(value))
     order = ">" if header.transfer_syntax == ExplicitVRBigEndian else "<"
     (group,) = struct.unpack(order + "H", file[end : end + 2].ljust(2, b"\0"))
-    behind = file[end : end + _HEAD_BYTES].lstrip(b"\0")  # the beginning of a file, or an element of its maker's
+    behind = file[end : end + _HEAD_BYTES].lstrip(b"\0")  # perhaps the beginning of another file
     content = sniff(behind)
     is_dicom = behind.startswith(b"DICM") or (content == "dicom" and behind[4:6] in VALUE_REPRESENTATIONS)
     is_image = is_dicom or content in ("png", "jpeg")
@@ -330,10 +343,10 @@ _ROWS_ABOVE: Final = 8
 
 
 def _check_lower_part(header: DicomHeader, frame: Frame, value: memoryview) -> None:
-    """Raise Unreadable `lower_part_empty` for zeros at the bottom of uncompressed pixels that begin within a row.
+    """Raise Unreadable `lower_part_empty` if uncompressed pixels are zero from within a row to the end of the image.
 
-    A copy that allocates its file first, and is then cut off, leaves them anywhere, where the rows above have values; a
-    collimator does not. What ends with a row is judged by where the lungs are, as in a file of any other kind.
+    Such zeros are left by an interrupted copy if the file was allocated first. A collimator does not end within a row.
+    Images whose zeros begin with a row are judged later, by the position of the lungs.
     """
     row_bytes = frame.columns * frame.samples * frame.bits_allocated // 8
     if header.transfer_syntax not in UNCOMPRESSED or frame.frames > 1 or len(value) < frame.rows * row_bytes:
@@ -345,7 +358,7 @@ def _check_lower_part(header: DicomHeader, frame: Frame, value: memoryview) -> N
     share = 1 - filled / frame.rows
     if filled <= _ROWS_ABOVE:
         return
-    # where the last values of a row are: of the last one that has any, of the one above it, and of one further up
+    # position of the last nonzero value in the last filled row, in the row above, and in a row further up
     last, above, further = (
         int(np.flatnonzero(rows[at])[-1]) if rows[at].any() else 0
         for at in (filled - 1, filled - 2, filled - _ROWS_ABOVE)
@@ -356,7 +369,7 @@ def _check_lower_part(header: DicomHeader, frame: Frame, value: memoryview) -> N
 
 
 def _stored_values(header: DicomHeader, frame: Frame, value: memoryview, index: int) -> NDArray[Any]:
-    """The stored values of one frame: (rows, columns), or (rows, columns, 3) as RGB."""
+    """Return the stored values of one frame: (rows, columns), or (rows, columns, 3) as RGB."""
     pixels, syntax = header.pixels, header.transfer_syntax
     assert pixels is not None
     if pixels.tag in _FLOAT_TAGS:
@@ -370,7 +383,7 @@ def _stored_values(header: DicomHeader, frame: Frame, value: memoryview, index: 
         values = _native(header, frame, value, index)
     else:
         raise Unreadable(not_supported(syntax, syntax.name))
-    # libraries undo the transform of JPEG and JPEG 2000, and no other
+    # decoders convert YBR to RGB for JPEG and JPEG 2000 only
     if frame.samples == 3 and not frame.is_of_cosines and _photometric(header) in ("YBR_FULL", "YBR_FULL_422"):
         values = convert_color_space(values, "YBR_FULL", "RGB")
     return stored_values_of(values, frame)
@@ -392,10 +405,13 @@ def _floats(frame: Frame, value: memoryview, index: int, kind: str) -> NDArray[A
 
 
 def _native(header: DicomHeader, frame: Frame, value: memoryview, index: int) -> NDArray[Any]:
-    """Return the uncompressed values of a frame (PS3.5 8.1.1), with the samples of a pixel next to each other."""
+    """Return the uncompressed values of a frame (PS3.5 8.1.1).
+
+    The samples of a pixel come last: (rows, columns) or (rows, columns, 3).
+    """
     assert header.pixels is not None
     shape, is_big = (frame.rows, frame.columns), header.transfer_syntax == ExplicitVRBigEndian
-    if frame.bits_allocated == 1:  # frames begin anywhere within a byte
+    if frame.bits_allocated == 1:  # frames may begin within a byte
         start, end = index * frame.size_bits, (index + 1) * frame.size_bits
         if end > 8 * len(value):
             raise Unreadable(reason("truncated"))
@@ -422,12 +438,12 @@ def _native(header: DicomHeader, frame: Frame, value: memoryview, index: int) ->
 
 
 def _fragments(value: memoryview) -> Iterator[memoryview]:
-    """Yield the fragments after the offset table, which is the first item (PS3.5 A.4)."""
+    """Yield the fragments of encapsulated pixel data, without the offset table that comes first (PS3.5 A.4)."""
     return (value[start:end] for start, end in itertools.islice(_items(value), 1, None))
 
 
 def _items(value: memoryview) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each item's value. Raises Unreadable `truncated`."""
+    """Yield start and end of the value of each item in encapsulated pixel data. Raises Unreadable `truncated`."""
     position = 0
     while position + 8 <= len(value):
         group, element, length = struct.unpack("<HHI", value[position : position + 8])
@@ -440,6 +456,6 @@ def _items(value: memoryview) -> Iterator[tuple[int, int]]:
 
 
 def _end_of_fragments(value: memoryview) -> int:
-    """Return the end of encapsulated pixel data, after their delimiter if they have one."""
+    """Return where encapsulated pixel data end, including their delimiter if present."""
     end = max((end for _, end in _items(value)), default=0)
     return end + 8 if bytes(value[end : end + 4]) == _DELIMITER else end

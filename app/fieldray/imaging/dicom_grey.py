@@ -1,11 +1,11 @@
 """From stored values to an `Image`: Modality LUT, VOI LUT, window, polarity and padding (DICOM PS3.3 C.11).
 
-The pixels of an `Image` are the stored values shifted to start at 0, and inverted if low means white. The rescale is
-kept as two numbers, so nothing is rounded. Files give windows and VOI LUTs in modality values; they are converted to
+The pixels of an `Image` are the stored values shifted to start at 0, and inverted if low values are white. The rescale
+is kept as two numbers, so nothing is rounded. Files give windows and VOI LUTs in modality values. They are converted to
 pixel values here.
 
-An image that is to be averaged over blocks (`step`) is averaged as stored, because everything after that is affine. A
-Modality LUT and pixel padding are not: then it is averaged afterwards.
+An image to be averaged over blocks (`step`) is averaged as stored, because all later steps are affine. A Modality LUT
+and pixel padding are not affine, so images with them are averaged afterwards.
 """
 
 from __future__ import annotations
@@ -56,25 +56,29 @@ KEYWORDS: Final = (
 )
 _DECIMALS: Final = ("RescaleSlope", "RescaleIntercept", "WindowCenter", "WindowWidth")
 _NARROWEST: Final = 1e-3
-# In modality values: below this a window is meant as it stands, where these are fractions.
+# In modality values: a narrower window over fractions is used unchanged (see `_windows`).
 _NARROW: Final = 16.0
 _SLOPES: Final = (1e-9, 1e9)
 _MOST_WAYS: Final = 8
-# What is looked at to see whether a presentation shows anything: the middle, without so much at each side.
+# Share of each side that is left out when a window is tested on the middle of the image.
 _MARGIN: Final = 0.15
 _SAMPLE_SIDE: Final = 128
 _TAILS: Final = (5.0, 95.0)
 _LEAST_LEVELS: Final = 16
 _LEAST_BETWEEN: Final = 0.08
-_LONGEST: Final = 8.0  # a pixel whose sides differ by more than that is an error of the header
-_SQUARE: Final = 0.01  # so far may the sides of a pixel differ that is square for every purpose
+_LONGEST: Final = 8.0  # a larger ratio of a pixel's sides is an error of the header
+_SQUARE: Final = 0.01  # relative difference of the sides up to which a pixel counts as square
 
 Pixels = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Table:
-    """A lookup table: value `first` maps to entries[0], of `stated` ones; values outside map to the first and last."""
+    """A lookup table. Value `first` maps to entries[0]; values outside map to the first or last entry.
+
+    highest  the value that means white
+    stated   number of entries that the file states
+    """
 
     first: int
     entries: NDArray[np.uint16]
@@ -88,9 +92,10 @@ class _Table:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Modality:
-    """Pixels after the Modality LUT stage: value = pixels * scale + offset.
+    """Pixels after the Modality LUT stage: modality value = pixels * scale + offset.
 
-    step  what is still to be averaged over
+    no_data  mask of the pixel padding, or None
+    step     block size over which the pixels are still to be averaged
     """
 
     pixels: Pixels
@@ -108,20 +113,20 @@ def grey_image(
     step: int = 1,
     extremes: tuple[int, int] | None = None,
 ) -> Image:
-    """The image of stored values (rows, columns) of any integer or float type, by the elements that explain them.
+    """Make the image of stored values (rows, columns) of any integer or float type.
 
     Parameters
     ----------
     stored
-        Values as the file holds them.
+        Values as stored in the file.
     dataset
-        Holds `KEYWORDS`, as far as the file has them.
+        Holds those of the elements `KEYWORDS` that the file has.
     notes
-        Codes of what was assumed so far; more are added here.
+        Codes of assumptions so far; more are added here.
     step
         Averages over blocks of this many rows and columns.
     extremes
-        The lowest and the highest of the values, where they are known.
+        Minimum and maximum of the values, if known.
     """
     remarks = [*notes, *_doubts(dataset, 8 * stored.dtype.itemsize)]
     spacing_mm, plane = _spacing(dataset, step)
@@ -152,16 +157,16 @@ def grey_image(
 
 
 def grey_image_at(stored: NDArray[Any], dataset: Dataset, *, step: int, rows: int, columns: int) -> Image:
-    """The grey image of values that a codec decoded at 1 / `step` of a frame of `rows` x `columns`."""
+    """Make the image of values that a codec decoded at 1 / `step` of a frame of `rows` x `columns`."""
     image = grey_image(stored, dataset)
     spacing_mm, _ = _spacing(dataset, step)
     return replace(image, step=step, is_approximate=True, full_rows=rows, full_columns=columns, spacing_mm=spacing_mm)
 
 
 def _doubts(dataset: Dataset, container_bits: int) -> list[str]:
-    """Return the codes of impossible header statements about grey values.
+    """Return note codes for impossible header statements about grey values.
 
-    Each code's note says how the statement is interpreted instead.
+    The text of each note says how the statement is interpreted instead.
     """
     is_grey = text(dataset, "PhotometricInterpretation").upper() in ("MONOCHROME1", "MONOCHROME2")
     bits = whole_number(dataset, "BitsStored", container_bits)
@@ -205,7 +210,7 @@ def _modality(
 
 
 def _turned(stage: _Modality, top: int) -> _Modality:
-    """Invert the pixels (`top` - pixels), so that 0 is black although low values are shown white."""
+    """Return inverted pixels (`top` - pixels), so that 0 is black although low values are white."""
     return replace(
         stage,
         pixels=stage.pixels.dtype.type(top) - stage.pixels,
@@ -215,7 +220,10 @@ def _turned(stage: _Modality, top: int) -> _Modality:
 
 
 def _rescale(dataset: Dataset) -> tuple[float, float, bool]:
-    """Return slope, intercept, and whether the file has them in a valid form; an invalid slope counts as no rescale."""
+    """Return slope, intercept, and whether the file's statements are valid.
+
+    Invalid statements give slope 1 and intercept 0.
+    """
     slope, intercept = number(dataset, "RescaleSlope"), number(dataset, "RescaleIntercept")
     is_stated = has_value(dataset, "RescaleSlope"), has_value(dataset, "RescaleIntercept")
     is_usable = (slope is not None or not is_stated[0]) and (intercept is not None or not is_stated[1])
@@ -225,15 +233,21 @@ def _rescale(dataset: Dataset) -> tuple[float, float, bool]:
 
 
 def _low_is_white(dataset: Dataset) -> bool:
-    """Return whether low values are white: MONOCHROME1, or Presentation LUT Shape INVERSE (PS3.3 C.7.6.3.1.2,
-    C.11.6.1.2).
+    """Return whether low values are white, by MONOCHROME1 or by Presentation LUT Shape INVERSE.
+
+    See PS3.3 C.7.6.3.1.2 and C.11.6.1.2.
     """
     inverse_shape = text(dataset, "PresentationLUTShape").upper() == "INVERSE"
     return text(dataset, "PhotometricInterpretation").upper() == "MONOCHROME1" or inverse_shape
 
 
 def _stored_range(of: np.dtype[Any], dataset: Dataset, lowest: int, highest: int) -> tuple[int, int]:
-    """The lowest and highest value that Bits Stored allows, or more if the values found exceed that."""
+    """Return the lowest and highest value that Bits Stored allows.
+
+    If the values found exceed that range, the range is widened.
+
+    lowest, highest  minimum and maximum of the values found
+    """
     container = 8 * of.itemsize
     bits = whole_number(dataset, "BitsStored", container)
     needed = max(highest, ~lowest, 0).bit_length() + (of.kind == "i")
@@ -243,7 +257,10 @@ def _stored_range(of: np.dtype[Any], dataset: Dataset, lowest: int, highest: int
 
 
 def _shifted(stored: NDArray[Any], low: int, high: int) -> Pixels:
-    """Return stored - low as unsigned values, in 8 bits if they fit; the subtraction wraps around on purpose."""
+    """Return stored - low as unsigned values, in 8 bits if they fit.
+
+    The subtraction wraps around on purpose.
+    """
     if stored.dtype.kind == "f":
         return stored - np.float32(low)
     unsigned = stored.view(f"u{stored.dtype.itemsize}")
@@ -257,9 +274,10 @@ def _fitted(values: NDArray[Any], highest: int) -> Pixels:
 
 
 def _on_16_bits(stored: NDArray[Any], no_data: NDArray[np.bool_] | None) -> tuple[NDArray[np.uint16], float, float]:
-    """Spread wide integers and floats over 0..65535: values, step and base with stored = values * step + base.
+    """Spread wide integers and floats over 0..65535.
 
-    Integers whose range fits are only shifted. Padding values take no part of the range.
+    Returns values, step and base, with stored = values * step + base. Integers whose range fits are only shifted.
+    Padding values do not count for the range.
     """
     finite = np.nan_to_num(stored.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
     if no_data is not None:
@@ -272,13 +290,16 @@ def _on_16_bits(stored: NDArray[Any], no_data: NDArray[np.bool_] | None) -> tupl
 
 
 def padding_of(dataset: Dataset) -> tuple[int, int] | None:
-    """The ends of the range of values that mean "no image here", as the file has them; None where it has none."""
+    """Return the ends of the range of values that mean "no image here", as stated in the file; or None."""
     value, limit = number(dataset, "PixelPaddingValue"), number(dataset, "PixelPaddingRangeLimit")
     return None if value is None else (int(value), int(value if limit is None else limit))
 
 
 def _no_data(stored: NDArray[Any], dataset: Dataset, low: int, high: int) -> NDArray[np.bool_] | None:
-    """Return the mask of the pixel padding (PS3.3 C.7.5.1.1.2); None if it is empty or covers the whole image."""
+    """Return the mask of the pixel padding (PS3.3 C.7.5.1.1.2).
+
+    None if no pixel is padding, or all are.
+    """
     if (ends := padding_of(dataset)) is None or stored.dtype.kind == "f":
         return None
     if stored.dtype.itemsize <= 2:
@@ -288,7 +309,10 @@ def _no_data(stored: NDArray[Any], dataset: Dataset, low: int, high: int) -> NDA
 
 
 def _with_other_sign(value: int, low: int, high: int) -> int:
-    """Convert a padding value written with the other signedness, which has equal 16 bits."""
+    """Convert a padding value that the file states with the wrong signedness.
+
+    Such a value has the right 16 bits. Other values are returned unchanged.
+    """
     turned = value - 65536 if value > high else value + 65536
     return turned if low <= turned <= high and not low <= value <= high else value
 
@@ -299,10 +323,10 @@ def _with_other_sign(value: int, low: int, high: int) -> int:
 def _presentation(
     dataset: Dataset, stage: _Modality, remarks: list[str]
 ) -> tuple[Window | None, NDArray[np.uint16] | None]:
-    """Return the file's first window or table that shows something of this image; None for both if there is none.
+    """Return the file's first window or VOI LUT that shows something of the image; None for both without one.
 
-    Tables have precedence (PS3.3 C.11.2.1.1). A useless window or table is noted: one outside the values, of a single
-    grey, or a step.
+    VOI LUTs have precedence (PS3.3 C.11.2.1.1). A note is added if a useless one was skipped: outside the values, of a
+    single grey, or a step.
     """
     ways: list[Window | NDArray[np.uint16] | None] = [*_voi_luts(dataset, stage), *_windows(dataset, stage)]
     inside = _inside(stage)
@@ -316,7 +340,7 @@ def _presentation(
         if _shows_something(shown):
             remarks += ["presentation_ignored"] if before else []
             return (way, None) if isinstance(way, Window) else (None, way)
-    # an image without any contrast is to be shown as it asks, and is told to be blank
+    # an image without any contrast keeps its window, and is later refused as blank
     if ways and _shows_something(windowed(inside, _all_of(inside))):
         remarks.append("presentation_ignored")
         return None, None
@@ -341,17 +365,20 @@ def _all_of(values: NDArray[np.float32]) -> Window:
 
 
 def _shows_something(shown: NDArray[np.float32]) -> bool:
-    """Whether grey levels 0..255 differ, and more than a few of them lie between the darkest and the brightest."""
+    """Return whether displayed grey levels (0..255) show an image.
+
+    They must differ, and more than a few must lie between the darkest and the brightest.
+    """
     dark, bright = percentiles(shown, _TAILS)
     lowest, highest = shown.min() + 1, shown.max() - 1
     return bool(bright - dark >= _LEAST_LEVELS and np.mean((shown > lowest) & (shown < highest)) >= _LEAST_BETWEEN)
 
 
 def _windows(dataset: Dataset, stage: _Modality) -> list[Window | None]:
-    """Return the file's windows in pixel values; None for one that is stated but invalid.
+    """Return the file's windows in pixel values; None for each stated but invalid window.
 
-    LINEAR equals LINEAR_EXACT half a value lower and one narrower (PS3.3 C.11.2.1.2.1). That rule is meant for whole
-    numbers: a narrow window over fractions is used unchanged.
+    LINEAR equals LINEAR_EXACT with the centre half a value lower and the width one less (PS3.3 C.11.2.1.2.1). That rule
+    is meant for whole numbers, so a narrow window over fractions is used unchanged.
     """
     named = text(dataset, "VOILUTFunction").upper()
     function: WindowFunction = "SIGMOID" if named == "SIGMOID" else "LINEAR_EXACT"
@@ -372,8 +399,9 @@ def _windows(dataset: Dataset, stage: _Modality) -> list[Window | None]:
 
 
 def _voi_luts(dataset: Dataset, stage: _Modality) -> list[NDArray[np.uint16] | None]:
-    """Return the VOI LUTs as display values 0..65535 for every pixel value (PS3.3 C.11.2.1.1); None for an invalid
-    one.
+    """Return the VOI LUTs as display values 0..65535 for every pixel value (PS3.3 C.11.2.1.1).
+
+    None for each invalid VOI LUT.
     """
     values = np.arange(256 if stage.pixels.dtype == np.uint8 else 65536) * stage.scale + stage.offset
     tables: list[NDArray[np.uint16] | None] = []
@@ -388,17 +416,20 @@ def _voi_luts(dataset: Dataset, stage: _Modality) -> list[NDArray[np.uint16] | N
 
 
 def colours_of(indices: NDArray[Any], dataset: Dataset) -> NDArray[Any]:
-    """Red, green and blue (rows, columns, 3) of indices into a palette (PS3.3 C.7.9). Raises whatever pydicom does."""
+    """Return red, green and blue (rows, columns, 3) of indices into a palette (PS3.3 C.7.9).
+
+    Raises any exception of pydicom for a damaged palette.
+    """
     names = [f"{colour}PaletteColorLookupTable" for colour in ("Red", "Green", "Blue")]
     tables = [_table(dataset, dataset, is_signed=indices.dtype.kind == "i", name=name) for name in names]
     found = [table.take(indices) for table in tables if table and len(table.entries) == table.stated]
-    if len(found) < len(names):  # in segments, or damaged
+    if len(found) < len(names):  # segmented or damaged palettes are left to pydicom
         return np.asarray(apply_color_lut(indices, dataset)[:, :, :3])
     return _fitted(np.stack(found, axis=2), max(int(plane.max()) for plane in found))
 
 
 def _table(item: Dataset, dataset: Dataset, *, is_signed: bool, name: str = "LUT") -> _Table | None:
-    """The LUT Descriptor and LUT Data of a sequence item (PS3.3 C.11.1.1); None if they cannot be used."""
+    """Return the lookup table of a sequence item (PS3.3 C.11.1.1); None if the table cannot be used."""
     little = dataset.original_encoding[1] is not False
     descriptor = _as_unsigned(item, f"{name}Descriptor", little)
     entries = _as_unsigned(item, f"{name}Data", little)
@@ -416,13 +447,16 @@ def _table(item: Dataset, dataset: Dataset, *, is_signed: bool, name: str = "LUT
 
 
 def _highest(entries: NDArray[np.uint16], bits: int) -> int:
-    """Return the value of white: by the descriptor, unless the entries need more bits, or at least three bits fewer."""
+    """Return the table value that means white.
+
+    The descriptor states the number of bits, unless the entries need more bits, or at least three bits fewer.
+    """
     used = max(1, int(entries.max()).bit_length())
     return (1 << (bits if bits - 3 < used <= bits else used)) - 1
 
 
 def _as_unsigned(item: Dataset, keyword: str, little: bool) -> NDArray[np.uint16] | None:
-    """Return 16-bit words, whether pydicom gives them as bytes or as numbers."""
+    """Return the value of an element as 16-bit words; None without a value."""
     raw = first_value(item, keyword)
     if isinstance(raw, bytes):
         whole = raw[: len(raw) // 2 * 2]
@@ -449,7 +483,10 @@ def _spacing(dataset: Dataset, step: int) -> tuple[tuple[float, float] | None, S
 
 
 def pixel_aspect(dataset: Dataset) -> float:
-    """Return a pixel's height divided by its width; 1 for square pixels and for a missing or implausible statement."""
+    """Return a pixel's height divided by its width.
+
+    1 for square pixels, and for a missing or implausible statement.
+    """
     keywords = ("PixelSpacing", "ImagerPixelSpacing", "PixelAspectRatio")
     height, width = next(filter(None, (_two_sides(dataset, keyword) for keyword in keywords)), (1.0, 1.0))
     is_plausible = 1 / _LONGEST <= height / width <= _LONGEST

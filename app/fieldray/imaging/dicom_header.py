@@ -1,9 +1,9 @@
 """The part of a DICOM file before its pixel data, with limits on everything that a hostile file could inflate.
 
-pydicom parses the elements. The stream it reads from never gives more than is there, nor more than a header may hold,
-and a deflated data set is inflated only up to a limit. A value is converted only if it is as short as values of its
-kind are: a list of numbers takes a hundred times its bytes. On its own pydicom would inflate and allocate without
-limits.
+pydicom parses the elements, and on its own would inflate and allocate without limits. So the stream from which pydicom
+reads never returns more than the file has, or more than a header may have. A deflated data set is inflated only up to a
+limit. A value is converted only if it is not longer than values of its kind can be, because a list of numbers takes a
+hundred times its bytes.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from fieldray.imaging.dicom_text import decoded
 from fieldray.imaging.limits import MAX_HEADER_BYTES, MAX_INDEX_RECORDS, VALUE_REPRESENTATIONS
 from fieldray.reasons import reason
 
-# ---- What a DICOM header is read from: never more than is there, nor more than a header may hold.
+# ---- The stream from which a DICOM header is read, with limits.
 
 MAX_READS: Final = 400_000
-# In bytes, of words and decimal numbers, which become an object each.
+# In bytes, for texts and decimal numbers, each value of which becomes an object.
 LONGEST_TEXT: Final = 2**13
-# Each item becomes an object of a kilobyte; an index file may have icons, an item within each of its records.
+# Each item becomes an object of a kilobyte. Each record of an index file may contain one more item, an icon.
 _MAX_ITEMS: Final = 2 * MAX_INDEX_RECORDS
 _ITEM: Final = (b"\xfe\xff\x00\xe0", b"\xff\xfe\xe0\x00")
 _ELEMENT_BYTES: Final = 8
@@ -49,7 +49,13 @@ class HeaderTooLong(ValueError):
 
 
 class BoundedStream:
-    """A stream that never returns, or allocates memory for, more than is left in it, nor more items than a file has."""
+    """A stream with limits, from which pydicom reads a header.
+
+    A read never returns, or allocates memory for, more bytes than are left. Reads raise HeaderTooLong beyond a number
+    of reads, bytes or sequence items.
+
+    is_cut  whether more bytes were requested than the file has
+    """
 
     def __init__(self, raw: BinaryIO, *, reads: int = MAX_READS) -> None:
         self.raw = raw
@@ -63,7 +69,7 @@ class BoundedStream:
         self.tell = raw.tell
 
     def head(self) -> bytes:
-        """Read the beginning of the next element, without moving the stream."""
+        """Return the first bytes of the next element, without moving the stream."""
         start = self.raw.tell()
         head = self.raw.read(_ELEMENT_BYTES)
         self.raw.seek(start)
@@ -85,14 +91,14 @@ class BoundedStream:
         if self._reads_left < 0 or self._bytes_left < 0:
             raise HeaderTooLong("the header is longer than a header may be")
         if wanted > LONGEST_TEXT and self._element.startswith(_CHARACTER_SETS):
-            raise ValueError("more character sets than there are")  # pydicom converts these as soon as it reads them
+            raise ValueError("more character sets than there are")  # pydicom converts character sets at once
         data = self.raw.read(wanted)
         if wanted == _ELEMENT_BYTES:
             self._note(data)
         return data
 
     def _note(self, element: bytes) -> None:
-        """Record the first bytes of an element, which pydicom has parsed."""
+        """Note the first bytes of an element that pydicom has parsed, and count sequence items."""
         self._element = element
         self._items_left -= element.startswith(_ITEM)
         if self._items_left < 0:
@@ -102,14 +108,14 @@ class BoundedStream:
 UNDEFINED_LENGTH: Final = 0xFFFFFFFF
 _PIXEL_DATA: Final = 0x7FE00010
 _PIXEL_TAGS: Final = frozenset({0x7FE00008, 0x7FE00009, _PIXEL_DATA})
-_DELIMITERS: Final = 0xFFFE  # the group of items and of their ends, which have no value representation
+_DELIMITERS: Final = 0xFFFE  # group of sequence items and delimiters, which have no value representation
 _SYNTAX: Final = 0x00020010
 _MEDIA_CLASS: Final = 0x00020002
 INDEX_CLASS: Final = "1.2.840.10008.1.3.10"
 _UNCOMPRESSED: Final = frozenset({ImplicitLittle, ExplicitVRLittleEndian, ExplicitVRBigEndian})
 _LONG_REPRESENTATIONS: Final = frozenset(b"OB OD OF OL OV OW SQ SV UC UN UR UT UV".split())
 _TEXT_LIMIT: Final = 200
-# In bytes, of everything but words and decimal numbers: such as a lookup table.
+# In bytes, for all other values, such as a lookup table.
 _LONGEST_VALUE: Final = 2**18
 _NO_NUMBER: Final = 2**31
 _OF_BYTES: Final = frozenset(["OB", "OW", "UN"])
@@ -119,8 +125,8 @@ _BINARY: Final = frozenset(
 )
 
 
-# pydicom reports every departure from the standard, and archives are full of them. It logs the values as well, and
-# names of patients do not belong in a log. What matters is in the image's notes or in the reason.
+# pydicom reports every departure from the standard, and archives are full of them. It also logs values, and names of
+# patients do not belong in a log. Relevant problems are in the image's notes or in the reason.
 config.settings.reading_validation_mode = config.IGNORE
 logging.getLogger("pydicom").setLevel(logging.CRITICAL + 1)
 warnings.filterwarnings("ignore", module="pydicom")
@@ -128,7 +134,11 @@ warnings.filterwarnings("ignore", module="pydicom")
 
 @dataclass(frozen=True, slots=True)
 class PixelElement:
-    """The place of the pixel data in the stream: its value begins at `offset`. `length` is as the file states it."""
+    """The position of the pixel data in a stream.
+
+    offset  where the value begins
+    length  length of the value as the file states it
+    """
 
     tag: int
     representation: str
@@ -145,10 +155,11 @@ class DicomHeader:
     """The requested elements of a DICOM header, and the position of the pixels.
 
     transfer_syntax  the file's real transfer syntax, even if the file states an impossible one
-    stream      the file, or the inflated data set of a deflated one; positioned anywhere
-    pixels      None if the data set ends without pixel data
-    is_cut      the file ended inside an element
-    is_contradicted  the file states another transfer syntax than `transfer_syntax`
+    media_class      Media Storage SOP Class UID of the file meta information
+    stream           the file, or the inflated data set of a deflated file; at any position
+    pixels           None if the data set ends without pixel data
+    is_cut           whether the file ended inside an element
+    is_contradicted  whether the file states another transfer syntax than `transfer_syntax`
     """
 
     dataset: Dataset
@@ -161,11 +172,12 @@ class DicomHeader:
 
 
 def read_header(stream: BinaryIO, keywords: Sequence[str], *, inflated_limit: int = MAX_HEADER_BYTES) -> DicomHeader:
-    """Read the elements named by `keywords`, up to the pixel data. The stream must be seekable.
+    """Read the elements named by `keywords`, up to the pixel data, from a seekable stream.
 
-    inflated_limit  how many bytes of a deflated data set are inflated
-    Raises ValueError for what is not DICOM, and whatever pydicom raises for elements that contradict each other;
-    Unreadable `damaged` where an element of an unknown value representation leads nowhere.
+    inflated_limit  maximum number of bytes to inflate of a deflated data set
+
+    Raises ValueError for data that are not DICOM, and any exception of pydicom for contradictory elements. Raises
+    Unreadable `damaged` if an element of an unknown value representation cannot be skipped.
     """
     begun = begin(stream, inflated_limit)
     media_class = begun.meta.get(_MEDIA_CLASS, "")
@@ -191,8 +203,9 @@ def read_header(stream: BinaryIO, keywords: Sequence[str], *, inflated_limit: in
 
 
 def _goes_on_at(begun: Begun, position: int, tag: int) -> bool:
-    """Whether an element that may follow the one of this tag begins at a position: with a known representation, too,
-    unless it is of one group with it.
+    """Return whether a further element may begin at a position of the stream.
+
+    It must have a higher tag than `tag`. It must also have a known value representation, or be of the group of `tag`.
     """
     stream, order = begun.stream.raw, "<" if begun.is_little else ">"
     here = stream.tell()
@@ -206,9 +219,10 @@ def _goes_on_at(begun: Begun, position: int, tag: int) -> bool:
 
 
 def _skip_unknown(begun: Begun) -> bool:
-    """Skip the element at which the parser stopped, if its value representation is not in the standard.
+    """Skip the element at which the parser stopped, if its value representation is unknown. Returns whether it was.
 
-    Its length has 16 bits, or 32 bits after two zero bytes (PS3.5 7.1.2), or follows the tag at once.
+    The length of such an element has 16 bits, or 32 bits after two zero bytes (PS3.5 7.1.2), or follows the tag
+    directly. Raises Unreadable if none of these leads to a further element.
     """
     stream, order = begun.stream.raw, "<" if begun.is_little else ">"
     start = stream.tell()
@@ -228,7 +242,10 @@ def _skip_unknown(begun: Begun) -> bool:
 
 
 def problem_without_pixels(header: DicomHeader) -> FieldrayError:
-    """The problem of a file without pixels: `truncated` if it should have an image, else `no_pixel_data`."""
+    """Return the problem of a file without pixels.
+
+    `truncated` if the file should have an image, else `no_pixel_data`.
+    """
     dataset = header.dataset
     kind = UID(text(dataset, "SOPClassUID") or header.media_class).name
     if header.is_cut or "Image Storage" in kind or whole_number(dataset, "Rows"):
@@ -238,12 +255,16 @@ def problem_without_pixels(header: DicomHeader) -> FieldrayError:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A file after its meta information was read. The stream, a `BoundedStream`, stands at the data set.
+    """A file whose meta information was read.
 
-    encoding  encoding of the data set's elements, as in one of the three uncompressed transfer syntaxes
+    stream           a `BoundedStream`, positioned at the data set
+    meta             texts of the file meta information, by tag
+    syntax           the transfer syntax
+    encoding         encoding of the data set's elements, as one of the three uncompressed transfer syntaxes
+    is_contradicted  whether the file states another encoding than it has
     """
 
-    stream: Any  # as pydicom's types have it, it would have to be a file
+    stream: Any  # a BoundedStream, but pydicom's types require a file
     meta: Mapping[int, str]
     syntax: UID
     encoding: UID
@@ -259,7 +280,13 @@ class Begun:
 
 
 def begin(stream: BinaryIO, inflated_limit: int, *, reads: int = MAX_READS) -> Begun:
-    """Read the file meta information; `reads` and bytes inflated are what the data set may take at most."""
+    """Read the file meta information.
+
+    inflated_limit  maximum number of bytes to inflate of a deflated data set
+    reads           maximum number of reads for the data set
+
+    Raises ValueError if no data set follows.
+    """
     bounded = BoundedStream(stream, reads=reads)
     meta = _read_meta(bounded)
     syntax = UID(meta.get(_SYNTAX, ""))
@@ -269,7 +296,7 @@ def begin(stream: BinaryIO, inflated_limit: int, *, reads: int = MAX_READS) -> B
             plain, is_whole = _inflate(stream, inflated_limit)
             bounded = BoundedStream(io.BytesIO(plain), reads=reads)
             bounded.is_cut = not is_whole
-        except ValueError:  # plain all the same?
+        except ValueError:  # perhaps the data set is not deflated
             stream.seek(start)
             if not _makes_sense(bounded.head(), ExplicitVRLittleEndian):
                 raise
@@ -286,7 +313,10 @@ def begin(stream: BinaryIO, inflated_limit: int, *, reads: int = MAX_READS) -> B
 
 
 def inflated(header: DicomHeader) -> bytes:
-    """The data set of a deflated file; `PixelElement.offset` refers to it. Raises Unreadable if it breaks off."""
+    """Return the inflated data set of a deflated file, to which `PixelElement.offset` refers.
+
+    Raises Unreadable if the data set is cut short.
+    """
     assert isinstance(header.stream, io.BytesIO)
     if header.is_cut:
         raise Unreadable(reason("truncated"))
@@ -294,7 +324,7 @@ def inflated(header: DicomHeader) -> bytes:
 
 
 def _read_meta(stream: BoundedStream) -> Mapping[int, str]:
-    """The file meta information's texts by tag (PS3.10 7.1); the stream is left at the data set."""
+    """Return the texts of the file meta information by tag (PS3.10 7.1), leaving the stream at the data set."""
     head = stream.read(132)
     stream.seek(132 if head[128:] == b"DICM" else 0)
     meta: dict[int, str] = {}
@@ -314,9 +344,12 @@ def _read_meta(stream: BoundedStream) -> Mapping[int, str]:
 
 
 def _inflate(stream: BinaryIO, limit: int) -> tuple[bytes, bool]:
-    """The deflated rest of the stream (PS3.5 A.5), at most `limit` bytes of it, and whether it goes on to its end."""
+    """Inflate the rest of a stream (PS3.5 A.5), at most `limit` bytes.
+
+    Returns the bytes, and whether the deflated data were complete or reached the limit.
+    """
     head = stream.read(2)
-    # Some writers put the header of zlib before it, with which a deflated data set does not begin.
+    # Some writers add the header of zlib, with which no deflated data set begins.
     has_header = head[:1] == b"\x78" and int.from_bytes(head, "big") % 31 == 0
     inflater = zlib.decompressobj(zlib.MAX_WBITS if has_header else -zlib.MAX_WBITS)
     parts: list[bytes] = []
@@ -335,7 +368,7 @@ def _inflate(stream: BinaryIO, limit: int) -> tuple[bytes, bool]:
 
 
 def _encoding(head: bytes, stated: UID) -> UID:
-    """The encoding of the first element: as stated, unless it makes sense only in another encoding."""
+    """Return the encoding of the first element: the stated one, unless only another one makes sense."""
     if not head or _makes_sense(head, stated):
         return stated
     guessed = _guessed_encoding(head)
@@ -343,14 +376,17 @@ def _encoding(head: bytes, stated: UID) -> UID:
 
 
 def _makes_sense(head: bytes, encoding: UID) -> bool:
-    """Whether a data set of this encoding can begin so: its first groups are far below 0x0100, and lengths are too."""
+    """Return whether a data set of this encoding can begin with these bytes.
+
+    The first group must be below 0x0100, and a value representation must be present if the encoding has it.
+    """
     group = int.from_bytes(head[:2], "big" if encoding == ExplicitVRBigEndian else "little")
     is_explicit = head[4:6] in VALUE_REPRESENTATIONS
     return is_explicit == (encoding != ImplicitLittle) and group < 0x0100
 
 
 def _guessed_encoding(head: bytes) -> UID:
-    """Guess the encoding from the first element, for files without meta information."""
+    """Return the probable encoding of the first element, for files without meta information."""
     if not head[4:6].isalpha() or not head[4:6].isupper():
         return ImplicitLittle
     return ExplicitVRBigEndian if head[0] == 0 and head[1] > 0 else ExplicitVRLittleEndian
@@ -371,23 +407,23 @@ def element_at(begun: Begun, tags: frozenset[int]) -> PixelElement | None:
     if begun.is_implicit and representation not in (b"OB", b"OW", b"SQ"):
         representation = b"OW"
         (length,) = struct.unpack(order + "I", prefix[4:])
-    elif short and representation not in _LONG_REPRESENTATIONS:  # a wrong one, which has its length at once
+    elif short and representation not in _LONG_REPRESENTATIONS:  # a wrong representation, with a 16-bit length
         representation, length = b"OW", short
     else:
         (length,) = struct.unpack(order + "I", stream.read(4).rjust(4, b"\0"))
     return PixelElement(tag, representation.decode("ascii", "replace"), stream.tell(), length)
 
 
-# ---- single values, of a data set that may hold wrong types, several values or damaged numbers
+# ---- single values of a data set that may hold wrong types, several values or damaged numbers
 
 
 def text(dataset: Dataset, keyword: str) -> str:
-    """Return a value as one line of text; empty if it is missing or unreadable."""
+    """Return the first value of an element as one line of text; empty if it is missing or unreadable."""
     return _line(next(iter(texts(dataset, keyword)), ""))
 
 
 def all_text(dataset: Dataset, keyword: str) -> str:
-    """Return all values of an element as one line of text, separated as in the file."""
+    """Return all values of an element as one line of text, separated by backslashes as in the file."""
     return _line("\\".join(texts(dataset, keyword)))
 
 
@@ -409,7 +445,10 @@ def texts(dataset: Dataset, keyword: str) -> list[str]:
 
 
 def whole_number(dataset: Dataset, keyword: str, default: int = 0) -> int:
-    """Return a value as a whole number; `default` if it is missing or exceeds the bits of its DICOM type."""
+    """Return the first value of an element as a whole number.
+
+    `default` if the value is missing or exceeds the bits of its DICOM type.
+    """
     value = number(dataset, keyword)
     return default if value is None or abs(value) >= _NO_NUMBER else int(value)
 
@@ -425,26 +464,29 @@ def numbers(dataset: Dataset, keyword: str) -> list[float]:
 
 
 def aligned_numbers(dataset: Dataset, keyword: str) -> list[float | None]:
-    """All values as numbers, None for each that is no finite number, so that values of two elements stay aligned."""
+    """Return all values of an element as numbers, with None for each value that is no finite number.
+
+    So the values of two elements stay aligned.
+    """
     value = _value(dataset, keyword)
     listed = [value] if value is None or isinstance(value, str | bytes | int | float) else _as_list(value)
     return list(map(_as_number, listed))
 
 
 def items(dataset: Dataset, keyword: str) -> list[Dataset]:
-    """The items of a sequence. Empty if the sequence is absent or damaged."""
+    """Return the items of a sequence; empty if the sequence is absent or damaged."""
     raw = _raw(dataset, keyword)
     value = _sequence(raw, dataset) if raw and raw.VR in (None, "SQ") else _value(dataset, keyword)
     return [item for item in _as_list(value) if isinstance(item, Dataset)]
 
 
 def has_value(dataset: Dataset, keyword: str) -> bool:
-    """Whether the element is present and not empty. A zero counts as a value."""
+    """Return whether an element is present and not empty. A zero counts as a value."""
     return keyword in dataset and getattr(dataset.get_item(keyword), "value", None) not in (None, "", b"")
 
 
 def first_value(dataset: Dataset, keyword: str) -> Any:
-    """The value, or the first of several; None if there is none or it cannot be converted."""
+    """Return the first value of an element; None if there is none or it cannot be converted."""
     value = _value(dataset, keyword)
     if value is None or isinstance(value, str | bytes) or not hasattr(value, "__len__") or hasattr(value, "components"):
         return value
@@ -452,10 +494,10 @@ def first_value(dataset: Dataset, keyword: str) -> Any:
 
 
 def _value(dataset: Dataset, keyword: str) -> Any:
-    """Return a value as pydicom converts it; None if it is longer than its value representation allows.
+    """Return a value as pydicom converts it; None if it is too long or cannot be converted.
 
-    A value that cannot be converted by the file's value representation is converted by the dictionary's; decimal
-    numbers may have a comma.
+    If conversion by the file's value representation fails, that of the DICOM dictionary is tried. Decimal numbers may
+    have a comma.
     """
     raw = None
     try:
@@ -489,12 +531,12 @@ def _is_too_long(raw: RawDataElement) -> bool:
 
 
 def _sequence(raw: RawDataElement, dataset: Dataset) -> Any:
-    """The items of a sequence of stated length, which pydicom would read again without limits."""
+    """Return the items of a sequence of stated length, read with limits; None if it is damaged."""
     readable: Any = BoundedStream(io.BytesIO(raw.value or b""))
     length = len(raw.value or b"")
     try:
         return read_sequence(readable, raw.is_implicit_VR, raw.is_little_endian, length, dataset.original_character_set)
-    except Exception:  # as in `_value`
+    except Exception:  # pydicom raises any exception for damaged bytes
         return None
 
 
@@ -507,7 +549,7 @@ def _as_list(value: Any) -> list[Any]:
 
 def _as_number(value: Any) -> float | None:
     try:
-        if isinstance(value, str):  # of a point and a comma the last one divides fractions, the other thousands
+        if isinstance(value, str):  # of point and comma, the last one is the decimal mark
             thousands = "." if value.rfind(",") > value.rfind(".") else ","
             value = value.replace(thousands, "").replace(",", ".")
         converted = float(value)

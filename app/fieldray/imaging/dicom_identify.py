@@ -1,4 +1,4 @@
-"""Identification of a DICOM file by its header: images, or an index of files (DICOMDIR)."""
+"""Identification of a DICOM file by its header: an image, or an index of files (DICOMDIR)."""
 
 from __future__ import annotations
 
@@ -83,13 +83,14 @@ _KEYWORDS: Final = (
 _USUAL_HEADER_BYTES: Final = 2**18
 _DAYS: Final = {"D": 1.0, "W": 7.0, "M": 30.4375, "Y": 365.25}
 _AGE: Final = re.compile(r"([DWMY]?)\s*([0-9]{1,3})(?:[.,][0-9]+)?\s*([DWMY]?)[A-Z]*\.?")
-_OLDEST_YEARS: Final = 115.0  # older than that is what stands there where nobody knows it
+_OLDEST_YEARS: Final = 115.0  # higher ages are placeholders for an unknown age
 
 
 def identify_dicom(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound:
     """Identify a DICOM file. Returns one reference per frame, or the files that a DICOMDIR lists.
 
-    Raises OSError; Unreadable for a damaged header, Unusable if there is no image or there are too many frames.
+    A file with too many frames gives one reference with that problem. Raises OSError; Unreadable for a damaged header,
+    Unusable for a file without an image.
     """
     try:
         header = _header(stream)
@@ -99,14 +100,14 @@ def identify_dicom(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFou
     except OSError as error:
         if error.errno is not None:
             raise
-        # pydicom's own, for a sequence that breaks off
+        # raised by pydicom for a sequence that is cut short
         raise Unreadable(reason("truncated")) from error
     except Exception as error:  # pydicom raises whatever the damaged bytes lead it to
         raise Unreadable(reason("damaged", detail="the header cannot be read")) from error
 
 
 def _header(stream: BinaryIO) -> DicomHeader:
-    """Read the header. A deflated file is inflated by the usual length of a header, then further if necessary."""
+    """Read the header. A deflated file is inflated by the usual length of a header, and further only if needed."""
     for limit in (_USUAL_HEADER_BYTES, MAX_INFLATED_HEADER_BYTES):
         stream.seek(0)
         header = read_header(stream, _KEYWORDS, inflated_limit=limit)
@@ -149,12 +150,13 @@ def _facts(header: DicomHeader) -> ImageHeader:
 
 
 def _ages_years(dataset: Dataset) -> list[float]:
-    """Return the ages stated in a file: each value of Patient's Age, and the age from birth date and date of the
-    image.
+    """Return all ages in years that a file gives.
+
+    These are the values of Patient's Age, and the age from birth date and date of the image.
     """
     ages = [age for value in texts(dataset, "PatientAge") if (age := _age_years(value)) is not None]
     said = text(dataset, "PatientBirthDate")
-    # the middle of the month or of the year, where no more than that is known
+    # if only the month or the year is known, its middle
     born = next(filter(None, (day_of(said + rest) for rest in ("", "15", "0701"))), None)
     taken = next(filter(None, (day_of(text(dataset, keyword)) for keyword in _DATES)), None)
     if born and taken and 0 <= (years := _years_between(born, taken)) <= _OLDEST_YEARS:
@@ -163,15 +165,15 @@ def _ages_years(dataset: Dataset) -> list[float]:
 
 
 def _years_between(born: datetime.date, taken: datetime.date) -> float:
-    """Return the years between two dates; the number is whole on every birthday, whatever leap years lie between."""
+    """Return the years between two dates, as a number that is whole on every birthday."""
     whole = taken.year - born.year - ((taken.month, taken.day) < (born.month, born.day))
     return min(max((taken - born).days / _DAYS["Y"], whole), whole + 0.99)
 
 
 def _age_years(age: str) -> float | None:
-    """Parse an age (VR AS): three digits and D, W, M or Y (PS3.5 6.2).
+    """Parse a Patient's Age (VR AS) to years: three digits and D, W, M or Y (PS3.5 6.2).
 
-    A number alone, which is frequent, means years.
+    A number alone, which is frequent, means years. Returns None for other texts and for implausible ages.
     """
     found = _AGE.fullmatch(age.strip(" \0").upper())
     if found is None or (found[1] and found[3]):
@@ -180,14 +182,17 @@ def _age_years(age: str) -> float | None:
     return years if years <= _OLDEST_YEARS else None
 
 
-# ---- What a DICOMDIR lists (PS3.10 8.6): its records one after another as they stand there; no offset is followed.
+# ---- The files in a DICOMDIR (PS3.10 8.6). Records are read in the order of the file; no offset is followed.
 
 _SEQUENCE: Final = 0x00041220
-_MAX_READS: Final = 800_000  # a record is a dozen elements
+_MAX_READS: Final = 800_000  # a record has about a dozen elements
 
 
 def index_found(stream: BinaryIO) -> IndexFound:
-    """The files that a DICOMDIR lists (PS3.3 F.3). Raises OSError; Unreadable too_many_records, index_damaged."""
+    """Return the files that a DICOMDIR lists (PS3.3 F.3).
+
+    Raises OSError; Unreadable: too_many_records, index_damaged.
+    """
     stream.seek(0)
     begun = begin(stream, MAX_HEADER_BYTES, reads=_MAX_READS)
     try:
@@ -205,7 +210,7 @@ def index_found(stream: BinaryIO) -> IndexFound:
         raise Unreadable(reason("index_damaged"))
     if len(records) > MAX_INDEX_RECORDS:
         raise _too_many_records()
-    # no words if a name cannot be read: that is no name either
+    # an unreadable name gives an empty tuple, which names no file
     named = (record for record in records if has_value(record, "ReferencedFileID"))
     return IndexFound(tuple(tuple(texts(record, "ReferencedFileID")) for record in named))
 

@@ -1,7 +1,7 @@
-"""Decoding of text in a DICOM file whose character set is missing or wrong, as far as the letters are certain.
+"""Decoding of text in a DICOM file whose character set is missing or wrong.
 
-A wrongly decoded name is another person's name, and an archive keeps it for good. So uncertain bytes become U+FFFD, and
-a name with U+FFFD is not exported.
+Only letters that are certain are decoded. A wrongly decoded name is another person's name, and an archive keeps that
+name for good. So an uncertain byte becomes U+FFFD, and a name with U+FFFD is not exported.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydicom.charset import CODES_TO_ENCODINGS, decode_bytes
 
 _ESCAPE: Final = b"\x1b"
 _DELIMITERS: Final = frozenset(b"\\^=\r\n\t\f")
-# By pydicom's names. What a file without a character set has, and sets of which nearly every letter is in ASCII.
+# pydicom's names of the default without a character set, and of sets for which most letters are ASCII.
 _NOTHING_DECLARED: Final = frozenset({"iso8859", "ascii"})
 _LATIN: Final = _NOTHING_DECLARED | {"latin_1", "iso8859_2", "iso8859_3", "iso8859_4", "iso_ir_148"}
 _OF_SEVERAL_BYTES: Final = frozenset({"gb18030", "gbk", "gb2312", "euc_kr", "shift_jis", "iso_ir_58", "utf8", "utf_8"})
@@ -23,7 +23,7 @@ _DIVIDED: Final = re.compile(r"[\^=\\ .,'’()\-]+")
 _CYRILLIC: Final = re.compile("[А-ЯЁІЇЄҐЎ]?[а-яёіїєґў]+|[А-ЯЁІЇЄҐЎ]+")
 _CAPITAL: Final = re.compile("[А-ЯЁІЇЄҐЎ]")
 _VOWELS: Final = re.compile("[аеёиоуыэюяіїє]", re.IGNORECASE)
-# Letters of Ukrainian beside those of Russian; a sign that begins no word; more consonants than any name has in a row.
+# Ukrainian and Russian letters together; a letter that begins no word; more consonants in a row than any name has.
 _NO_LANGUAGE: Final = re.compile(r"[їєґ].*[ыэёъў]|[ыэёъў].*[їєґ]|\b[ьъы]|[бвгджзклмнпрстфхцчшщ]{5}", re.IGNORECASE)
 _WORD_LETTERS: Final = 3
 _FEW_LETTERS: Final = 8
@@ -34,21 +34,21 @@ _SHARED_LATIN: Final = frozenset(
 
 
 def decoded(value: bytes, encodings: Sequence[str], *, is_name: bool) -> str:
-    """Decode the text of a value; U+FFFD for each byte whose letter is uncertain.
+    """Decode the text of a value; U+FFFD replaces each byte whose letter is uncertain.
 
     encodings  the encodings that the file declares, by pydicom's names
-    is_name    whether it is a person's name, which has no signs such as a degree
+    is_name    whether the text is a person's name, which has no signs such as a degree
     """
     if value.isascii() and _ESCAPE not in value:
         return value.decode("ascii")
     declared = [name for name in encodings if name not in _NOTHING_DECLARED]
-    if _ESCAPE in value:  # the escape says which set follows, whatever the file declares
+    if _ESCAPE in value:  # the escape names the set that follows
         return str(decode_bytes(value, [*encodings, *CODES_TO_ENCODINGS.values()], set(_DELIMITERS)))
     several = [name for name in declared if name.lower() in _OF_SEVERAL_BYTES]
     others = [name for name in declared if name not in several]
     is_cyrillic = _is_cyrillic(value, "cp1251") and not any(_is_cyrillic(value, name) for name in others)
     if is_cyrillic and all(name in _LATIN or name == "iso_ir_144" for name in others):
-        # KOI8 has capitals where Windows has small letters, and no name is without capitals
+        # In KOI8 capitals have the codes of small letters in Windows-1251, and a name has capitals.
         others = [] if is_name and not _CAPITAL.search(value.decode("cp1251")) else ["cp1251"]
     for name in (*several, "utf_8", *others):
         text = _strictly(value, name)
@@ -68,10 +68,10 @@ def _strictly(value: bytes, encoding: str) -> str | None:
 
 
 def _is_cyrillic(value: bytes, encoding: str) -> bool:
-    """Whether it can hardly be anything but words in Cyrillic letters, of one language.
+    """Return whether bytes in this encoding are almost certainly Cyrillic words of one language.
 
-    Chinese and Korean have two bytes for a letter, which could be taken for two capitals: then there must be an odd
-    number in a word, or many of them.
+    Two bytes of a Chinese or Korean letter could be taken for two Cyrillic capitals. So a word must have an odd number
+    of letters or small letters, or there must be many letters.
     """
     text = _strictly(value, encoding)
     words = [word for word in _DIVIDED.split((text or "").strip()) if word and not word.isascii()]
@@ -85,7 +85,10 @@ def _is_cyrillic(value: bytes, encoding: str) -> bool:
 
 
 def _is_latin_name(text: str) -> bool:
-    """Whether its accents are on letters, and not on every one: else these are the bytes of another set."""
+    """Return whether a name decoded as Latin is plausible.
+
+    Accents must be on letters, and not on every letter of a word. Otherwise the bytes belong to another character set.
+    """
     words = [word for word in _DIVIDED.split(text.strip()) if not word.isascii()]
     has_plain = re.search("[A-Za-z]", text) is not None
     return has_plain and all(
@@ -94,7 +97,7 @@ def _is_latin_name(text: str) -> bool:
 
 
 def _is_latin(value: bytes) -> bool:
-    """Whether it is ASCII with accents that Western and Central Europe write alike."""
+    """Return whether bytes are ASCII with accented letters that Western and Central European sets share."""
     words = re.split(rb"[\^=\\ .,'()\-]+", value)
     return all(
         set(word) - _SHARED_LATIN <= set(range(0x80)) and re.search(rb"[A-Za-z]", word) is not None

@@ -1,12 +1,12 @@
 """Discovery: from folders, files, DICOMDIR indexes and zip files to image references, without reading pixels.
 
-Nothing is lost: every regular file gives at least one reference, with a reason if it cannot be used. Left out are only
-system files (hidden files, recycle bins, thumbnails, snapshots), the program's own reports, and the indexes. A file is
-recognised by its content, never by its name, and is never given twice. A folder that is unreadable, disappears with its
-drive, or is only linked is one reference as well; its number of images is unknown.
+Nothing is lost: every regular file gives at least one reference, with a reason if the file cannot be used. Left out are
+only system files (hidden files, recycle bins, thumbnails, snapshots), the program's own reports, and the indexes. A
+file is recognised by its content, never by its name, and is never returned twice. A folder gives a reference with a
+reason if it is unreadable, disappears with its drive, or is a link to a folder elsewhere.
 
-Folders may change during the search. At the end all are listed again, which finds files that were added, or moved from
-a folder that was searched later. A zip file or index that was replaced meanwhile is reported.
+Folders may change during the search. At the end all folders are listed again, which finds files that were added, or
+moved from a folder that was searched later. A zip file or index that was replaced meanwhile is reported.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from fieldray.imaging.source import (
 )
 from fieldray.reasons import Reason, reason
 
-# What a read raises when the device is gone. Unlike EIO, none of these can mean a single bad sector.
+# Errors of reading from a device that was removed. Unlike EIO, none of these can mean a single bad sector.
 _DEVICE_GONE: Final = frozenset({errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.ESHUTDOWN, errno.ESTALE})
-_ALONE: Final = 3  # so many files are missing and none is there: the DICOMDIR was copied without them
+_ALONE: Final = 3  # if all files are missing, and at least this many, the DICOMDIR was copied without them
 _MOST_NAMED: Final = 3
 _MOST_LOOKS: Final = 10  # a device may never stop writing into a folder
 
@@ -55,18 +55,19 @@ def discover(
     is_known: IsKnown = lambda _path, _stream: False,
     notify: Callable[[Reason], None] = lambda _why: None,
 ) -> Iterator[ImageRef]:
-    """References to every image under `paths`, found while they are asked for.
+    """Yield a reference to every image under `paths`, searching while references are consumed.
 
-    They are in sorted order, except for those by links to files elsewhere, and those that came during the search.
+    References come in sorted order, except for links to files elsewhere and for files added during the search.
 
-    members        lists a zip file; raises Unreadable, Unusable for the whole of it. By default it is read in this
-                   process
-    is_own_report  whether this program wrote a file that is no image to be screened, by the file's first bytes
-    is_known       whether an open file holds an image that the caller has already: no reference is given for it
-    notify         receives, at the end, what concerns no single image (own_reports, no_image_in, only_hidden,
+    members        lists a zip file; raises Unreadable, Unusable for the zip file as a whole. By default this process
+                   reads it
+    is_own_report  returns whether the first bytes are those of a report of this program, which is no image to screen
+    is_known       returns whether the caller already has the image in an open file; such a file gives no reference
+    notify         receives, at the end, messages that concern no single image (own_reports, no_image_in, only_hidden,
                    bins_left_out)
 
-    Raises UsageProblem `nothing_to_screen` at once for a path that does not exist; never for what is in a file.
+    Raises UsageProblem (nothing_to_screen) at once for a path that does not exist, and never because of a file's
+    content.
     """
     for path in paths:
         if not os.path.lexists(path):
@@ -76,7 +77,7 @@ def discover(
 
 
 def members_here(opener: Opener = open_file, is_own_report: IsOwnReport = lambda _head: False) -> Members:
-    """Lists zip files in this process."""
+    """Return a function that lists zip files in this process."""
 
     def members(ref: ImageRef) -> Iterator[ImageRef]:
         from fieldray.imaging.archive import members_of, search
@@ -87,9 +88,10 @@ def members_here(opener: Opener = open_file, is_own_report: IsOwnReport = lambda
 
 
 def existing(paths: Sequence[Path]) -> tuple[Path, ...]:
-    """The paths, absolute and without duplicates, in order. Raises UsageProblem (nothing_to_screen).
+    """Return the paths as absolute paths without duplicates, in order.
 
-    Links are not followed: a person knows a file by the name given.
+    Links are not resolved, because a person knows a file by the name given. Raises UsageProblem (nothing_to_screen) for
+    a path that does not exist.
     """
     absolute = tuple(dict.fromkeys(Path(os.path.abspath(path)) for path in paths))  # noqa: PTH100
     for path in absolute:
@@ -99,7 +101,12 @@ def existing(paths: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def count_files(paths: Sequence[Path], *, gives_up: Callable[[], bool]) -> int:
-    """Estimate the number of images by file names alone. A zip or a multi-frame file counts as one."""
+    """Estimate the number of images by file names alone.
+
+    A zip file or a file with several frames counts as one.
+
+    gives_up  returns whether to stop counting
+    """
     number = 0
     for path in paths:
         number += not os.path.isdir(path)  # noqa: PTH112 - never raises, unlike the method of a path
@@ -112,7 +119,10 @@ def count_files(paths: Sequence[Path], *, gives_up: Callable[[], bool]) -> int:
 
 
 class _FolderLost(Exception):
-    """A folder on the path to the visited entry no longer exists."""
+    """A folder above the current entry no longer exists.
+
+    depth  position of the folder in the current path, from the given path down
+    """
 
     def __init__(self, depth: int) -> None:
         super().__init__(depth)
@@ -120,7 +130,7 @@ class _FolderLost(Exception):
 
 
 class _Search:
-    """One search; records the real path of every file already given, and the entries of every folder."""
+    """One search, which remembers every file already returned and the entries of every folder."""
 
     def __init__(self, opener: Opener, members: Members, is_own_report: IsOwnReport, is_known: IsKnown) -> None:
         self._opener = opener
@@ -128,9 +138,9 @@ class _Search:
         self._is_own_report = is_own_report
         self._is_known = is_known
         self._seen: set[str] = set()
-        self._way: list[Folder] = []  # from the given path down to what is visited
+        self._way: list[Folder] = []  # folders from the given path down to the current entry
         self._links: list[Path] = []
-        self._listed: dict[Path, tuple[Path, frozenset[str]]] = {}  # with the given path that each folder is under
+        self._listed: dict[Path, tuple[Path, frozenset[str]]] = {}  # folder: (given path above it, names)
         self._containers: dict[Path, FileState | None] = {}
         self._own_reports = 0
         self._bins: list[str] = []
@@ -162,7 +172,10 @@ class _Search:
             yield ref
 
     def _again(self) -> Iterator[ImageRef]:
-        """Yield images that appeared after their folder was listed, and zip files and indexes that were replaced."""
+        """Yield images that were added after their folder was listed, and problems of replaced containers.
+
+        Containers are zip files and indexes.
+        """
         for _ in range(_MOST_LOOKS):
             came = [(top, entry) for folder, (top, _) in list(self._listed.items()) for entry in self._came(folder)]
             for top, (path, is_folder) in came:
@@ -174,10 +187,10 @@ class _Search:
                 yield failed_ref(ImageRef(path=path), Unreadable(reason("changed")))
 
     def _came(self, path: Path) -> list[tuple[Path, bool]]:
-        """Return the entries of a folder that were not there at its last listing."""
+        """Return the entries of a folder that are new since its last listing: path, and whether it is a folder."""
         try:
             folder = Folder.listed(path)
-        except OSError:  # its images that were not read yet will say so
+        except OSError:  # reading its images reports the problem
             return []
         top, known = self._listed[path]
         self._listed[path] = (top, known | folder.names)
@@ -186,7 +199,8 @@ class _Search:
     def _under(self, top: Path, *, is_folder: bool) -> Iterator[ImageRef]:
         """Yield the images under a folder, depth first and sorted. Links to folders are not followed.
 
-        Links to files come last: a file is reported under its own name, and a link's target may change at any time.
+        Links to files come last, because a file is reported under its own name, and a link's target may change at any
+        time.
         """
         yield from self._walk(top, is_folder=is_folder)
         links, self._links = self._links, []
@@ -230,10 +244,10 @@ class _Search:
             yield failed_ref(ImageRef(path=path), Unreadable(why))
 
     def _check_way(self, error: OSError) -> None:
-        """Raise _FolderLost if more than what was visited cannot be read.
+        """Raise _FolderLost if a folder above the current entry cannot be read any more.
 
-        The way to a folder that can be listed is whole. A drive may hold thousands of files that cannot be opened, and
-        a thousand folders above them.
+        If the innermost folder can be listed, all folders above it can be. So only that one is tested for most errors,
+        because a drive may hold thousands of files that cannot be opened.
         """
         if self._way and self._way[-1].is_lost():
             for depth, folder in enumerate(self._way):
@@ -261,14 +275,17 @@ class _Search:
             yield failed_ref(ImageRef(path=path), file_problem(error))
 
     def _real(self, path: Path) -> str:
-        """Return the path with links of its folder resolved; the system is asked once for each folder."""
+        """Return the path with the links of its folder resolved.
+
+        The system is asked only once for each folder.
+        """
         parent, name = os.path.split(path)
         if self._way and parent == str(self._way[-1].path):
             return os.path.join(self._way[-1].real, name)  # noqa: PTH118 - a path object takes ten times as long
         return os.path.realpath(path)
 
     def _linked(self, link: Path, real: str) -> Iterator[ImageRef]:
-        """Report a link to a folder, unless the folder is searched under its own name."""
+        """Yield a problem for a link to a folder, unless the folder itself is searched."""
         self._seen.add(real)
         if not any(real == top or real.startswith(os.path.join(top, "")) for top in self._tops):  # noqa: PTH118
             yield failed_ref(ImageRef(path=link), Unreadable(reason("linked_folder")))
@@ -294,9 +311,9 @@ class _Search:
             yield failed_ref(ref, error)
 
     def _index(self, index: Path, found: IndexFound) -> Iterator[ImageRef]:
-        """The files that a DICOMDIR refers to; only those inside its own folder are opened."""
+        """Yield the images in the files that a DICOMDIR lists. Files outside its own folder are not opened."""
         top, own, names = os.path.realpath(index.parent), os.path.realpath(index), NamesInAnyCase()
-        if not self._way:  # the index was given, not its folder
+        if not self._way:  # the given path is the index itself
             self._way = [Folder(index.parent)]
         missing, is_alone, is_empty = list[Path](), True, True
         for components in found.references:
@@ -308,7 +325,7 @@ class _Search:
                 continue
             is_empty = False
             if path is None or not str(real).startswith(top + os.sep):
-                name = "\\".join(components).replace("\0", "\N{REPLACEMENT CHARACTER}")  # no file is called so
+                name = "\\".join(components).replace("\0", "\N{REPLACEMENT CHARACTER}")  # no name has a zero byte
                 yield from self._outside(index, name)
             elif os.path.exists(path):  # noqa: PTH110 - as for `tops`
                 yield from map(_missing, missing)
@@ -318,7 +335,7 @@ class _Search:
                 self._check_way(FileNotFoundError())
                 self._seen.add(str(path))
                 missing.append(path)
-        if is_alone and len(missing) >= _ALONE:  # one line for all of them
+        if is_alone and len(missing) >= _ALONE:  # one message for all missing files
             yield failed_ref(ImageRef(path=index), Unreadable(reason("index_alone", count=len(missing))))
             return
         yield from map(_missing, missing)
@@ -335,9 +352,9 @@ class _Search:
 def _is_another(path: Path, state: FileState | None) -> bool:
     try:
         now = state_of(path)
-    except OSError:  # it is gone, as what was in it will say
+    except OSError:  # the file is gone; reading its images reports that
         return False
-    before, after = (one and one._replace(touched_ns=0) for one in (state, now))  # a new link is no other content
+    before, after = (one and one._replace(touched_ns=0) for one in (state, now))  # a hard link is no new content
     return before != after
 
 

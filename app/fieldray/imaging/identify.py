@@ -24,16 +24,16 @@ Content = Literal["dicom", "png", "jpeg", "zip", "executable", "unknown"]
 HEAD_BYTES: Final = 512
 
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
-DICOM_FILE: Final = b"DICM\x02\x00"  # behind a preamble, and before the file meta information
+DICOM_FILE: Final = b"DICM\x02\x00"  # between the preamble and the file meta information
 _ZIPS: Final = (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08")
 _PROGRAMS: Final = (
     b"MZ",
     b"\x7fELF",
     *(struct.pack(order + "I", magic) for order in "<>" for magic in (0xFEEDFACE, 0xFEEDFACF, 0xCAFEBABE)),
 )
-_ZIP_END: Final = struct.Struct("<12xI4xH")  # the size of its listing, and of a comment (APPNOTE 4.3.16)
-# Images of other kinds (TIFF, BMP, GIF, JPEG 2000, WebP), and files packed otherwise (gzip, 7z, RAR, xz, tar): they may
-# be X-rays, so they are refused by these reasons and not passed over.
+_ZIP_END: Final = struct.Struct("<12xI4xH")  # size of the listing, and of a comment (APPNOTE 4.3.16)
+# Images of other kinds (TIFF, BMP, GIF, JPEG 2000, WebP), and other archives (gzip, 7z, RAR, xz, tar). They may hold
+# X-rays, so they are refused with a reason and not ignored.
 _OF_OTHER_KINDS: Final = re.compile(
     rb"(?P<other_image>II\*\0|MM\0\*|BM.{4}\0{4}|GIF8|\0\0\0\x0cjP  |\xff\x4f\xff\x51|RIFF.{4}WEBP)"
     rb"|(?P<packed_otherwise>\x1f\x8b\x08|7z\xbc\xaf|Rar!\x1a|\xfd7zXZ|.{257}ustar)",
@@ -44,7 +44,7 @@ _FRAME_MARKERS: Final = frozenset({*range(0xC0, 0xD0), 0xF7} - {0xC4, 0xC8, 0xCC
 _WITHOUT_LENGTH: Final = frozenset({0x01, *range(0xD0, 0xDA)})
 _PROGRESSIVE: Final = 0xC2
 _LOSSLESS: Final = 0xC3
-_MOST_ROWS: Final = 65_500  # that libjpeg-turbo reads
+_MOST_ROWS: Final = 65_500  # maximum of libjpeg-turbo
 RESTARTS: Final = range(0xD0, 0xD8)
 START_OF_SCAN: Final = 0xDA
 _INTERVAL: Final = 0xDD
@@ -53,8 +53,11 @@ _MARKER: Final = re.compile(rb"\xff(?!\x00)\xff*([\x01-\xfe])")  # 50 times as f
 
 
 def sniff(head: bytes) -> Content:
-    """The kind of content that begins with `head` (at least 132 bytes, unless the file is shorter)."""
-    if head[128:132] == b"DICM":  # a preamble may hold a program, which a person would start by opening the image
+    """Return the kind of content that begins with these bytes.
+
+    head  at least 132 bytes, unless the file is shorter
+    """
+    if head[128:132] == b"DICM":  # a preamble may hold a program, which would start if a person opens the file
         return "executable" if head.startswith(_PROGRAMS) else "dicom"
     if head.startswith(_PNG):
         return "png"
@@ -66,11 +69,14 @@ def sniff(head: bytes) -> Content:
 
 
 def _begins_with_element(head: bytes) -> bool:
-    """Whether the first bytes are a data element of group 0002 or 0008: a file without preamble (PS3.10 7.1)."""
+    """Return whether bytes begin with a data element of group 0002 or 0008.
+
+    This is a DICOM file without preamble (PS3.10 7.1).
+    """
     if len(head) < 12:
         return False
     group, element = struct.unpack("<HH", head[:4])
-    if group in (0x0200, 0x0800):  # big-endian, which is always written with value representations
+    if group in (0x0200, 0x0800):  # big-endian DICOM always has value representations
         return head[4:6] in VALUE_REPRESENTATIONS
     if group not in (0x0002, 0x0008):
         return False
@@ -79,7 +85,7 @@ def _begins_with_element(head: bytes) -> bool:
 
 
 def png_size(head: bytes) -> tuple[int, int] | None:
-    """Return (rows, columns) from a PNG's first chunk; None if it is cut short."""
+    """Return (rows, columns) from the first chunk of a PNG; None if the PNG is cut short."""
     if head[12:16] != b"IHDR" or len(head) < 24:
         return None
     columns, rows = struct.unpack(">II", head[16:24])
@@ -87,7 +93,12 @@ def png_size(head: bytes) -> tuple[int, int] | None:
 
 
 class JpegFrame(NamedTuple):
-    """A JPEG or JPEG-LS frame header at `start`. `process` is its marker (T.81 table B.1, T.87 C.1.1)."""
+    """A frame header of a JPEG or JPEG-LS file.
+
+    process  marker of the header, which names the coding process (T.81 table B.1, T.87 C.1.1)
+    bits     bits per sample
+    start    offset of the header in the file
+    """
 
     process: int
     bits: int
@@ -101,7 +112,7 @@ class JpegFrame(NamedTuple):
 
 
 def jpeg_frame(data: bytes) -> JpegFrame | None:
-    """The first JPEG or JPEG-LS frame header in `data`; None if there is none."""
+    """Return the first JPEG or JPEG-LS frame header in `data`; None if there is none."""
     for marker, start in jpeg_markers(data):
         if marker in _FRAME_MARKERS and start + 7 <= len(data):
             bits, rows, columns = struct.unpack(">BHH", data[start + 2 : start + 7])
@@ -112,22 +123,24 @@ def jpeg_frame(data: bytes) -> JpegFrame | None:
 
 
 def jpeg_end(data: bytes) -> int | None:
-    """The offset behind the end-of-image marker of a JPEG; None if the marker is missing."""
+    """Return the offset after the end-of-image marker of a JPEG; None if the marker is missing."""
     end = next((position for marker, position in jpeg_markers(data) if marker == _END_OF_IMAGE), None)
     if end is not None:
         return end
-    # a segment of a wrong length may have hidden the end
+    # a segment with a wrong length may have hidden the marker
     return len(data) if b"\xff\xd9" in data.rstrip(b"\0")[-3:] else None
 
 
 class TallJpeg(NamedTuple):
-    """A single-scan JPEG made taller: its additional rows show whether the scan is cut off.
+    """A single-scan JPEG whose header states additional rows, which show whether its scan is cut off.
 
-    libjpeg-turbo silently makes up what a scan lacks: of zeros to the end of the row (of blocks, or of lossless pixels)
-    in which it breaks off, and of the middle of all greys below that. Below a whole scan zeros come first.
+    libjpeg-turbo silently invents the missing part of a scan. It fills zeros to the end of the row (of blocks, or of
+    lossless pixels) in which the scan ends, and middle grey below. After a complete scan the additional rows begin with
+    zeros, after an incomplete scan they are middle grey.
 
-    rows  its own
-    row   one of the others, whose first pixel tells; 0 where there are none, as of several scans each may break off
+    rows    number of real rows
+    row     an additional row whose first pixel is tested; 0 if the JPEG has none, as with several scans
+    middle  the value of middle grey
     """
 
     data: bytes
@@ -136,14 +149,18 @@ class TallJpeg(NamedTuple):
     middle: int
 
     def may_lack_pixels(self, first: Iterable[int]) -> bool:
-        """Whether the scan may be cut off, from the decoded samples of the first pixel of `row`."""
+        """Return whether the scan may be cut off.
+
+        first  decoded samples of the first pixel of `row`
+        """
         return self.row == 0 or all(value == self.middle for value in first)
 
 
 def tall_jpeg(data: bytes) -> TallJpeg:
-    """Return a JPEG prepared for decoding, so that missing data are not silently invented.
+    """Return a JPEG whose header states additional rows. After decoding, these rows show whether the scan was cut off.
 
-    Raises ValueError for other data.
+    A JPEG for which this is not possible gets no additional rows (`TallJpeg.row` is 0). Raises ValueError for data that
+    are no JPEG.
     """
     if (frame := jpeg_frame(data)) is None:
         raise ValueError("no JPEG")
@@ -157,7 +174,7 @@ def tall_jpeg(data: bytes) -> TallJpeg:
 
 
 def _unit_size(data: bytes, frame: JpegFrame) -> tuple[int, int]:
-    """Return (rows, columns) of a minimum coded unit, if all components are in one scan (T.81 A.2)."""
+    """Return (rows, columns) of a minimum coded unit of a JPEG with all components in one scan (T.81 A.2)."""
     count, at = data[frame.start + 7], frame.start + 8
     sampled = data[at + 1 : at + 3 * count : 3] if count > 1 else b""
     side = 1 if frame.process == _LOSSLESS else 8
@@ -165,7 +182,10 @@ def _unit_size(data: bytes, frame: JpegFrame) -> tuple[int, int]:
 
 
 def lacks_restarts(data: bytes) -> bool:
-    """Whether a JPEG has too few restart markers for one scan: libjpeg-turbo invents the missing intervals."""
+    """Return whether a JPEG has too few restart markers for one scan.
+
+    libjpeg-turbo would invent the missing intervals.
+    """
     frame, found = jpeg_frame(data), list(jpeg_markers(data))
     stated = [int.from_bytes(data[start + 2 : start + 4], "big") for marker, start in found if marker == _INTERVAL]
     if frame is None or not (interval := max(stated, default=0)):
@@ -176,7 +196,7 @@ def lacks_restarts(data: bytes) -> bool:
 
 
 def lacks_scans(data: bytes) -> bool:
-    """Return whether a progressive JPEG lacks scans that make each AC coefficient of its first component exact."""
+    """Return whether a progressive JPEG lacks scans: some AC coefficients of its first component are not exact."""
     frame = jpeg_frame(data)
     scans = [data[start + 2 : start + 8] for marker, start in jpeg_markers(data) if marker == START_OF_SCAN]
     exact = set[int]()
@@ -188,7 +208,7 @@ def lacks_scans(data: bytes) -> bool:
 
 
 def jpeg_markers(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yield each marker of a JPEG after its first, with the offset of the following data, up to the end of image.
+    """Yield each marker of a JPEG after the first, with the offset of the following data, up to the end of image.
 
     Stray bytes and fill bytes before a marker are skipped, as all decoders do.
     """
@@ -203,12 +223,20 @@ def jpeg_markers(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def images_behind(data: bytes, end: int) -> int:
-    """The number of DICOM and PNG files that begin behind `end`, the end of an image: joined files."""
+    """Return the number of DICOM and PNG files that were joined to an image.
+
+    end  offset of the end of the image
+    """
     return data.count(_PNG, end) + data.count(DICOM_FILE, end + 128)
 
 
 def jpegs_behind(data: bytes, end: int) -> list[JpegFrame]:
-    """The frame headers of the JPEG files that begin behind `end`, without JPEGs embedded in these files."""
+    """Return the frame headers of JPEG files that were joined to an image.
+
+    JPEGs embedded in these files do not count.
+
+    end  offset of the end of the image
+    """
     frames = list[JpegFrame]()
     while (end := data.find(b"\xff\xd8\xff", end)) >= 0:
         rest = data[end:]
@@ -219,14 +247,15 @@ def jpegs_behind(data: bytes, end: int) -> list[JpegFrame]:
 
 log = logging.getLogger(__name__)
 
-# Where a JPEG states its size: after its metadata, which may hold a thumbnail and a colour profile.
+# Bytes in which a JPEG states its size, after metadata that may hold a thumbnail and a colour profile.
 _JPEG_HEAD_BYTES = 2**18
 
 
 def identify(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound | ZipFound:
-    """Identify the content of the seekable `stream`. References are made from `ref`, one for every frame.
+    """Identify the content of a seekable stream.
 
-    Raises OSError, ReaderProblem; Unreadable or Unusable for a file that holds no image, whatever its parser raises.
+    Returns one reference for every frame, made from `ref`, or the index or zip file found. Raises OSError,
+    ReaderProblem. Raises Unreadable or Unusable for a file without a usable image, whatever its parser raises.
     """
     try:
         return _identified(stream, ref)
@@ -240,7 +269,7 @@ def identify(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound | Z
 
 
 def out_of_memory() -> Unreadable:
-    """The problem of a file that caused a MemoryError, so that the error does not end the run."""
+    """Return the problem of a file that caused a MemoryError, so that the error does not end the run."""
     return Unreadable(reason("damaged", detail="there is not enough memory to read the file"))
 
 
@@ -265,19 +294,19 @@ def _identified(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound 
             return ZipFound()
         if (other := _OF_OTHER_KINDS.match(head)) and other.lastgroup:
             raise Unusable(reason(other.lastgroup))
-        # what a power cut leaves of a file that was being written
+        # zeros only: a power cut interrupted the writing of the file
         is_empty = not any(head) and not any(stream.read(_JPEG_HEAD_BYTES))
         raise Unreadable(reason("truncated")) if is_empty else Unusable(reason("not_an_image"))
-    try:  # only where there is DICOM: pydicom takes a third of a second to load
+    try:  # imported only for DICOM: pydicom takes a third of a second to load
         from fieldray.imaging.dicom_identify import identify_dicom
-    except Exception as error:  # what this process is refused meanwhile is no fault of the file
+    except Exception as error:  # a shortage of memory or files is no fault of the file
         problem = shortage(error)
         raise (ReaderProblem(problem.reason) if problem else error) from error
     return identify_dicom(stream, ref)
 
 
 def _ends_as_zip(stream: BinaryIO) -> bool:
-    """Whether a zip lies behind a program that unpacks it, which Windows starts (APPNOTE 4.1.9 and 4.3.16)."""
+    """Return whether a zip file follows the program that unpacks it (APPNOTE 4.1.9 and 4.3.16)."""
     size = stream.seek(0, io.SEEK_END)
     start = stream.seek(max(0, size - _ZIP_END.size - 0xFFFF))
     tail = stream.read()
@@ -292,11 +321,12 @@ def _ends_as_zip(stream: BinaryIO) -> bool:
 
 
 def identify_again(data: bytes, ref: ImageRef) -> ImageRef:
-    """`ref` with the kind and the header of `data`, the bytes to be screened; discovery may have seen other bytes.
+    """Return `ref` with kind and header of the bytes to be screened, since the file may have changed since discovery.
 
-    Of `ref.header` only the number of frames is used. If that differs, or if an index or a zip file has taken the place
-    of the image, the file no longer holds the images that were listed. Raises Unreadable (`changed` for that) and
-    Unusable.
+    data  the whole file
+
+    Raises Unreadable `changed` if the file no longer holds the images that were listed: another number of frames, an
+    index or a zip file. Raises Unreadable and Unusable for other problems.
     """
     found = identify(io.BytesIO(data), ImageRef(path=ref.path, member=ref.member))
     if not isinstance(found, list) or len(found) != ref.header.number_of_frames:
@@ -319,7 +349,7 @@ def check_pixel_count(rows: int, columns: int) -> None:
 
 
 def check_file_size(size_bytes: int) -> None:
-    """Raise Unreadable `file_too_large` for more than 1 GB, `empty` for nothing."""
+    """Raise Unreadable `file_too_large` for more than 1 GB, `empty` for 0 bytes."""
     if size_bytes == 0:
         raise Unreadable(reason("empty"))
     if size_bytes > MAX_FILE_BYTES:
@@ -335,15 +365,18 @@ IsOwnReport = Callable[[bytes], bool]
 def refs_in(
     stream: BinaryIO, ref: ImageRef, is_own_report: IsOwnReport
 ) -> list[ImageRef] | IndexFound | ZipFound | None:
-    """Identify the content of a stream as `identify` does. Returns None for a report of this program."""
+    """Identify the content of a stream as `identify` does. Returns None for a report of this program.
+
+    Raises Unusable `own_image` for an image that this program wrote.
+    """
     try:
         found = identify(stream, ref)
     except Unusable as error:
         if error.reason.code in ("not_an_image", "no_pixel_data") and _is_own(stream, is_own_report):
             return None
         raise
-    # A secondary capture in the folder of reports, or a map beside its image. Whoever can write the mark could hide
-    # a patient by it: an image is never left out without a row.
+    # A secondary capture in the folder of reports, or a map next to its image. It is refused and not left out, because
+    # anybody could hide a patient's image by adding the mark of a report.
     if isinstance(found, list) and found[0].kind in ("dicom", "png") and _is_own(stream, is_own_report):
         raise Unusable(reason("own_image"))
     return found
@@ -355,5 +388,5 @@ def _is_own(stream: BinaryIO, is_own_report: IsOwnReport) -> bool:
 
 
 def failed_ref(ref: ImageRef, error: InputProblem) -> ImageRef:
-    """Return the reference with the problem from an error."""
+    """Return a reference with the problem of an error."""
     return replace(ref, problem=error.reason, problem_is_refusal=isinstance(error, Unusable))

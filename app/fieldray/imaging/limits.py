@@ -21,11 +21,14 @@ VALUE_REPRESENTATIONS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class IndexFound:
-    """A DICOMDIR: the files that it refers to, as the components of their names."""
+    """A DICOMDIR was found.
+
+    references  the names of the files that it lists, each as components of a path
+    """
 
     references: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ZipFound:
-    """A zip file."""
+    """A zip file was found."""

@@ -1,8 +1,8 @@
 """Preprocessing: from an image to display grey levels and to the network's input, for training and screening alike.
 
-Every result is an exact area average of the image, over a box of at least one pixel, so enlarging interpolates
-linearly. Large images are first averaged over whole blocks of pixels, down to at least twice the wanted size. Grey
-levels are mapped at that size, so that neither time nor result depends much on the resolution of the detector.
+Every result is an exact area average of the image over boxes of at least one pixel; enlarging interpolates linearly.
+Large images are first averaged over whole blocks of pixels, down to at least twice the wanted size. Grey levels are
+mapped at that size, so that neither time nor result depends much on the resolution of the detector.
 """
 
 from __future__ import annotations
@@ -31,15 +31,20 @@ Pixels = NDArray[Any]
 
 
 def to_display(image: Image, window: Window | None = None) -> NDArray[np.uint8]:
-    """The image at full resolution as grey levels 0..255, uint8 (rows, columns). See `display_table`."""
+    """Return the image at full resolution as grey levels 0..255, uint8 (rows, columns).
+
+    window  as in `display_table`
+    """
     return np.take(display_table(image, window), image.pixels)
 
 
 def display_table(image: Image, window: Window | None = None) -> NDArray[np.uint8]:
-    """Grey level 0..255 by pixel value: uint8 (256,) for pixels of 8 bits, (65536,) for 16 bits.
+    """Return the grey level 0..255 of each pixel value: uint8 (256,) for pixels of 8 bits, (65536,) for 16 bits.
 
-    window  in the units of `image.pixels`; overrides the window of the file. Without either, the 1st to 99th percentile
-            is shown. Pixel padding is black.
+    Pixel padding is black.
+
+    window  display window in the units of `image.pixels`, instead of that of the file. Without either, the 1st to 99th
+            percentile is shown
     """
     levels = 256 if image.pixels.dtype == np.uint8 else 65536
     shown = _shown(np.arange(levels, dtype=np.float32), image, window or _window_in_use(image))
@@ -50,15 +55,18 @@ def display_table(image: Image, window: Window | None = None) -> NDArray[np.uint
 
 
 def default_window(image: Image) -> Window:
-    """The default window of an image: that of the file, else the 1st to 99th percentile of the pixels.
+    """Return the window of the file, else a window over the 1st to 99th percentile of the pixels.
 
-    In the units of `image.pixels`. An image with a VOI LUT but no window gets the percentiles, too.
+    The window is in the units of `image.pixels`. An image with a VOI LUT but no window gets the percentiles, too.
     """
     return image.window or _percentile_window(image)
 
 
 def with_window(image: Image) -> Image:
-    """The image with its display window set, so that it is computed once."""
+    """Return the image with its default window set, so that the window is computed only once.
+
+    An image with a window or VOI LUT of its own is returned unchanged.
+    """
     if image.window is not None or image.voi_lut is not None:
         return image
     return replace(image, window=default_window(image))
@@ -67,7 +75,7 @@ def with_window(image: Image) -> Image:
 def to_tensor(image: Image, spec: InputSpec, *, box: Box | None = None) -> Tensor:
     """Make the network input that `spec` describes: (1, height, width, channels) uint8, and its map to image pixels.
 
-    box  part of the image to fit instead of the whole image, for an input that is cropped to the lungs
+    box  part of the image to use instead of the whole image, for an input that is cropped to the lungs
     """
     region = _region(_fitted(image, box), spec)
     grey = _resample(image, region)
@@ -80,7 +88,7 @@ def to_tensor(image: Image, spec: InputSpec, *, box: Box | None = None) -> Tenso
 
 
 def thumbnail(image: Image, side: int = 64) -> NDArray[np.uint8]:
-    """The image as shown by default, its longer side `side` pixels: uint8 (h, w)."""
+    """Return the image as shown by default, with a longer side of `side` pixels: uint8 (h, w)."""
     rows, columns = image.extent
     longer = max(rows, columns)
     height, width = max(1, round(rows * side / longer)), max(1, round(columns * side / longer))
@@ -89,9 +97,10 @@ def thumbnail(image: Image, side: int = 64) -> NDArray[np.uint8]:
 
 
 def shrunk(image: Image, side: int) -> NDArray[np.uint8]:
-    """Return the image as shown by default, averaged over whole blocks to a longer side of `side` or less: (h, w).
+    """Return the image as shown by default, averaged over whole blocks: uint8 (h, w).
 
-    The last row and column stand for the remainder. Several times as fast as `thumbnail`.
+    The longer side has at most `side` pixels. The last row and column stand for the remainder. This is several times as
+    fast as `thumbnail`.
     """
     shorter, longer = sorted(image.pixels.shape)
     block = max(1, math.ceil(longer / side))
@@ -105,7 +114,12 @@ def shrunk(image: Image, side: int) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True, slots=True)
 class _Region:
-    """A region of the image (pixel edges) and the part of the target that it fills."""
+    """A region of the image and the part of the network's input that it fills.
+
+    top, left, rows, columns  the region in pixels of the image (edges)
+    target_top, target_left, height, width
+                              the part of the input, in pixels
+    """
 
     top: float
     left: float
@@ -118,7 +132,10 @@ class _Region:
 
 
 def _fitted(image: Image, box: Box | None) -> Box:
-    """Return the fitted region, in pixels of `image.pixels`, each of which stands for `step` pixels of the file."""
+    """Return the region to use, in pixels of `image.pixels`, each of which stands for `step` pixels of the file.
+
+    box  region in pixels of the file; None for the whole image
+    """
     if box is None:
         rows, columns = image.extent
         return Box(top=0.0, left=0.0, rows=rows, columns=columns)
@@ -142,7 +159,10 @@ def _region(fitted: Box, spec: InputSpec) -> _Region:
 
 
 def _pixel_map(image: Image, region: _Region) -> PixelMap:
-    """Return the pixel map in pixels of the file: an image read at a reduced resolution is scaled back."""
+    """Return the map from the network's input to pixels of the file.
+
+    An image read at a reduced resolution is scaled back.
+    """
     row_scale, column_scale = image.step * region.rows / region.height, image.step * region.columns / region.width
     return PixelMap(
         row_scale=row_scale,
@@ -156,10 +176,10 @@ def _pixel_map(image: Image, region: _Region) -> PixelMap:
 
 
 def _resample(image: Image, region: _Region) -> Grey:
-    """Grey levels 0..255 as shown by default, float32 (region.height, region.width)."""
+    """Return a region of the image as shown by default: grey levels 0..255, float32 (region.height, region.width)."""
     fitting = min(int(region.rows // (2 * region.height)), int(region.columns // (2 * region.width)))
     block = min(max(1, fitting), LARGEST_REDUCTION)
-    window = _window_in_use(image)  # of the whole image, not of the region alone
+    window = _window_in_use(image)  # from the whole image, not only from the region
     down = _blocks_of(region.top, region.rows, block, image.pixels.shape[0])
     across = _blocks_of(region.left, region.columns, block, image.pixels.shape[1])
     inside = image.pixels[down.start * block : down.stop * block, across.start * block : across.stop * block]
@@ -174,7 +194,11 @@ def _resample(image: Image, region: _Region) -> Grey:
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """Which blocks of a side, cut into `count` of them, are held: from `start` up to `stop`."""
+    """A range of blocks along one side of an image.
+
+    start, stop  first block, and the block after the last
+    count        number of blocks of the whole side
+    """
 
     start: int
     stop: int
@@ -182,20 +206,28 @@ class _Blocks:
 
 
 def _blocks_of(start: float, extent: float, block: int, side: int) -> _Blocks:
-    """The blocks of a side of pixels that a region of it needs, with two to spare at each end."""
+    """Return the blocks that a region needs along one side, with two more at each end.
+
+    start, extent  the region along this side, in pixels
+    block          pixels per block
+    side           pixels of the whole side
+    """
     count = -(-side // block)
     first = min(max(0, math.floor(start / block) - 2), count - 1)
     return _Blocks(first, max(first + 1, min(count, math.ceil((start + extent) / block) + 2)), count)
 
 
 def _shown_in_blocks(image: Image, block: int, window: Window | None) -> Grey:
-    """Means over block x block pixels as grey levels 0..255, by the window, or by the VOI LUT without one."""
+    """Return the means over block x block pixels as grey levels 0..255.
+
+    window  the window; None to use the image's VOI LUT
+    """
     means = block_means(_without_padding(image), block)
     return _shown(means.astype(np.float32, copy=False), image, window)
 
 
 def _averaged(values: Grey, start: float, extent: float, count: int, *, of: _Blocks | None = None) -> Grey:
-    """Average the rows (n, m) over `count` equal parts of [start, start + extent): float32 (count, m).
+    """Average rows (n, m) over `count` equal parts of [start, start + extent): float32 (count, m).
 
     of  the part of all rows that `values` holds; None if `values` holds all rows
     """
@@ -213,10 +245,10 @@ def _averaged(values: Grey, start: float, extent: float, count: int, *, of: _Blo
 
 @lru_cache(maxsize=32)
 def _weights(size: int, start: float, extent: float, count: int) -> tuple[NDArray[np.intp], Grey]:
-    """Which of `size` input pixels make up each of `count` outputs over [start, start + extent), and in what shares.
+    """Return which of `size` pixels make up each of `count` outputs over [start, start + extent), and their shares.
 
-    Returns the first pixel of each output (count,), and the shares of that pixel and the following ones, float32
-    (n, count), which add up to 1 per output. An output covers extent / count pixels but at least one: below that its
+    Returns the first pixel of each output (count,), and the shares of that pixel and the following ones, float32 (n,
+    count), which add up to 1 for each output. An output covers extent / count pixels, but at least one. Below one, its
     box slides between two pixels, which is linear interpolation.
     """
     step = extent / count
@@ -226,13 +258,13 @@ def _weights(size: int, start: float, extent: float, count: int) -> tuple[NDArra
     pixels = first + np.arange(int(2 * half) + 2)[:, None]
     overlap = np.minimum(centres + half, pixels + 1) - np.maximum(centres - half, pixels)
     overlap = np.where(pixels < size, overlap.clip(0, None), 0)
-    overlap = overlap[: int(np.flatnonzero(overlap.any(axis=1))[-1]) + 1]  # what lies past every box costs time only
+    overlap = overlap[: int(np.flatnonzero(overlap.any(axis=1))[-1]) + 1]  # rows without any share are dropped
     weights: Grey = (overlap / overlap.sum(axis=0)).astype(np.float32)
     return first, weights
 
 
 def squared(image: Image, aspect: float) -> Image:
-    """The image resampled to square pixels, by averaging along the axis of the finer pixels.
+    """Resample an image to square pixels, by averaging along the axis of the finer pixels.
 
     aspect  height of a pixel divided by its width
     """
@@ -260,7 +292,7 @@ def squared(image: Image, aspect: float) -> Image:
 
 
 def _without_padding(image: Image) -> Pixels:
-    """The pixels with "no data" as black, so that it does not bleed into its neighbours' averages."""
+    """Return the pixels with "no data" as black, so that padding does not bleed into neighbouring averages."""
     if image.padding is None:
         return image.pixels
     return np.where(image.pixels == image.padding, image.pixels.dtype.type(0), image.pixels)
@@ -270,12 +302,15 @@ def _without_padding(image: Image) -> Pixels:
 
 
 def _window_in_use(image: Image) -> Window | None:
-    """The window to apply; None when the file's VOI LUT is used instead."""
+    """Return the window to apply; None if the file's VOI LUT is used instead."""
     return None if image.voi_lut is not None else default_window(image)
 
 
 def _shown(values: Grey, image: Image, window: Window | None) -> Grey:
-    """Map pixel values to grey levels 0..255: by the window, or by the image's VOI LUT if the window is None."""
+    """Map pixel values to grey levels 0..255.
+
+    window  the window; None to use the image's VOI LUT
+    """
     if window is None:
         assert image.voi_lut is not None
         index = np.rint(values).astype(np.intp).clip(0, len(image.voi_lut) - 1)
@@ -301,9 +336,9 @@ def windowed(values: Grey, window: Window) -> Grey:
 
 
 def coarse_means(image: Image, side: int = _COARSE_SIDE) -> Grey:
-    """Means over blocks of pixels, the shorter side cut into about `side` blocks, "no data" left out.
+    """Return means over blocks of pixels as float32 (n,), in the units of `image.pixels`, without padding.
 
-    float32 (n,), in the units of `image.pixels`.
+    side  number of blocks along the shorter side, about
     """
     block = min(max(1, min(image.pixels.shape) // side), LARGEST_REDUCTION)
     means = block_means(image.pixels, block).astype(np.float32, copy=False)
@@ -314,7 +349,7 @@ def coarse_means(image: Image, side: int = _COARSE_SIDE) -> Grey:
 
 
 def percentiles(values: Grey, percents: Sequence[float]) -> list[float]:
-    """Compute percentiles exactly like `numpy.percentile`, but several times as fast for pixel values.
+    """Return percentiles exactly like `numpy.percentile`, but several times as fast for pixel values.
 
     values  float32 of any shape, not empty, without NaN
 
@@ -329,12 +364,15 @@ def percentiles(values: Grey, percents: Sequence[float]) -> list[float]:
         low, high, share = parted[below], parted[below + 1 :].min(initial=np.inf), position - below
         high = low if below + 1 == len(flat) else high
         step = high - low
-        found.append(float(high - step * (1 - share) if share >= 0.5 else low + step * share))  # as NumPy rounds
+        found.append(float(high - step * (1 - share) if share >= 0.5 else low + step * share))  # rounded as NumPy does
     return found
 
 
 def _percentile_window(image: Image) -> Window:
-    """The 1st to 99th percentile of means over blocks of a fixed size, so that noise has no influence."""
+    """Return a window over the 1st to 99th percentile of block means.
+
+    The number of blocks is fixed, so that noise has no influence.
+    """
     low, high = percentiles(coarse_means(image, _AUTO_WINDOW_SIDE), _TAILS)
     return Window(float(low + high) / 2, max(float(high - low), 1.0), "LINEAR_EXACT")
 
@@ -354,7 +392,7 @@ _TINTED_SHARE: Final = 0.001
 
 
 def grey_of_colour(values: NDArray[Any]) -> NDArray[Any]:
-    """The grey of (rows, columns, 3) uint8 or uint16 whose channels are equal apart from small errors.
+    """Return the grey of colours (rows, columns, 3) uint8 or uint16 whose channels are nearly equal.
 
     Raises Unusable `colour` if more than one pixel in a thousand is tinted by more than 12 of 256 levels.
     """

@@ -1,9 +1,11 @@
-"""Whether an image can be a frontal chest X-ray at all, by its header and by its pixels; and how well it was taken.
+"""Whether an image can be a frontal chest X-ray at all, by header and pixels; and how well the image was taken.
 
-Too few refusals cost trust, too many cost images. So an empty header field passes, and the pixel checks refuse only
-what nobody would call an image. What merely looks unlike the training images is left to the pack's OOD gate. Whether
-files say how old a patient is, which a header check may ask for, is told beforehand as far as their names tell. How
-well an image was taken is for the person at the machine, and changes no answer.
+Wrong refusals cost images, and missing refusals cost trust. So an empty header field passes, and the pixel checks
+refuse only what nobody would call an image. An image that merely looks unlike the training images is left to the pack's
+out-of-distribution check.
+
+`may_lack_ages` estimates from file names, before a run, whether files state the patient's age. Notes on how well an
+image was taken are for the radiographer, and change no result.
 """
 
 from __future__ import annotations
@@ -30,39 +32,41 @@ SMALLEST_SIDE: Final = 64
 LARGEST_ASPECT: Final = 2.5
 _LEAST_CONTRAST: Final = 0.01
 _LEAST_LEVELS: Final = 4
-# Of 255, between what is dark and what is bright. Noise in blocks of an image that is blank is shown far closer.
+# Displayed difference, of 255, between dark and bright areas. In a blank image noise gives a far smaller difference.
 _LEAST_SHOWN: Final = 64
-# How well an image was taken. Of 600 ordinary images of adults 4 are told to be askew and 7 to be low; of a hundred
-# turned by 15 degrees 92 are askew, and no image has so much of one grey but those that were spoilt on purpose.
-# An empty lower part, as a share of the rows, and how near to it lungs are that run into it: as a share of the rows,
-# over so much of the width. Of 158 images of adults that were cut at 85 % of the height of their lungs 143 are known,
-# and at 93 % 137; of 141 that were collimated by 6 % of their rows below them none.
+# Limits for notes on how well an image was taken. Of 600 ordinary images of adults, 4 get the note *tilted* and 7 the
+# note *low*. Of 100 images turned by 15 degrees, 92 get the note *tilted*. Only images spoilt on purpose have so much
+# of one grey.
+# Empty lower part, as a share of the rows. Lungs run into it if they come this near (share of the rows) over this much
+# of the width. Of 158 images of adults cut at 85 % of the height of their lungs, 143 are recognised; at 93 %, 137. Of
+# 141 images collimated by 6 % of their rows below the lungs, none is.
 _LEAST_LOWER_PART: Final = 0.05
-_LARGE_LOWER_PART: Final = 0.1  # where nobody knows the lungs
+_LARGE_LOWER_PART: Final = 0.1  # if the lungs are not known
 _NEAR_LOWER_PART: Final = 0.05
 _MOST_OF_WIDTH: Final = 0.02
-_ONE_GREY: Final = 0.02  # of the range of values
-_ONE_ROW: Final = 0.99  # of the pixels of a row
+_ONE_GREY: Final = 0.02  # spread of one grey, as a share of the range of values
+_ONE_ROW: Final = 0.99  # share of a row's pixels that must have one grey
 _SAMPLED: Final = 256  # rows and columns
-# Of 1,074 ordinary images (224 to 1024 pixels) the least is 0.293. Blurred by a Gaussian of 15 of 1024 pixels, or
-# shrunk to 64 pixels, 999 in 1,000 of them are below 0.28, and 994 when these are enlarged again.
+# Minimum ratio of fine to coarse roughness. The minimum over 1,074 ordinary images (224 to 1024 pixels) is 0.293. Of
+# these images blurred by a Gaussian of 15 of 1024 pixels, or shrunk to 64 pixels, 999 in 1,000 are below 0.28. If the
+# shrunk ones are enlarged again, 994 are.
 _LEAST_DETAIL: Final = 0.28
 _FINE_SIDE: Final = 128
 _COARSER: Final = 4
-_LEAST_HIGH: Final = 0.65  # the lungs, as a share of how wide they are
-_MOST_OF_ONE_GREY: Final = 0.08  # of the lungs; at most 0.04 where nothing is lost
-_TILTS: Final = np.array(sorted(range(-24, 25, 4), key=abs))  # degrees; of equals the smallest
+_LEAST_HIGH: Final = 0.65  # height of the lungs divided by their width
+_MOST_OF_ONE_GREY: Final = 0.08  # share of the lungs with one grey; at most 0.04 in an image without clipping
+_TILTS: Final = np.array(sorted(range(-24, 25, 4), key=abs))  # degrees; of equal fits the smallest counts
 _TILTED: Final = 12
-_SHIFTS: Final = (-0.06, 0.0, 0.06)  # of the width of the lungs
-_BOTH: Final = 0.5  # a lung with so much of the other's area: of one lung there is no mirror image
+_SHIFTS: Final = (-0.06, 0.0, 0.06)  # of the axis, as shares of the lungs' width
+_BOTH: Final = 0.5  # minimum ratio of the lungs' areas; a single lung has no symmetry
 
 
 def check_header(
     header: ImageHeader, rules: HeaderRules, *, finds_lungs: bool = False, waives: Collection[str] = ()
 ) -> Reason | None:
-    """The reason to refuse an image with this header, or None. Empty fields pass.
+    """Return the reason to refuse an image with this header, or None. Empty fields pass.
 
-    finds_lungs  True if the lungs will be searched for in the pixels: an unknown view or body part then passes, with a
+    finds_lungs  whether the lungs will be searched for in the pixels; an unknown view or body part then passes with a
                  note
     waives       codes of reasons that a person overruled
     """
@@ -95,7 +99,7 @@ def _header_problems(header: ImageHeader, rules: HeaderRules, refused: Collectio
 
 
 def _is_born_too_late(header: ImageHeader, youngest: int) -> bool:
-    """Whether the patient is younger than `youngest` years even today, whenever the image was taken."""
+    """Return whether the patient is younger than `youngest` years even today, whenever the image was taken."""
     born, today = day_of(header.patient_birth_date), datetime.date.today()
     if born is None or born > today:
         return False
@@ -103,7 +107,7 @@ def _is_born_too_late(header: ImageHeader, youngest: int) -> bool:
 
 
 def check_pixels(image: Image) -> Reason | None:
-    """The reason to refuse an image for its pixels, or None."""
+    """Return the reason to refuse an image for its size or its pixels, or None."""
     rows, columns = image.size
     if min(rows, columns) < SMALLEST_SIDE:
         return reason("too_small", rows=rows, columns=columns)
@@ -113,10 +117,10 @@ def check_pixels(image: Image) -> Reason | None:
 
 
 def _is_blank(image: Image) -> bool:
-    """Whether large areas hardly differ in grey: noise alone does not make an image.
+    """Return whether large areas of an image hardly differ in grey: noise alone does not make an image.
 
-    Hardly is little of the values, counted from 0 or from what stands for 0 where values may be negative or are turned;
-    and little of the grey levels, where the file says which values are black and white.
+    The difference must be small relative to the values, counted from 0 or from the pixel value that stands for 0. If
+    the file has a window, the difference must also be small in displayed grey levels.
     """
     means = coarse_means(image)
     low, high = percentiles(means, (1.0, 99.0))
@@ -131,11 +135,14 @@ def _is_blank(image: Image) -> bool:
 
 
 def lung_quality(image: Image, lungs: LungFields) -> tuple[Quality, ...]:
-    """Notes for the radiographer on the quality of an upright image. Empty for an image that is refused."""
+    """Return codes of notes for the radiographer on the quality of an upright image.
+
+    Empty for an image that is refused or has no lungs.
+    """
     if lungs.refusal or not lungs.found or not (mask := lungs.mask).any():
         return ()
     cells, found = lungs.pixel_map, list[Quality]()
-    step = max(1, max(mask.shape) // 128)  # so many cells tell as much
+    step = max(1, max(mask.shape) // 128)  # 128 cells a side are enough
     rows, columns = np.nonzero(mask[::step, ::step])
     down = (step * rows + 0.5) * cells.row_scale + cells.row_offset
     across = (step * columns + 0.5) * cells.column_scale + cells.column_offset
@@ -157,14 +164,22 @@ def lung_quality(image: Image, lungs: LungFields) -> tuple[Quality, ...]:
 
 
 def doubts_about(image: Image, lungs: LungFields | None) -> tuple[str, ...]:
-    """Codes of notes on an upright image that cannot be called normal, as part of it or its detail may be missing."""
+    """Return codes of notes that a part of an upright image, or its detail, may be missing.
+
+    An image with such a note must not be called normal. Most images have none.
+
+    lungs  the lung fields, or None if no lung-field pack ran
+    """
     is_known = lungs is not None and not lungs.refusal and lungs.mask.any()
     is_cut = _runs_into_lower_part(image, lungs) if lungs and is_known else _empty_share(image) >= _LARGE_LOWER_PART
     return (*["lower_part_dark"] * is_cut, *["little_detail"] * _has_little_detail(image))
 
 
 def _runs_into_lower_part(image: Image, lungs: LungFields) -> bool:
-    """Whether lungs reach a lower part of the image that is empty: below the diaphragm a collimator ends it."""
+    """Return whether lungs reach an empty lower part of the image.
+
+    An image ended by a collimator shows the diaphragm above the empty part.
+    """
     share, rows = _empty_share(image), image.size[0]
     down, _ = edges(lungs.pixel_map, lungs.mask.shape)
     reaches = lungs.mask & (down[1:, None] >= (1 - share - _NEAR_LOWER_PART) * rows)
@@ -172,21 +187,25 @@ def _runs_into_lower_part(image: Image, lungs: LungFields) -> bool:
 
 
 def _empty_share(image: Image) -> float:
-    """Return the share of rows at the bottom with a single grey: black, white, or a decoder's filling of missing
-    data.
+    """Return the share of rows at the bottom of the image that have a single grey.
+
+    Such rows are black, white, or what a decoder fills in for missing data.
     """
     values = image.pixels[:, :: max(1, image.pixels.shape[1] // _SAMPLED)]
     sample = values[:: max(1, len(values) // _SAMPLED * 4), ::4]
     low, high = percentiles(sample.astype(np.float32), (1.0, 99.0))
     grey, spread = float(np.median(values[-1])), _ONE_GREY * (high - low)
-    if np.mean(np.abs(values[-1] - grey) <= spread) < _ONE_ROW:  # as in nearly all images
+    if np.mean(np.abs(values[-1] - grey) <= spread) < _ONE_ROW:  # so it is in nearly all images
         return 0.0
     filled = np.flatnonzero((np.abs(values - np.float32(grey)) <= spread).mean(axis=1) < _ONE_ROW)
     return 1 - (float(filled[-1]) + 1) / len(values) if filled.size else 0.0
 
 
 def _has_little_detail(image: Image) -> bool:
-    """Whether neighbouring pixels of the image at 128 pixels differ too little for how much they do at 32."""
+    """Return whether the image lacks fine detail.
+
+    Neighbouring pixels of the image at 128 pixels then differ too little compared with those at 32 pixels.
+    """
     fine = thumbnail(image, _FINE_SIDE).astype(np.float32)
     rows, columns = (side // _COARSER * _COARSER for side in fine.shape)
     coarse = fine[:rows, :columns].reshape(rows // _COARSER, _COARSER, columns // _COARSER, _COARSER).mean(axis=(1, 3))
@@ -194,8 +213,9 @@ def _has_little_detail(image: Image) -> bool:
 
 
 def _roughness(grey: NDArray[np.float32]) -> float:
-    """Return the standard deviation of the difference between a pixel and the mean of its four neighbours, in the
-    middle.
+    """Return the standard deviation of the difference between a pixel and the mean of its four neighbours.
+
+    Only the middle of the image counts.
     """
     sideways = grey[:-2, 1:-1] + grey[2:, 1:-1] + grey[1:-1, :-2] + grey[1:-1, 2:]
     margins = [max(0, side // 8 - 1) for side in grey.shape]
@@ -204,7 +224,7 @@ def _roughness(grey: NDArray[np.float32]) -> float:
 
 
 def _tilt(mask: Mask, cells: PixelMap) -> int:
-    """Return the tilt of two lungs in degrees: the axis at which their mirror images fit best."""
+    """Return the tilt of two lungs in degrees: the axis about which they are most symmetrical."""
     step = max(1, max(mask.shape) // 42)
     mask = mask[::step, ::step]
     rows, columns = np.nonzero(mask)
@@ -220,9 +240,9 @@ def _tilt(mask: Mask, cells: PixelMap) -> int:
 
 
 def are_empty(paths: Sequence[Path]) -> bool:
-    """Whether all paths are folders without any file at any depth.
+    """Return whether all paths are folders without any file at any depth.
 
-    An unreadable folder, or one with a link to a folder, does not count as empty: a run reports both.
+    An unreadable folder, or one with a link to a folder, does not count as empty, because a run reports both.
     """
 
     def refuse(error: OSError) -> None:
@@ -243,9 +263,9 @@ _MOST_NAMES: Final = 20_000
 
 
 def may_lack_ages(paths: Sequence[Path]) -> bool:
-    """Whether some of these files may lack the patient's age: PNG, JPEG and zip files.
+    """Return whether some of these files may lack the patient's age, as PNG, JPEG and zip files may.
 
-    Looks at file names alone. True, too, for folders with too many files to look through quickly.
+    Only file names are examined. Also True for folders with too many files to look through quickly.
     """
     seen = 0
     for path in paths:

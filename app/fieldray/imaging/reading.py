@@ -1,6 +1,6 @@
-"""One file, read once: its bytes, their hash and stamp, the header of these bytes, and the pixels that are asked for.
+"""One image file, read once: its bytes, their hash and stamp, their header, and the pixels as requested.
 
-Lives in the child process that looks at the image. PNG and JPEG are decoded here, DICOM in `dicom`.
+This code runs in the child process that reads images. PNG and JPEG are decoded here, DICOM in `dicom`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _PREVIEW_QUALITY: Final = 75
 
 
 def decode(data: bytes, ref: ImageRef, *, needed: TargetSize | None = None, whole: Whole | None = None) -> Image:
-    """Decode one image: upright and grey, at full resolution or as much as is needed.
+    """Decode one image, upright and grey, at full resolution or as fine as needed.
 
     Parameters
     ----------
@@ -54,15 +54,15 @@ def decode(data: bytes, ref: ImageRef, *, needed: TargetSize | None = None, whol
     ref
         `ref.frame` chooses among several frames.
     needed
-        Allows a lower resolution, by the rule of `reduction`: what a tensor needs (`reduction.target_size`). Without it
-        the image has full resolution.
+        The resolution that is needed (`reduction.target_size`). It allows a lower resolution by the rule of
+        `reduction`. Without it the image has full resolution.
     whole
-        Keeps what had to be decoded in full, for the next call for the same bytes and frame.
+        Cache of the fully decoded file, for the next call with these bytes and this frame.
 
     Raises
     ------
     Unreadable
-        For what cannot be decoded.
+        If the image cannot be decoded.
     Unusable
         For colour, and for a file without an image.
     """
@@ -77,7 +77,7 @@ def decode(data: bytes, ref: ImageRef, *, needed: TargetSize | None = None, whol
     if content == "jpeg":
         return _decoded_jpeg(data, needed, whole)
     if content == "dicom":
-        # pydicom and its codecs take a third of a second to load: only for those who need them.
+        # Imported only for DICOM: pydicom and its codecs take a third of a second to load.
         from fieldray.imaging.dicom import decode_dicom
 
         return decode_dicom(data, frame=ref.frame, needed=needed, whole=whole)
@@ -85,9 +85,10 @@ def decode(data: bytes, ref: ImageRef, *, needed: TargetSize | None = None, whol
 
 
 class ImageFile:
-    """The file of `ref`. Raises Unreadable at birth where its bytes cannot be had.
+    """An image file whose bytes are in memory. The constructor raises Unreadable if the file cannot be read.
 
-    stamps  makes the stamp that it is known by, where one is wanted
+    content_sha256  SHA-256 (hex) of the file
+    stamp           identifies the state of the file; empty without `stamps`, or if no stamp can identify the state
     """
 
     def __init__(self, ref: ImageRef, *, stamps: Stamps | None = None) -> None:
@@ -100,45 +101,52 @@ class ImageFile:
             self.stamp = stamps.of_data(ref.path, self._data, state)
 
     def identified(self) -> ImageRef:
-        """The reference with kind and header of these bytes. Raises Unreadable, Unusable."""
+        """Return the reference with kind and header of these bytes. Raises Unreadable, Unusable."""
         return identify_again(self._data, self._ref)
 
     def image(self, needed: TargetSize | None = None) -> Image:
-        """The image as stored in the file, unturned, at least as fine as needed. Raises as `decode`."""
+        """Return the image as stored in the file, not turned, at least as fine as needed. Raises as `decode`."""
         return decode(self._data, self._ref, needed=needed, whole=self._whole)
 
     def shown(self, side: int | None) -> Image:
-        """The upright image, fine enough to show with a longer side of `side` pixels; in full resolution for None."""
+        """Return the upright image, fine enough to be shown with a longer side of `side` pixels.
+
+        side  None for full resolution
+        """
         needed = TargetSize(side, side, of_longer=True) if side and self._ref.turn == UPRIGHT else None
         return self.image(needed).turned(self._ref.turn)
 
 
 def facts_of(file: ImageFile, image: Image, upright: Image) -> ReadFacts:
-    """The facts of a read image: size, notes, preview (as stored in the file) and thumbnail (upright)."""
+    """Return the facts of a read image: size, notes, preview and thumbnail.
+
+    image    the image as stored in the file, which the preview shows
+    upright  the upright image, which the thumbnail shows
+    """
     rows, columns = upright.size
     return ReadFacts(
         content_sha256=file.content_sha256,
         stamp=file.stamp,
         rows=rows,
         columns=columns,
-        preview=packed(shrunk(image, PREVIEW_SIDE)),  # kept by content: as the file lies
+        preview=packed(shrunk(image, PREVIEW_SIDE)),  # previews are stored by content, so they are not turned
         thumbnail=shrunk(upright, THUMBNAIL_SIDE),
         notes=upright.notes,
     )
 
 
 def packed(pixels: NDArray[np.uint8]) -> bytes:
-    """Grey levels (h, w) encoded as a small JPEG, the format of stored previews."""
+    """Encode grey levels (h, w) as a small JPEG, the format of stored previews."""
     stream = io.BytesIO()
     PIL.Image.fromarray(pixels).save(stream, format="JPEG", quality=_PREVIEW_QUALITY)
     return stream.getvalue()
 
 
 def unpacked(data: bytes) -> NDArray[np.uint8]:
-    """Decode the grey levels (h, w) that `packed` encoded. Raises Unreadable (damaged) for any other bytes."""
+    """Decode the grey levels (h, w) of a stored preview. Raises Unreadable (damaged) for any other bytes."""
     try:
         with PIL.Image.open(io.BytesIO(data), formats=["JPEG"]) as image:
-            if max(image.size) > PREVIEW_SIDE or image.mode != "L":  # known before anything is decoded
+            if max(image.size) > PREVIEW_SIDE or image.mode != "L":  # checked before anything is decoded
                 raise ValueError(f"{image.mode} {image.size}")
             return np.asarray(image)
     except Exception as error:  # whatever Pillow raises on damaged bytes
@@ -156,7 +164,7 @@ _AS_STORED: Final = Window(127.5, 255.0, "LINEAR_EXACT")
 
 
 def _whole_png(data: bytes) -> _WholeImage:
-    """Decode a PNG of 1 to 16 bits, with palette or alpha (laid over black); 8-bit values are shown unchanged.
+    """Decode a PNG of 1 to 16 bits, with palette or alpha (laid over black). 8-bit values are shown unchanged.
 
     Raises Unreadable; Unusable `colour`, `several_images`.
     """
@@ -169,19 +177,21 @@ def _whole_png(data: bytes) -> _WholeImage:
     try:
         values = _TURNS[_png_orientation(data)](imagecodecs.png_decode(data))
     except (OSError, SyntaxError, ValueError, RuntimeError) as error:
-        is_short = "too small" in str(error)  # the stream, that is
+        is_short = "too small" in str(error)  # the stream is too short
         raise Unreadable(reason("truncated") if is_short else reason("damaged", detail=_NOT_DECODED)) from error
     has_alpha = values.ndim == 3 and values.shape[2] in (2, 4)
-    if has_alpha and data[25:26] in _OPAQUE:  # but for a single value, which is taken as it stands
+    if has_alpha and data[25:26] in _OPAQUE:  # only a single value is transparent, which is shown as it is
         values, has_alpha = values[:, :, :-1], False
     return *_grey_of(values, has_alpha=has_alpha), size
 
 
 def _decoded_jpeg(data: bytes, needed: TargetSize | None, whole: Whole) -> Image:
-    """Decode JPEG, grey or RGB without colour, upright by its EXIF orientation; the rest as for `decode`.
+    """Decode a JPEG that is grey, or RGB without colour, upright by its EXIF orientation.
 
     More than 8 bits and lossless processes are read in full. Raises Unreadable; Unusable `colour` for a colour or CMYK
     image, `several_images`.
+
+    needed, whole  as in `decode`
     """
     if (frame := jpeg_frame(data)) is None:
         raise Unreadable(reason("truncated"))
@@ -190,7 +200,7 @@ def _decoded_jpeg(data: bytes, needed: TargetSize | None, whole: Whole) -> Image
     if frame.process == _JPEG_LS:
         raise Unreadable(reason("unsupported_compression", name="JPEG-LS"))
     is_plain, step = frame.bits == 8 and frame.process in _PILLOWS_PROCESSES, 1
-    if is_plain and needed is not None and not whole.is_kept:  # whether it has to be rotated is known only later
+    if is_plain and needed is not None and not whole.is_kept:  # the orientation is known only later
         step = min(largest_reduction(*size, either, steps=JPEG_REDUCTIONS) for either in (needed, needed.turned))
     if step == 1:
         return _finished(*whole.of(lambda: _whole_jpeg(data, size, is_plain=is_plain)), needed)
@@ -209,7 +219,11 @@ def _whole_jpeg(data: bytes, size: tuple[int, int], *, is_plain: bool) -> _Whole
 def _finished(
     pixels: NDArray[Any], notes: list[str], size: tuple[int, int], needed: TargetSize | None, *, step: int = 1
 ) -> Image:
-    """Make the image; `size` is the size of the file, `step` the reduction at which the pixels were read."""
+    """Make the image from decoded pixels.
+
+    size  rows and columns of the file
+    step  the reduction at which the pixels were read
+    """
     window = _AS_STORED if pixels.dtype == np.uint8 else None
     is_approximate = step > 1
     if step == 1 and needed is not None:
@@ -229,9 +243,10 @@ def _finished(
 
 
 def _load(data: bytes, step: int = 1) -> tuple[NDArray[Any], int]:
-    """Decode the upright values of a JPEG, and their step: 1 / `step` for a grey JPEG, any other in full.
+    """Decode the upright values of a JPEG, at 1 / `step` if the JPEG is grey. Returns the values and their step.
 
-    Raises Unreadable; Unusable `colour`. The pixel limit of `PIL.Image.open` does not apply: sizes were checked before.
+    Raises Unreadable; Unusable `colour`. The pixel limit of `PIL.Image.open` does not apply, because sizes were checked
+    before.
     """
     try:
         with warnings.catch_warnings():
@@ -240,7 +255,7 @@ def _load(data: bytes, step: int = 1) -> tuple[NDArray[Any], int]:
             with JpegImageFile(io.BytesIO(tall.data)) as image:
                 if image.mode == "CMYK":
                     raise Unusable(reason("colour"))
-                step = step if image.mode == "L" else 1  # colour shows in single pixels
+                step = step if image.mode == "L" else 1  # colour is recognised in single pixels only
                 turned = _TURNS[_orientation(image)]
                 # The check of several scans decodes the whole image: a low resolution hides cut scans.
                 is_in_check = tall.row == 0 and image.mode == "L" and step == 1
@@ -259,7 +274,7 @@ def _load(data: bytes, step: int = 1) -> tuple[NDArray[Any], int]:
 
 
 def _orientation(image: PIL.Image.Image) -> int:
-    """Return the orientation in EXIF; 1 (upright) without one. A damaged EXIF block is ignored."""
+    """Return the EXIF orientation of an image; 1 (upright) without one. A damaged EXIF block is ignored."""
     try:
         found = image.getexif().get(_ORIENTATION, 1)
         return found if found in _TURNS else 1
@@ -268,7 +283,7 @@ def _orientation(image: PIL.Image.Image) -> int:
 
 
 def _grey_of(values: NDArray[Any], *, has_alpha: bool = False) -> tuple[NDArray[Any], list[str]]:
-    """Convert values (rows, columns) or (rows, columns, channels) to grey uint8 or uint16. Returns grey, notes.
+    """Convert values (rows, columns) or (rows, columns, channels) to grey uint8 or uint16. Returns grey and notes.
 
     Raises Unusable for colours that are not grey.
     """
@@ -298,7 +313,7 @@ def _over_black(values: NDArray[Any]) -> tuple[NDArray[Any], bool]:
 # ---- more bits than Pillow keeps, and more images than one
 
 
-# What EXIF says was done to an upright image, by the turn that undoes it.
+# The operation that makes an image upright, by its EXIF orientation.
 _TURNS: Final[Mapping[int, Callable[[NDArray[Any]], NDArray[Any]]]] = {
     1: lambda values: values,
     2: np.fliplr,
@@ -317,7 +332,7 @@ _SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 
 
 def _deep_jpeg(data: bytes) -> NDArray[Any]:
-    """Decode a JPEG with a depth other than 8 bits, or with a process that Pillow lacks; EXIF is ignored."""
+    """Decode a JPEG with another depth than 8 bits, or with a process that Pillow lacks. EXIF is ignored."""
     from fieldray.imaging.codecs.jpeg import decode_jpeg
 
     try:
@@ -327,12 +342,12 @@ def _deep_jpeg(data: bytes) -> NDArray[Any]:
 
 
 def _png_images(data: bytes) -> int:
-    """Return the number of images in a PNG: frames of an animation (APNG), or files joined behind its end."""
+    """Return the number of images in a PNG: frames of an animation (APNG), or files joined to its end."""
     end, frames, is_still = len(data), 0, True
     for kind, start, _ in _chunks(data):
         if kind == b"acTL":
             frames = int.from_bytes(data[start : start + 4], "big")
-        if kind == b"fcTL":  # before the image: that is the first frame, and else an image beside them
+        if kind == b"fcTL":  # before IDAT: the still image is the first frame, not an additional image
             is_still = False
         if kind == b"IDAT" and frames:
             return frames + is_still
@@ -342,7 +357,10 @@ def _png_images(data: bytes) -> int:
 
 
 def _check_chunks(data: bytes) -> None:
-    """Raise Unreadable `damaged` if a critical chunk fails its checksum: decoders would show damaged pixels."""
+    """Raise Unreadable `damaged` if a critical chunk of a PNG fails its checksum.
+
+    Decoders would show damaged pixels.
+    """
     view = memoryview(data)
     for kind, start, end in _chunks(data):
         stated = int.from_bytes(view[end : end + 4], "big")
@@ -351,10 +369,11 @@ def _check_chunks(data: bytes) -> None:
 
 
 def _one_whole_jpeg(data: bytes, size: tuple[int, int]) -> tuple[bytes, list[str]]:
-    """Return the JPEG, with an added end marker if only that was missing, and notes.
+    """Return a JPEG that holds one whole image, and notes.
 
-    Raises Unreadable `truncated`; Unusable `several_images` if another image follows (MPO, or joined files). Smaller
-    JPEGs (previews and gain maps of cameras) get a note.
+    A missing end marker is added if the image is complete. Smaller JPEGs in the file (previews and gain maps of
+    cameras) get a note. Raises Unreadable `truncated`; Unusable `several_images` if another image follows (MPO, or
+    joined files).
     """
     end = jpeg_end(data)
     if end is None:
@@ -368,7 +387,7 @@ def _one_whole_jpeg(data: bytes, size: tuple[int, int]) -> tuple[bytes, list[str
 
 
 def _png_orientation(data: bytes) -> int:
-    """The orientation of a PNG (see `_orientation`). Pillow is asked only where a chunk may hold it."""
+    """Return the EXIF orientation of a PNG. Pillow is used only if a chunk may hold an orientation."""
     if not any(kind == b"eXIf" or data.startswith(_OF_ORIENTATION, start) for kind, start, _ in _chunks(data)):
         return 1
     with PngImageFile(io.BytesIO(data)) as image:
@@ -376,7 +395,7 @@ def _png_orientation(data: bytes) -> int:
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """Type of each chunk up to the last, and where its content begins and ends (PNG specification, 5.3)."""
+    """Yield type, start and end of the content of each chunk of a PNG, up to the last (PNG specification, 5.3)."""
     position, kind = len(_SIGNATURE), b""
     while position + 8 <= len(data) and kind != b"IEND":
         length, kind = struct.unpack_from(">I4s", data, position)

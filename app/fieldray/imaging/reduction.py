@@ -1,21 +1,21 @@
 """How far a file is read below its own resolution for screening, and area averages of integers.
 
 **The rule.** The input of a pack needs a number of rows and columns across the whole image (`target_size`). A file is
-read at the largest step (one pixel for step x step pixels of the file) that its format offers and that leaves
+read at the largest step (one pixel for step x step pixels of the file) that its format offers and that leaves at least
 
-- `COVER` times what is needed if a lower resolution costs almost no quality: JPEG by its own smaller transform (steps
-  1, 2, 4, 8), and everything that must be decoded whole and is then averaged over blocks (any step);
-- `WAVELET_COVER` times for JPEG 2000 and HTJ2K (steps 1, 2, 4, ..., as many as the stream has levels), where each
-  further level costs four times as much, and a level comes from a low-pass filter and not from skipping pixels.
+- `COVER` times the needed size, if a lower resolution costs almost no quality: JPEG by its own smaller transform (steps
+  1, 2, 4, 8), and files that must be decoded in full and are then averaged over blocks (any step);
+- `WAVELET_COVER` times the needed size, for JPEG 2000 and HTJ2K (steps 1, 2, 4, ..., as many as the stream has levels).
+  There each further level costs four times as much, and a level comes from a low-pass filter, not from skipping pixels.
 
-Some files are read in full and averaged afterwards: those with colour or a palette, streams that are tiled, have fewer
-levels or differ from their header, and wavelets with pixel padding, whose value would be blended with its neighbours.
-If the lower resolution cannot be decoded, the whole image is read and shows what is wrong.
+Some files are read in full and averaged afterwards: files with colour or a palette; streams that are tiled, have fewer
+levels or differ from their header; and wavelets with pixel padding, whose value would be blended with its neighbours.
+If the lower resolution cannot be decoded, the whole image is read, which reports the problem.
 
-The preprocessing averages over blocks of the same size before it maps grey levels, and averages taken here are not
-rounded, so they give the same tensor. JPEG and wavelets give a tensor that differs by a fraction of a grey level. Such
-an image is marked as approximate. If its result is borderline, screening reads it again at `REFINEMENT` times what is
-needed, which for JPEG is usually all of it. That leaves a seventh of the difference.
+The preprocessing averages over blocks of an equal size before it maps grey levels. Averages taken here are not rounded,
+so they give the same network input. JPEG and wavelets give an input that differs by a fraction of a grey level; such an
+image is marked as approximate. If its result is borderline, screening reads it again at `REFINEMENT` times the needed
+size, which for JPEG is usually all of it. That leaves a seventh of the difference.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ T = TypeVar("T")
 COVER: Final = 2.0
 WAVELET_COVER: Final = 1.25
 REFINEMENT: Final = 4.0
-LUNGS_EXTENT: Final = 0.6  # of the image's height and width, where lungs are cropped; smaller ones are enlarged
+LUNGS_EXTENT: Final = 0.6  # share of the image's height and width that lungs are assumed to take up
 JPEG_REDUCTIONS: Final = (1, 2, 4, 8)
 # Blocks of 128 x 128 values of 65535 still add up in 32 bits.
 LARGEST_REDUCTION: Final = 128
@@ -45,9 +45,9 @@ _WIDE: Final[Mapping[str, type[np.number[Any]]]] = {"i": np.int32, "u": np.uint3
 
 @dataclass(frozen=True, slots=True)
 class TargetSize:
-    """Rows and columns of the whole image that a tensor needs, one for each of its own.
+    """The number of rows and columns across the whole image that a network's input needs.
 
-    of_longer  whether the image is shrunk until its longer side fits, which leaves the other with pixels to spare
+    of_longer  whether only the longer side must reach its number, because the image is shrunk until that side fits
     """
 
     rows: float
@@ -56,14 +56,14 @@ class TargetSize:
 
     @property
     def turned(self) -> TargetSize:
-        """Return the target size before an image is rotated by 90 degrees: rows and columns swapped."""
+        """The target size for an image that will be rotated by 90 degrees: rows and columns swapped."""
         return TargetSize(self.columns, self.rows, self.of_longer)
 
 
 class Whole:
-    """Cache of a fully decoded file, kept while the file is processed, for its other resolutions.
+    """Cache of a fully decoded file, for its other resolutions while the file is processed.
 
-    parsed  the header of a DICOM file and where its pixels are, once they were read
+    parsed  the header of a DICOM file and the position of its pixels, once they were read
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Whole:
         return self._kept is not None
 
     def of(self, decode: Callable[[], T]) -> T:
-        """The result of `decode`, which is called only once."""
+        """Return the result of `decode`, which is called only the first time."""
         if self._kept is None:
             self._kept = decode()
         kept: T = self._kept
@@ -84,19 +84,21 @@ class Whole:
 
 
 def target_size(spec: InputSpec, *, times: float = 1.0) -> TargetSize:
-    """The size of the whole image that an input needs, including parts cut off, multiplied by `times` per axis.
+    """Return the size of the whole image that an input needs, including parts that are cut off.
 
-    The place of the lungs is not known yet. An input cropped to the lungs gets the size that it needs if they take up
+    The lungs are not found yet. An input cropped to the lungs gets the size it needs if the lungs take up
     `LUNGS_EXTENT` of the image.
+
+    times  factor for each axis
     """
     kept = (LUNGS_EXTENT if spec.crop != "none" else 1 - 2 * spec.margin) / times
     return TargetSize(spec.height / kept, spec.width / kept, of_longer=spec.fit == "pad" and spec.crop == "none")
 
 
 def size_for_all(*specs: InputSpec, times: float = 1.0) -> TargetSize | None:
-    """The target size of whole images that is enough for each of these inputs, multiplied by `times` per axis.
+    """Return the size of the whole image that is enough for each of several inputs; None (full) without inputs.
 
-    Returns None, full resolution, without an input.
+    times  factor for each axis
     """
     if not specs:
         return None
@@ -109,10 +111,14 @@ def size_for_all(*specs: InputSpec, times: float = 1.0) -> TargetSize | None:
 
 
 def size_for_crop(spec: InputSpec, box: Box, image: Image, detail: Detail) -> TargetSize | None:
-    """The target size at which the part `box` is fine enough for an input; None if the image already is.
+    """Return the size of the whole image at which a part of the image is fine enough for an input.
 
-    image  the image as read; of one reduced by a codec a crop needs a pixel for each of the input's to be judged, and
-           `FINELY_READ` for the detail "fine", at which few results are borderline
+    None if the image as read is already fine enough.
+
+    box     the part, in pixels of the file
+    image   the image as read. If a codec reduced the image, the part needs one pixel for each input pixel
+    detail  "fine" needs `FINELY_READ` pixels for each input pixel, so that few results are borderline; "finer" needs
+            `REFINEMENT` pixels
     """
     pixels = min(box.rows / spec.height, box.columns / spec.width) / image.step
     least, wanted = (1.0, 1.0 / WAVELET_COVER) if image.is_approximate else (COVER, 1.0)
@@ -129,7 +135,10 @@ def size_for_crop(spec: InputSpec, box: Box, image: Image, detail: Detail) -> Ta
 def largest_reduction(
     rows: int, columns: int, needed: TargetSize, *, cover: float = COVER, steps: Iterable[int] | None = None
 ) -> int:
-    """The largest of `steps` (by default any whole number) that leaves `cover` times what is needed; at least 1."""
+    """Return the largest step that leaves `cover` times the needed size; at least 1.
+
+    steps  the steps that the format offers; by default any whole number
+    """
     ratios = (rows / (cover * needed.rows), columns / (cover * needed.columns))
     most = min(int(max(ratios) if needed.of_longer else min(ratios)), LARGEST_REDUCTION)
     if steps is None:
@@ -138,7 +147,7 @@ def largest_reduction(
 
 
 def block_sums(values: NDArray[Any], step: int, *, highest: int | None = None) -> NDArray[Any]:
-    """Sums over step x step values; the blocks at the lower and right edge may be smaller.
+    """Return sums over step x step values; blocks at the lower and right edge may be smaller.
 
     values   (rows, columns) integers of 8 or 16 bits in this machine's byte order, or averages of such
     highest  an upper bound of the values, if one is known
@@ -156,7 +165,7 @@ def block_sums(values: NDArray[Any], step: int, *, highest: int | None = None) -
 
 
 def block_means(values: NDArray[Any], step: int, *, highest: int | None = None) -> NDArray[Any]:
-    """Means over step x step integers, not rounded, as float32; `values` themselves for a `step` of 1."""
+    """Return means over step x step integers as float32, not rounded; the values unchanged for a step of 1."""
     if step == 1:
         return values
     means = block_sums(values, step, highest=highest).astype(np.float32)

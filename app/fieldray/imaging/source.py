@@ -1,4 +1,4 @@
-"""The one place that lists folders and opens image files: here every failure of the file system becomes a reason."""
+"""Listing folders and opening image files. Every failure of the file system becomes a reason here."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Opener = Callable[[Path], BinaryIO]
 
 
 def open_file(path: Path) -> BinaryIO:
-    """Open an ordinary file for reading, also beyond 260 characters on Windows. Raises OSError for anything else.
+    """Open an ordinary file for reading, also beyond 260 characters on Windows.
 
-    Whatever lies there now is not waited for: an image may have become a named pipe since it was found.
+    Raises OSError for anything else, such as a named pipe, without waiting for it.
     """
     name = str(path)
     if sys.platform == "win32" and len(name) > 240 and not name.startswith("\\\\"):
@@ -46,10 +46,11 @@ def _open_at_once(name: str, flags: int) -> int:
 
 
 class FileState(NamedTuple):
-    """The state that changes, as a rule, with the content of a file: size and times of change (ns since 1970).
+    """Facts that, as a rule, change with the content of a file.
 
-    touched_ns  time of the last change of content or metadata (ctime), which no program can choose; on Windows, the
-                time of creation
+    changed_ns      time of the last change of the content, ns since 1970
+    touched_ns      time of the last change of content or metadata (ctime), which no program can choose; on Windows, the
+                    time of creation
     device, number  identify the file in the system (st_dev, st_ino)
     """
 
@@ -61,7 +62,7 @@ class FileState(NamedTuple):
 
 
 def state_of(file: BinaryIO | Path) -> FileState | None:
-    """Return the state of a file, open or by path; None for a stream that is no system file. Raises OSError."""
+    """Return the state of an open file or a path; None for a stream that is no system file. Raises OSError."""
     try:
         status = file.stat() if isinstance(file, Path) else os.fstat(file.fileno())
     except io.UnsupportedOperation:
@@ -70,7 +71,7 @@ def state_of(file: BinaryIO | Path) -> FileState | None:
 
 
 def file_problem(error: OSError) -> Unreadable:
-    """The reason for an OSError met while a file was opened or read."""
+    """Return the problem for an OSError that occurred when a file was opened or read."""
     if isinstance(error, FileNotFoundError):
         return Unreadable(reason("missing"))
     if isinstance(error, PermissionError):
@@ -80,15 +81,14 @@ def file_problem(error: OSError) -> Unreadable:
     return Unreadable(reason("unreadable", detail=error.strerror or type(error).__name__))
 
 
-# ---- Stamps: whether a file is still the one that was read, without reading all of it.
+# ---- Stamps: they show whether a file has changed since it was read, without reading all of it.
 #
 # A stamp is a keyed hash of a file's size, of the times of its last changes, and of a part of its content: its
-# beginning, its end, and blocks between them at places that follow from the key, the path and the size. Who does not
-# know the key can neither tell the places nor make a stamp. A file that is no larger than these parts is hashed as a
-# whole.
+# beginning, its end, and blocks between them at positions that follow from the key, the path and the size. Without the
+# key nobody can predict the positions or make a stamp. A file that is no larger than these parts is hashed as a whole.
 #
-# A clock that counts in steps of up to two seconds, as that of a FAT drive, can give two contents the same time. So
-# what was changed a moment before it was read gets no stamp: it is read as a whole the next time, and then gets one.
+# The clock of a FAT drive counts in steps of two seconds, so two contents can have one time. A file that was changed
+# shortly before it was read gets no stamp. It is read as a whole the next time, and then gets a stamp.
 
 _HEAD_BYTES: Final = 4096  # the header of an ordinary file
 _BLOCK_BYTES: Final = 1024
@@ -96,7 +96,7 @@ _BLOCKS: Final = 4  # between the beginning and the end
 _WHOLE_BYTES: Final = _HEAD_BYTES + (_BLOCKS + 1) * _BLOCK_BYTES
 _AT_ONCE_BYTES: Final = 2**16
 _STAMP_BYTES: Final = 16
-_MARGIN_S: Final = 10.0  # two seconds for coarse steps, the rest for the clock of a server that is not quite ours
+_MARGIN_S: Final = 10.0  # two seconds for coarse clocks, the rest for a server's clock that differs
 
 ReadPart = Callable[[int, int], bytes]
 
@@ -112,7 +112,11 @@ class Stamps:
         self._now_s = now_s
 
     def of_data(self, path: Path, data: bytes, state: FileState | None) -> bytes:
-        """The stamp of a file that was read whole in this state; empty if the state is None or not settled."""
+        """Return the stamp of a file that was read whole; empty if no stamp can identify its state.
+
+        state  state of the file during reading. The stamp is empty for None, and for a file that was changed only
+               seconds ago (`is_settled`)
+        """
         if state is None or not self.is_settled(state):
             return b""
         return self._stamp(path, state, lambda offset, length: data[offset : offset + length])
@@ -123,7 +127,7 @@ class Stamps:
         return self._stamp(path, state, _part_of(stream, state.size)) if state else b""
 
     def is_settled(self, state: FileState) -> bool:
-        """Whether any change of the file from now on would show in its times."""
+        """Return whether any later change of a file would show in its times."""
         return max(state.changed_ns, state.touched_ns) / 1e9 + _MARGIN_S < self._now_s()
 
     def _stamp(self, path: Path, state: FileState, read: ReadPart) -> bytes:
@@ -133,7 +137,7 @@ class Stamps:
         return stamp.digest()
 
     def _parts(self, name: bytes, size: int) -> Iterator[tuple[int, int]]:
-        """Yield start and length of the parts that are hashed."""
+        """Yield start and length of the parts of a file that are hashed."""
         if size <= _WHOLE_BYTES:
             yield 0, size
             return
@@ -145,7 +149,7 @@ class Stamps:
 
 
 def _part_of(stream: BinaryIO, size: int) -> ReadPart:
-    """Reads parts of an open file; a small one is read at once, which takes less time than several parts."""
+    """Return a function that reads parts of an open file. A small file is read at once, which is faster."""
     if size <= _AT_ONCE_BYTES:
         data = _read(stream, 0, size)
         return lambda offset, length: data[offset : offset + length]
@@ -163,10 +167,10 @@ _SYSTEM_NAMES: Final = frozenset(
     {"thumbs.db", "ehthumbs.db", "ehthumbs_vista.db", "desktop.ini", "autorun.inf", "__macosx"}
     | {"system volume information", "temporary items", "appledb", "appledesktop", "@database", "@tmp", "@transcode"}
 )
-# The program's own results, with what SQLite adds to the names. To open them would cost SQLite its locks (see
-# `store.database.is_open_here`).
+# The results database, with the suffixes of SQLite's additional files. Opening these files would release SQLite's locks
+# (see `store.database.is_open_here`).
 _OWN_DATABASES: Final = (DATABASE_NAME, DATABASE_NAME.replace(".", ".pictures."))
-# Where deleted images lie, or the same ones again, as the names are on Windows, FAT and macOS, on network disks
+# Folders of deleted images, or of further copies of images: names on Windows, FAT and macOS, on network disks
 # (Synology, QNAP, Asustor, Buffalo, NETGEAR, TrueNAS), and with Samba, NetApp, Nextcloud, Syncthing, Linux.
 _BINS: Final = re.compile(
     r"\$recycle\.bin|recycler|recycled|found\.[0-9]{3}|lost\+found|\.trash(es|-[0-9]+)?|network trash folder|trashbox"
@@ -174,32 +178,35 @@ _BINS: Final = re.compile(
     r"|@eadir|syno(photo|file|video)[_:].*|.*@syno(eastream|resource)|\.?@__thumb|\.thumb(nail)?s"
     r"|[#@~.]snapshots?|@recently-snapshot|@sharesnap(shot)?|@gmt-[0-9.-]+|\.zfs"
 )
-# Hidden, and never images: what macOS leaves in each folder.
+# Hidden files of macOS in each folder, which are never images.
 _OF_MACOS: Final = re.compile(r"\._.*|\.ds_store|\.fseventsd|\.spotlight-v100")
 
 
 def is_system_name(name: str) -> bool:
-    """Whether a file or folder of this name belongs to the system or is a results database. Both are skipped."""
+    """Return whether a file or folder with this name is skipped.
+
+    It belongs to the system, is hidden, is a recycle bin, or is the results database.
+    """
     return is_hidden(name) or name.lower() in _SYSTEM_NAMES or is_bin(name) or name.startswith(_OWN_DATABASES)
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a name begins with a dot."""
+    """Return whether a name begins with a dot."""
     return name.startswith(".") and name not in (".", "..")
 
 
 def is_bin(name: str) -> bool:
-    """Whether a name is that of a recycle bin or of a system's folder of thumbnails or snapshots."""
+    """Return whether a name is that of a recycle bin, or of a system folder of thumbnails or snapshots."""
     return _BINS.fullmatch(name.lower()) is not None
 
 
 def parts_of(name: str) -> tuple[str, ...]:
-    """Split a file's name in a zip file or a DICOMDIR at slashes and backslashes, without empty parts."""
+    """Split the name of a file in a zip file or a DICOMDIR at slashes and backslashes, without empty parts and "."."""
     return tuple(part for part in name.replace("\\", "/").split("/") if part not in ("", "."))
 
 
 def mark(name: str, *, is_folder: bool) -> str:
-    """Return a key of a name that also tells whether it is a folder."""
+    """Return a key of a name that differs for a file and for a folder."""
     return name + "/" if is_folder else name
 
 
@@ -208,14 +215,18 @@ def _may_be_image(left_out: str) -> bool:
 
 
 class Folder:
-    """A folder and its entries still to visit, without those of the system: names, and whether each is a folder.
+    """A folder with its entries still to visit, without entries of the system.
 
-    bins    names of the entries left out that hold deleted images, thumbnails or snapshots
-    hidden  number of other hidden entries, which may be images
+    names   keys (`mark`) of all its entries
+    bins    names of skipped entries that hold deleted images, thumbnails or snapshots
+    hidden  number of other skipped hidden entries, which may be images
     """
 
     def __init__(self, path: Path, entries: Sequence[tuple[str, bool]] = ()) -> None:
-        """Raises OSError."""
+        """Make a folder from a listing. Raises OSError.
+
+        entries  name of each entry, and whether it is a folder
+        """
         self.path = path
         kept = [entry for entry in entries if not is_system_name(entry[0])]
         left_out = [name for name, _ in entries if is_system_name(name)] if len(kept) < len(entries) else []
@@ -228,33 +239,44 @@ class Folder:
 
     @functools.cached_property
     def real(self) -> str:
-        """The path of the folder without links."""
+        """The path of the folder with links resolved."""
         return os.path.realpath(self.path)
 
     def is_inside_itself(self, way: Sequence[Folder]) -> bool:
-        """Whether the folder is one of its own parents: Windows junctions can do this, and are no links to Python."""
+        """Return whether the folder is one of its own parents.
+
+        Windows junctions make this possible, and Python does not see them as links.
+
+        way  the folders above
+        """
         known = (self._device, self._number)
         return any(known == (above._device, above._number) and self.real == above.real for above in way)
 
     @classmethod
     def listed(cls, path: Path) -> Self:
-        """The folder with its entries. A link does not count as a folder. Raises OSError."""
+        """List a folder. A link does not count as a folder. Raises OSError."""
         with os.scandir(path) as entries:
             return cls(path, [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries])
 
     def next_entry(self) -> tuple[Path, bool] | None:
-        """Return the next entry in the order of names, None after the last one."""
+        """Return the next entry in the order of names, None after the last one.
+
+        An entry is (path, whether it is a folder).
+        """
         if not self._left:
             return None
         name, is_folder = self._left.pop()
         return self.path / name, is_folder
 
     def entries(self) -> Iterator[tuple[Path, bool]]:
-        """Yield all remaining entries."""
+        """Return an iterator over all remaining entries."""
         return iter(self.next_entry, None)
 
     def is_lost(self) -> bool:
-        """Whether the folder cannot be listed any more or changed its drive: unplugging leaves an empty mount point."""
+        """Return whether the folder cannot be listed any more, or is on another drive now.
+
+        Unplugging a drive may leave an empty mount point on another drive.
+        """
         try:
             with os.scandir(self.path) as entries:
                 next(entries, None)
@@ -266,15 +288,16 @@ class Folder:
 # ---- the files that a DICOMDIR names
 
 
-_MOST_COMPONENTS: Final = 32  # of a name; the standard allows 8 (PS3.10 8.5)
-_STEM: Final = "/"  # no name begins so
+_MOST_COMPONENTS: Final = 32  # parts of a name; the standard allows 8 (PS3.10 8.5)
+_STEM: Final = "/"  # marks a stem among names, because no name begins with a slash
 _ENDING: Final = re.compile(r"(?<=.)(\.[a-z][a-z0-9]{0,4})?(;[0-9]+)?$")  # an extension, and a version
 
 
 def file_named(folder: Path, components: Sequence[str], names: NamesInAnyCase) -> Path | None:
-    """Return the file that a DICOMDIR names, in upper or lower case; None for anything but plain names (PS3.10 8.2).
+    """Return the path of the file that a DICOMDIR names, in upper or lower case (PS3.10 8.2).
 
-    Some discs have an index with another path separator, or files with an extension that the index leaves out.
+    Returns None for a name with "..", forbidden characters, too many parts, or none. Some discs use another path
+    separator, or have files with an extension that the index leaves out.
     """
     path, parts = folder, parts_of("/".join(components))
     if len(parts) > _MOST_COMPONENTS:
@@ -288,18 +311,18 @@ def file_named(folder: Path, components: Sequence[str], names: NamesInAnyCase) -
 
 
 class NamesInAnyCase:
-    """Finds files whatever the case of their names. Lists each folder once.
+    """Finds files whatever the letter case of their names. Each folder is listed once.
 
-    The names come from the folder itself: else a file would have two names where the system ignores case.
+    The names come from the folder itself. Otherwise a file could have two names on a system that ignores case.
     """
 
     def __init__(self) -> None:
         self._listed: dict[Path, dict[str, str]] = {}
 
     def find(self, folder: Path, name: str) -> Path:
-        """The path of the entry with this name, in any case or with another extension; else the path as given.
+        """Return the path of the entry with this name, in any letter case; else the path as given.
 
-        An entry with another extension, or with a version number behind its name, is found only if no other entry has
+        An entry with another extension, or with a version number after its name, is found only if no other entry has
         the same stem.
         """
         names, stem = self._names(folder), _stem(name)
@@ -309,7 +332,7 @@ class NamesInAnyCase:
         if folder not in self._listed:
             try:
                 names = os.listdir(folder)  # noqa: PTH208 - names alone, not paths
-            except OSError:  # no folder, or none that may be read; not kept, since a DICOMDIR can name any number
+            except OSError:  # not cached, because a DICOMDIR can name any number of missing folders
                 return {}
             stems = [(_STEM + _stem(name), name) for name in names if not is_system_name(name)]
             often = Counter(stem for stem, _ in stems)

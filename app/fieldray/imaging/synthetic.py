@@ -2,6 +2,8 @@
 
 Each is a map of the material in the beam's path (tissue, ribs, heart, less in the lungs), with scatter and noise. They
 show that the program works, and say nothing about the performance of a model.
+
+The module also provides the real images of the demonstration, which are openly licensed.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from pydicom.dataset import Dataset
 
 _DIGITAL_XRAY: Final = "1.2.840.10008.5.1.4.1.1.1.1"
-# The root for identifiers made from a UUID (PS3.5 B.2); the rest here is a fixed number, so runs are alike.
+# The root for identifiers made from a UUID (PS3.5 B.2). The rest is fixed, so that the files are always equal.
 _UID_ROOT: Final = "2.25.3141592653589793"
 _TWELVE_BITS: Final = 4095
 
@@ -33,16 +35,22 @@ Field = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Grid:
-    """Coordinates of every pixel: across -1..1 with the spine at 0, down 0..1."""
+    """Coordinates of every pixel.
+
+    across  -1..1, with the spine at 0
+    down    0..1
+    """
 
     across: Field
     down: Field
 
 
 def chest_phantom(rows: int, columns: int, seed: int, *, abnormal: bool) -> NDArray[np.uint16]:
-    """A radiograph-like image of 12 bits, 0 is air: uint16 (rows, columns). `abnormal` adds opacities to a lung.
+    """Draw a radiograph-like image of 12 bits, 0 is air: uint16 (rows, columns).
 
-    The same arguments give the same image. `abnormal` keeps the chest the same. The drawing scales with the size.
+    Equal arguments give equal images. The drawing scales with the size.
+
+    abnormal  whether to add opacities to a lung; all else in the image stays unchanged
     """
     random = np.random.default_rng(seed)
     grid, size = _placed(rows, columns, random)
@@ -60,20 +68,24 @@ def chest_phantom(rows: int, columns: int, seed: int, *, abnormal: bool) -> NDAr
 
 
 def lung_mask(rows: int, columns: int, seed: int) -> NDArray[np.uint8]:
-    """The lung mask of the `chest_phantom` of the same arguments: uint8 (rows, columns), 255 inside, else 0."""
+    """Return the lung mask of the `chest_phantom` with these arguments: uint8 (rows, columns), 255 inside, else 0."""
     grid, size = _placed(rows, columns, np.random.default_rng(seed))
     return np.uint8(255) * (_lungs(grid, size) >= 0.5)
 
 
 def _placed(rows: int, columns: int, random: np.random.Generator) -> tuple[_Grid, np.float32]:
-    """Draw the middle and the size of a phantom, its first random numbers."""
+    """Draw the middle and the size of a phantom, using the first random numbers."""
     across = np.linspace(-1.1, 1.1, columns, dtype=np.float32)[None, :] + np.float32(random.normal(0, 0.02))
     down = np.linspace(0, 1, rows, dtype=np.float32)[:, None]
     return _Grid(across=across, down=down), np.float32(random.uniform(0.92, 1.08))
 
 
 def _soft(distance: Field, width: float) -> Field:
-    """Return an edge: 0 outside, 1 inside, `width` of the image wide."""
+    """Return a soft edge from 0 outside to 1 inside.
+
+    distance  distance from the edge, positive inside
+    width     width of the transition, in units of the distance
+    """
     edge: Field = 1 / (1 + np.exp((-distance / np.float32(width)).clip(-40, 40)))
     return edge
 
@@ -91,8 +103,9 @@ def _body(grid: _Grid) -> Field:
 
 
 def _lungs(grid: _Grid, size: np.float32) -> Field:
-    """Draw the lungs: two rounded triangles, narrow at the top, cut off by the diaphragm's domes, the right one
-    higher.
+    """Draw the lungs: two rounded triangles, narrow at the top, cut off by the diaphragm's domes.
+
+    The right dome is higher.
     """
     lungs = np.zeros(np.broadcast_shapes(grid.across.shape, grid.down.shape), np.float32)
     for side, dome in ((-1, 0.77), (1, 0.80)):
@@ -166,7 +179,10 @@ def _lettered(image: Field, random: np.random.Generator) -> Field:
 
 
 def image_dataset(pixels: NDArray[np.uint16], *, number: int, view: str = "PA") -> Dataset:
-    """A digital X-ray image object with these 12-bit pixels (rows, columns), uncompressed; `number` names the study."""
+    """Make a digital X-ray image object from 12-bit pixels (rows, columns), uncompressed.
+
+    number  number of the study, from which UIDs and patient data are made
+    """
     from pydicom.dataset import Dataset, FileMetaDataset  # the window starts without pydicom
     from pydicom.uid import UID, ExplicitVRLittleEndian
 
@@ -190,7 +206,10 @@ def image_dataset(pixels: NDArray[np.uint16], *, number: int, view: str = "PA") 
 
 
 def write_studies(folder: Path, *, count: int = 24, seed: int = 1) -> tuple[Path, ...]:
-    """Write `count` synthetic studies as DICOM files into `folder`, every third one with opacities. Raises OSError."""
+    """Write `count` synthetic studies as DICOM files into a folder, every third one with opacities. Returns the paths.
+
+    Raises OSError.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for number in range(1, count + 1):
@@ -215,7 +234,12 @@ _FOR_CONSTANCY: Final = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One part of the demonstration: images for one pack, and whether the patients' ages are published."""
+    """One part of the demonstration: images for one pack.
+
+    pack      id of the pack
+    of        phrase that names the patients
+    has_ages  whether the patients' ages are published
+    """
 
     name: str
     pack: str
@@ -230,14 +254,14 @@ PARTS: Final[tuple[Part, ...]] = (
 
 
 def published_labels(part: Part) -> Mapping[str, str]:
-    """The published label of each image of a part, by file name."""
+    """Return the published label of each image of a part, by file name."""
     rows = csv.DictReader((_folder() / "labels.csv").read_text(encoding="utf-8").splitlines())
     found = ((Path(row["file"]), row["published_label"]) for row in rows)
     return {path.name: label for path, label in found if path.parent.name == part.name}
 
 
 def files(part: Part) -> Iterator[tuple[str, bytes]]:
-    """Name and content of every file of a part: the images, then the files that are to be refused."""
+    """Yield name and content of every file of a part: the images, then the files that are to be refused."""
     for name in published_labels(part):
         yield name, (_folder() / part.name / name).read_bytes()
     for name, make in _REFUSED.items():
@@ -245,17 +269,17 @@ def files(part: Part) -> Iterator[tuple[str, bytes]]:
 
 
 def constancy_files() -> Iterator[tuple[str, bytes]]:
-    """Name (`part/file`) and content of every image by which it is checked that a pack's answers stay the same."""
+    """Yield name (`part/file`) and content of every image of the constancy test."""
     for part in PARTS:
         yield from ((f"{part.name}/{name}", content) for name, content in files(part))
     for number in range(1, _FOR_CONSTANCY + 1):
         dataset = image_dataset(chest_phantom(1024, 860, 9000 + number, abnormal=number % 2 == 0), number=number)
-        dataset.PatientAge = ""  # packs for children and for adults take them
+        dataset.PatientAge = ""  # packs for children and for adults accept images without an age
         yield f"drawn/study-{number}.dcm", _saved(dataset)
 
 
 def credits_file() -> Path:
-    """Sources, authors and licences, in English (Markdown)."""
+    """Return the path of the file with sources, authors and licences, in English (Markdown)."""
     return _folder() / "CREDITS.md"
 
 
@@ -274,7 +298,7 @@ def _drawn(part: Part, *, view: str = "PA", body_part: str = "CHEST", age: str |
 
 
 def _hand(part: Part) -> bytes:
-    """Return an image of a hand (five fingers and a palm), with a header that says so."""
+    """Return an image of a hand (five fingers and a palm), with a header that says HAND."""
     dataset = _drawn(part, body_part="HAND")
     down, across = np.mgrid[0:_ROWS, 0:_COLUMNS].astype(np.float32)
     inside = ((down - 470) / 120) ** 2 + ((across - 270) / 115) ** 2 < 1
@@ -287,7 +311,7 @@ def _hand(part: Part) -> bytes:
 
 
 def _turned(part: Part) -> bytes:
-    """The first image of the part, lying on its side."""
+    """Return the first image of the part, lying on its side, as PNG."""
     name = next(iter(published_labels(part)))
     with Picture.open(_folder() / part.name / name) as picture:
         turned = picture.convert("L").transpose(Picture.Transpose.ROTATE_90)

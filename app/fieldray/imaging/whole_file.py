@@ -1,4 +1,4 @@
-"""A file, or a member of a zip file, read as a whole: its bytes, and its SHA-256."""
+"""A file, or a member of a zip file, read as a whole: its bytes, its state, and its SHA-256."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from fieldray.imaging.source import FileState, Opener, Stamps, file_problem, ope
 
 
 def read_bytes(ref: ImageRef, *, opener: Opener = open_file) -> bytes:
-    """Read the whole file or zip member into memory. Raises as `read_with_state`."""
+    """Read a whole file or zip member into memory. Raises as `read_with_state`."""
     return read_with_state(ref, opener=opener)[0]
 
 
 def read_with_state(ref: ImageRef, *, opener: Opener = open_file) -> tuple[bytes, FileState | None]:
-    """Read a whole file or zip member. Returns its bytes and `FileState`, None for a member or if the file changed.
+    """Read a whole file or zip member. Returns its bytes and its `FileState`.
 
-    Raises Unreadable with the reason: missing, no_permission, drive_error, unreadable, empty, too_large, encrypted,
-    damaged.
+    The state is None for a zip member, and for a file that changed during reading. Raises Unreadable with the reason:
+    missing, no_permission, drive_error, unreadable, empty, file_too_large, encrypted, damaged.
     """
     try:
         with opener(ref.path) as stream:
@@ -38,7 +38,7 @@ def read_with_state(ref: ImageRef, *, opener: Opener = open_file) -> tuple[bytes
 
 
 def content_hash(ref: ImageRef, *, stamps: Stamps | None = None, opener: Opener = open_file) -> tuple[str, bytes]:
-    """Return the SHA-256 (hex) of a file or member, read in blocks, and the file's stamp.
+    """Return the SHA-256 (hex) of a file or zip member, and the file's stamp.
 
     The stamp is empty without `stamps`, or if no stamp can identify the file's state. Raises Unreadable, also for a
     file larger than any readable image, since hashing it might take hours that cannot be cancelled.
@@ -50,7 +50,7 @@ def content_hash(ref: ImageRef, *, stamps: Stamps | None = None, opener: Opener 
             state, stamp = state_of(stream), b""
             check_file_size(stream.seek(0, io.SEEK_END))
             stream.seek(0)
-            found = hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]  # has readinto in fact
+            found = hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]  # has readinto
             if stamps and state and stamps.is_settled(state) and ref.header.number_of_frames == 1:
                 stamp = stamps.now(ref.path, stream)
             return found, stamp if state_of(stream) == state else b""

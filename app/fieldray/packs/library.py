@@ -85,7 +85,7 @@ class PackLibrary:
         drives         returns the mount points of drives; called anew by each `available` and `find`
         builtin_root   folder of the shipped packs; by default that of this program, with its lung-field pack
         builtin_table  SHA-256 of the manifest of each shipped pack, by pack name
-        builtin_lungs  name of the shipped lung-field pack; only used together with `builtin_root"
+        builtin_lungs  name of the shipped lung-field pack; only used together with `builtin_root`
         """
         self._drives = drives
         self._installed_root = home / "packs"
@@ -354,7 +354,7 @@ class PackLibrary:
     def shipped_lungs(self) -> Model | None:
         """Load the shipped lung-field pack, which serves classifiers that require none. None if no pack ships.
 
-        Raises PackProblem if the pack is damaged or missing. Without it, its checks of the image would be omitted
+        Raises PackProblem if the pack is damaged or missing. Otherwise the pack's checks of an image would be omitted
         silently.
         """
         return self._whole(_LUNGS, self._shipped_lungs())

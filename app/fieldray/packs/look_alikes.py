@@ -84,9 +84,9 @@ def _skeleton(text: str) -> str:
 
 
 def _is_part(letter: str) -> bool:
-    """Return whether a character counts when texts are compared by eye.
+    """Return whether a character is kept when texts are compared by eye.
 
-    Letters, digits and vowel signs (Thai, Hindi) count. Accents, blanks and punctuation do not.
+    Letters, digits and vowel signs (Thai, Hindi) are kept. Accents, blanks and punctuation are not.
     """
     is_vowel = unicodedata.category(letter) in ("Mn", "Mc") and not unicodedata.combining(letter)
     return letter.isalnum() or is_vowel

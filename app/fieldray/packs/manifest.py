@@ -494,8 +494,7 @@ def _check_format(document: Mapping[str, Any]) -> None:
 def _check_names(document: Mapping[str, Any]) -> None:
     """Require valid file names that differ by more than letter case. Raises PackProblem("pack_bad_name").
 
-    This check comes before the types, so that a malicious name is reported as such. Case counts for nothing on FAT and
-    NTFS.
+    FAT and NTFS ignore letter case. Names are checked before types, so that a malicious name is reported as such.
     """
     files = document.get("files")
     listed = files.values() if isinstance(files, dict) else ()

@@ -165,7 +165,13 @@ class SitePoints:
             self._write((*points, point))
 
     def remove(self, name: str, pack: str, model_sha256: str) -> None:
-        """Remove a local operating point. Raises UsageProblem (site_point_unknown) if there is none, StorageProblem."""
+        """Remove a local operating point.
+
+        Raises StorageProblem, and UsageProblem (site_point_unknown) if the point is not stored.
+
+        name                name of the point, without prefix
+        pack, model_sha256  name of the point's pack, and SHA-256 of the pack's model
+        """
         with only_writer(self.path):
             points = self.all()
             kept = [known for known in points if known.key != (name, pack, model_sha256)]
@@ -178,7 +184,7 @@ class SitePoints:
 
 
 def with_site_points(model: Model, points: tuple[OperatingPoint, ...]) -> Model:
-    """Return a model with these local operating points after the pack's own, instead of any it has.
+    """Return a model with these local operating points. Local points that it already has are removed.
 
     The pack's own points come first, so that a local point never becomes the default.
     """
@@ -222,7 +228,7 @@ class PackMemory:
     def find(self, paths: Sequence[Path]) -> RememberedPack | None:
         """Return the choice that all paths have in common; None if there is none or the choices differ.
 
-        A path without a choice has that of the nearest folder above.
+        A path without a choice takes the choice for the nearest folder above.
         """
         known = self._read()
         found = {next((known[digest] for digest in _digests(path) if digest in known), None) for path in paths}

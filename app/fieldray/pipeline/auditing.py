@@ -1,4 +1,4 @@
-"""Audit of a stored run against reference labels, and against earlier runs."""
+"""Audit of a stored run: its results against reference labels, and against another run."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ _NAME: Final = re.compile("[a-z0-9][a-z0-9-]{0,39}")
 class AuditRequest:
     """The request for an audit, as a person states it.
 
-    labels       source of the reference labels: the images' folders, the reader's verdicts, or a table
-    positive     names of classes that mean positive
-    columns      names of the table's columns, if unusual (see `audit.cases.table_labels`)
-    label        label of the pack to audit; None for the pack's first label
-    unit         unit of all figures; None for patients where a table or a header names them, else images
-    refers       what counts as referred (see `audit.units.Rule`)
-    prevalence   prevalence among the patients to be screened; None for the prevalence among the units
-    wanted       goal of the local operating point to be proposed
-    prices       prices for a plan with costs
-    against      another pack's answers for the same images, to compare with
+    labels      source of the reference labels: the images' folders, the readers' verdicts, or a table
+    positive    names of classes that mean positive
+    columns     names of the table's columns, if unusual (see `audit.cases.table_labels`)
+    label       label of the pack to audit; None for the pack's first label
+    unit        unit of all figures; None for patients if a table or a header names them, else images
+    refers      the rule for referral (see `audit.units.Rule`)
+    prevalence  prevalence among the patients to be screened; None for the prevalence among the units
+    wanted      goal of the local operating point to be proposed
+    prices      prices for a threshold plan with costs, or None
+    against     the pack of a run to compare with, or None
     """
 
     labels: Literal["folders", "verdicts"] | Path
@@ -85,11 +85,12 @@ class AuditRequest:
 
 
 def audit_run(database: Path, of: PackOfRun, request: AuditRequest, *, model: Model | None) -> AuditReport:
-    """Compute all audit figures of a pack's answers in a stored run.
+    """Compute all figures of an audit of a pack's results in a stored run.
 
-    model  the pack; without it only the operating points of the run are judged
+    of     the pack and the run
+    model  the loaded pack; without it only the operating points of the run are evaluated
 
-    Raises UsageProblem for a missing run or label, two runs that cannot be compared, and invalid reference labels;
+    Raises UsageProblem for a missing run or label, runs that cannot be compared, and invalid reference labels;
     StorageProblem if the results cannot be read.
     """
     with HistoryQuery(database) as query:
@@ -109,7 +110,7 @@ def audit_run(database: Path, of: PackOfRun, request: AuditRequest, *, model: Mo
     planned = plan(cases, thresholds, rule=rule, pattern=pattern, prevalence=found.prevalence, prices=request.prices)
     unseen = reason("audit_unseen", pack=judged.pack.pack_name)
     notes = (unseen, *reference.notes, *found.notes, *_without_reference(label, model))
-    if model:  # what drifts may be the computer's doing
+    if model:  # drift may come from the computer, so the constancy tests are stated
         notes += ConstancyRecords(database.parent).standing(model)
     return AuditReport(
         subject=_subject(judged, request, label, model),
@@ -123,7 +124,7 @@ def audit_run(database: Path, of: PackOfRun, request: AuditRequest, *, model: Mo
 
 
 class _Judged:
-    """A pack's answers in a run. Raises UsageProblem (history_no_run, history_no_pack)."""
+    """A pack's results in a run. The constructor raises UsageProblem (history_no_run, history_no_pack)."""
 
     def __init__(self, query: HistoryQuery, run_id: int, position: int) -> None:
         self.query, self.of, self.run = query, PackOfRun(run_id, position), query.run(run_id)
@@ -133,7 +134,7 @@ class _Judged:
         return self.query.answers(self.of.run_id, position=self.of.position)
 
     def side(self, label: str) -> Side:
-        """The pack of the run as one side of a comparison, at the operating point that the run used."""
+        """Return the pack as one side of a comparison, at the operating point that the run used."""
         return Side(
             run_id=self.of.run_id,
             position=self.of.position,
@@ -144,7 +145,7 @@ class _Judged:
 
 
 def _paired(judged: _Judged, cases: Sequence[Case], label: str, against: PackOfRun | None, rule: Rule) -> Paired | None:
-    """Pair the answers with those of the other side of a comparison, each at its own operating point."""
+    """Return the comparison with another pack's results, each pack at its own point; None if not requested."""
     if against is None:
         return None
     if against == judged.of:
@@ -156,11 +157,11 @@ def _paired(judged: _Judged, cases: Sequence[Case], label: str, against: PackOfR
 
 
 def require_usable(request: AuditRequest, paths: Sequence[Path] = ()) -> None:
-    """Reject, before any image is screened, a request that the audit would reject afterwards.
+    """Reject an audit request that cannot be carried out, before any image is screened.
 
     paths  files and folders to be screened; without them only problems independent of the images are found
 
-    Raises UsageProblem for a prevalence or a price out of range, and labels that cannot be used.
+    Raises UsageProblem for a prevalence or a price out of range, and for labels that cannot be used.
     """
     require_prevalence(request.prevalence)
     require_prices(request.prices)
@@ -171,7 +172,7 @@ def require_usable(request: AuditRequest, paths: Sequence[Path] = ()) -> None:
 
 
 def require_point(name: str, person: str) -> None:
-    """Refuse what cannot be an operating point's name, or the name of who accepts it. Raises UsageProblem."""
+    """Raise UsageProblem for an invalid name of a local operating point, or of the person who accepts the point."""
     if not _NAME.fullmatch(name):
         raise UsageProblem(reason("site_point_bad_name", name=name))
     if not 0 < len(person.strip()) <= 200:
@@ -181,7 +182,12 @@ def require_point(name: str, person: str) -> None:
 def take_local_point(
     points: SitePoints, report: AuditReport, *, name: str, person: str, model: Model | None, day: datetime.date
 ) -> OperatingPoint:
-    """Keep the proposed operating point as a local one of this site, once a person has agreed.
+    """Store the proposed operating point of an audit as a local one, after a person has agreed. Returns the point.
+
+    name    name of the point, without prefix
+    person  name of the person who agreed
+    model   the audited pack
+    day     the day of the agreement
 
     Raises UsageProblem (site_point_bad_name, site_point_name, site_point_person, site_point_model), StorageProblem.
     """
@@ -213,7 +219,7 @@ def take_local_point(
 
 
 class Auditor:
-    """Runs audits for the desktop window on one results file and the site's operating points."""
+    """Audits for the desktop window, of one results database and one file of local operating points."""
 
     def __init__(self, database: Path, points: SitePoints) -> None:
         self._database, self._points = database, points
@@ -223,13 +229,19 @@ class Auditor:
         return audit_run(self._database, of, request, model=model)
 
     def take(self, report: AuditReport, *, name: str, person: str, model: Model) -> Model:
-        """Keep a local operating point dated today (`take_local_point`). Returns the model with all local points."""
+        """Store the proposed operating point as a local one, dated today. Returns the model with all local points.
+
+        Raises as `take_local_point`.
+        """
         today = datetime.date.today()
         take_local_point(self._points, report, name=name, person=person, model=model, day=today)
         return with_site_points(model, self._points.of(model))
 
     def save(self, folder: Path, report: AuditReport, *, language: str) -> tuple[Path, ...]:
-        """Write the report as PDF and JSON. Returns the paths. Raises UsageProblem, StorageProblem."""
+        """Write an audit report as PDF and JSON into a folder. Returns the paths.
+
+        Raises UsageProblem, StorageProblem.
+        """
         return write_audit(folder, report, language=language)
 
 
@@ -252,7 +264,7 @@ def _labels(judged: _Judged, model: Model | None) -> Sequence[str]:
 
 
 def _points(judged: _Judged, label: str, model: Model | None) -> list[OperatingPoint]:
-    """Return operating points of the pack and of the site; a point of the run that no longer exists comes first."""
+    """Return the operating points to evaluate, each name once: those of the run first, then those of pack and site."""
     known = model.manifest.operating_points if model else ()
     points = (*judged.pack.operating_points, *known)
     return list({point.name: point for point in points if point.label == label}.values())
@@ -280,7 +292,7 @@ def _labels_of(request: AuditRequest, refs: Sequence[ImageRef]) -> Reference:
 
 @functools.cache
 def usual_names() -> ClassNames:
-    """Usual names of the positive and of the negative class in English and in the languages of the program."""
+    """Return the usual names of the positive and the negative class, in English and all program languages."""
     positive, negative = set(USUAL_NAMES.positive), set(USUAL_NAMES.negative)
     for translator in map(Translator, catalogues()):
         # Translators: TRUE and FALSE as a spreadsheet in your language writes them into its cells.
@@ -292,7 +304,7 @@ def usual_names() -> ClassNames:
 
 
 def _is_none(why: Reason | None) -> bool:
-    """Whether what failed for this reason is a folder that could not be read, or a file that is no image at all."""
+    """Return whether a reason means that there is no image: an unreadable folder, or a file that is no image."""
     return why is not None and why.code in _NO_IMAGES
 
 
@@ -300,7 +312,7 @@ _NO_IMAGES: Final = frozenset({"folder_not_read", "folder_lost", "not_an_image"}
 
 
 def _without_reference(label: str, model: Model | None) -> tuple[Reason, ...]:
-    """Return the notes for a pack that carries no reference scores."""
+    """Return the note for a pack without reference scores; empty for any other pack."""
     has_any = model is None or "scores" in drift.reference_counts(model.manifest.metrics, label)
     return () if has_any else (reason("drift_no_reference"),)
 

@@ -1,4 +1,4 @@
-"""Many images: found, screened and saved by threads.
+"""A run over many images, which threads find, screen and save.
 
     discovery thread --refs--> screening threads --outcomes--> batch thread (the only writer of the database)
 
@@ -53,7 +53,10 @@ _MOST_WAIT_S: Final = 0.05  # of an outcome for others to be saved with
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Done:
-    """The outcomes of an image by pack, and the positions of packs whose outcomes were already known."""
+    """The outcomes of an image by pack.
+
+    resumed  positions of the packs whose outcome was taken over from an earlier run
+    """
 
     outcomes: Sequence[Outcome]
     resumed: frozenset[int]
@@ -65,15 +68,15 @@ class _Done:
 
     @property
     def is_new(self) -> bool:
-        """Whether at least one pack newly screened the image; False if all outcomes are resumed."""
+        """Whether at least one pack newly screened the image; False if all outcomes were taken over."""
         return len(self.resumed) < len(self.outcomes)
 
 
 class Batch:
-    """A run under way. `pause`, `resume` and `cancel` return at once and may be called from any thread.
+    """A run in progress. `pause`, `resume` and `cancel` return at once and may be called from any thread.
 
     state   the state last published
-    reason  why the run failed, if it did
+    reason  the reason if the run failed, or None
     """
 
     def __init__(
@@ -118,7 +121,7 @@ class Batch:
 
     @property
     def run_id(self) -> int:
-        """The run's id in the store, 0 until the batch thread has opened it, and where the store is gone."""
+        """The run's id in the database. 0 until the batch thread has opened the run, and if the database is gone."""
         return self._recorder.run_id if self._recorder else 0
 
     @property
@@ -128,7 +131,7 @@ class Batch:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the run is being cancelled, by a person or by a problem."""
+        """Whether the run is being cancelled, by a person or because of a problem."""
         return self._cancelled.is_set()
 
     def start(self) -> None:
@@ -136,25 +139,25 @@ class Batch:
         self._thread.start()
 
     def pause(self) -> None:
-        """Finish the images being screened and begin no others."""
+        """Pause the run: images being screened are finished, and no others are begun."""
         with self._lock:
             if not self.is_cancelled:
                 self._going.clear()
 
     def resume(self) -> None:
-        """Resume after a pause."""
+        """Resume the run after a pause."""
         self._going.set()
 
     def cancel(self) -> None:
-        """Stop now. What is committed stays; a later run of the same request resumes from there."""
+        """Cancel the run. Committed results stay, and a later run of an equal request resumes from there."""
         with self._lock:
             self._cancelled.set()
             self._going.set()
-        self._room.release()  # whoever waits there or for outcomes is to notice
+        self._room.release()  # wakes the threads that wait for room or for outcomes
         self._outcomes.put(None)
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Wait for the end of all threads. Returns False if they did not end in time."""
+        """Wait for the end of all threads of the run. Returns False if they did not end in time."""
         # Thread.join with a time-out must not be interrupted: before Python 3.13 a Ctrl-C inside it makes the thread
         # pass for ended (python/cpython issue 90882). An event has no such fault.
         if not self._ended.wait(timeout_s):
@@ -185,7 +188,7 @@ class Batch:
         self._enter(self._end_state, *self._notes)
 
     def _note_doubts(self) -> None:
-        """Add the drift and identifier notes to the run, which is already recorded as finished."""
+        """Add warnings about drift and shared identifiers to the notes of a finished run."""
         if self._end_state != "finished":
             return
         try:
@@ -219,10 +222,10 @@ class Batch:
         self._end(store, self._recorder)
 
     def _break_off(self, why: Reason) -> None:
-        """End the run for a reason that came from the store or this thread, and note it where that can be done."""
+        """End the run because of a problem of the database or of the batch thread, and store that if possible."""
         self._fail(why)
         if why.code in ("store_gone", "results_lost"):
-            self._recorder = None  # what has this number in the store now is another run
+            self._recorder = None  # this id may now belong to another run
         if self._recorder:
             try:
                 with ResultStore(self._database) as store:
@@ -231,7 +234,7 @@ class Batch:
                 log.error("the end of the run is not noted: %s", problem.reason.code)
 
     def _with_threads(self, collect: Callable[[], None]) -> None:
-        """Run `collect` while the other threads work; all of them have ended afterwards."""
+        """Run `collect` while the other threads search and screen. All of them have ended afterwards."""
         with ThreadPoolExecutor(2, thread_name_prefix="searching") as threads:
             try:
                 threads.submit(self._count)
@@ -245,7 +248,7 @@ class Batch:
                     self._ports.release()
 
     def _collect(self, store: ResultStore, recorder: RunRecorder) -> None:
-        """Save and publish every image as it comes."""
+        """Save and publish every image as it arrives."""
         packs = self.spec.packs
         points = {pack.pack_name: ", ".join({point.name: 0 for point in pack.operating_points}) for pack in packs}
         said = ", ".join(f"{pack}: {names or '–'}" for pack, names in points.items())
@@ -336,7 +339,7 @@ class Batch:
 
     def _end(self, store: ResultStore, recorder: RunRecorder) -> None:
         with self._lock:
-            self._is_complete = self._end_state == "finished"  # a cancel that comes now finds nothing to stop
+            self._is_complete = self._end_state == "finished"  # a later cancel has no effect
         notes, self._pack_notes = recorder.end(store, self._end_state, self.reason)
         if self._is_complete:
             self._notes = (*self._ports.noticed(), *notes)
@@ -349,7 +352,7 @@ class Batch:
         self._publish(replace(changed, pack_notes=self._pack_notes))
 
     def _fail(self, why: Reason) -> None:
-        """End the run for a reason; the first one counts."""
+        """End the run for a reason. If there are several, the first one counts."""
         with self._lock:
             self.reason = self.reason or why
         self.cancel()
@@ -357,7 +360,7 @@ class Batch:
     # ---- the other threads
 
     def _guard(self, body: Callable[..., None], *values: object) -> None:
-        """Run a thread's body; an error ends the run with a message."""
+        """Run the body of a thread. An error ends the run with a reason."""
         try:
             body(*values)
         except Cancelled:
@@ -368,7 +371,7 @@ class Batch:
         except FieldrayError as problem:
             self._fail(problem.reason)
         except Exception as error:
-            if self.is_cancelled:  # what it was using was closed
+            if self.is_cancelled:  # its resources were closed by the cancellation
                 log.debug("thread of a run that was cancelled", exc_info=True)
                 return
             log.exception("thread of the batch")
@@ -382,7 +385,7 @@ class Batch:
             log.warning("the images could not be counted in advance", exc_info=True)
 
     def _discover(self) -> None:
-        """Find the images, and have each one screened; the threads that do it have ended afterwards."""
+        """Find the images and have each one screened. The screening threads have ended afterwards."""
         try:
             with ThreadPoolExecutor(self._threads, thread_name_prefix="screening") as threads:
                 self._guard(self._search, threads)
@@ -394,7 +397,7 @@ class Batch:
             unchanged = self._by_stamp(query)
             for ref in self._ports.discover(unchanged.has if unchanged else lambda _path, _stream: False):
                 if unchanged:
-                    unchanged.flush()  # they wait for nothing
+                    unchanged.flush()  # results found so far are not delayed
                 if ref:
                     self._wait_for_room()
                     self._found += 1
@@ -409,7 +412,7 @@ class Batch:
             raise Cancelled
 
     def _by_stamp(self, query: ResultQuery) -> ResultsByStamp | None:
-        """Return the recogniser of unchanged files; None if no results are taken over by stamp."""
+        """Return an object that recognises unchanged files; None if no results are taken over by stamp."""
         if self._ports.resuming.verifies or not self._by_content:
             return None
         return ResultsByStamp(query, self.run_id, self._ports.packs, stamps=self._stamps, hand_over=self._hand_over)
@@ -426,26 +429,29 @@ class Batch:
             raise Cancelled
         known = self._by_content.outcomes(ref) if self._by_content else [None] * len(self._ports.packs)
         done = self._screened(ref, known)
-        if len({outcome.facts.content_sha256 for outcome in done.outcomes} - {""}) > 1:  # it changed meanwhile
+        if len({outcome.facts.content_sha256 for outcome in done.outcomes} - {""}) > 1:  # the file changed
             done = self._screened(ref, [None] * len(known))
         self._outcomes.put(done)
 
     def _screened(self, ref: ImageRef, known: Sequence[Outcome | None]) -> _Done:
-        """Screen an image with the packs whose outcome is unknown, and add the known outcomes."""
+        """Screen an image with the packs whose outcome is not known, and add the known outcomes.
+
+        known  outcome of an earlier run for each pack, or None
+        """
         wanted = [position for position, outcome in enumerate(known) if outcome is None]
         screened = iter(self._ports.screen(ref, wanted) if wanted else ())
         outcomes = as_one_image([outcome or next(screened) for outcome in known])
         return _Done(outcomes, frozenset(range(len(known))).difference(wanted))
 
 
-# ---- a run put together: what is found, read, run and judged
+# ---- assembly of a run
 
 
-_AHEAD: Final = 1  # so many more images are under way than are looked at: the next one waits at the door
+_AHEAD: Final = 1  # additional threads, so that the next image is ready when a worker is free
 
 
 def _watch_of(paths: Sequence[Path]) -> Watch:
-    from fieldray.pipeline.watching import Watch  # most runs watch no folder
+    from fieldray.pipeline.watching import Watch  # imported only for watched folders
 
     return Watch(paths)
 

@@ -1,4 +1,4 @@
-"""The inputs of a batch: its packs, and the ports through which it uses decoders and engine."""
+"""The inputs of a batch: its packs, and the functions (ports) through which it reads and screens images."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class PackWork:
 
     @classmethod
     def of(cls, assessment: Assessment, database: Path) -> Self:
-        """The work of a pack in a run, from its assessment."""
+        """Return the work of a pack in a run, made from its assessment."""
         model = assessment.model
         return cls(
             spec=pack_spec(assessment),
@@ -55,7 +55,7 @@ class PackWork:
 
 
 def _doubts(database: Path, manifest: Manifest, pack: PackOfRun) -> tuple[Reason, ...]:
-    from fieldray.pipeline.doubts import doubts_of  # brings much along, and is wanted at the end of a run
+    from fieldray.pipeline.doubts import doubts_of  # a slow import, needed only at the end of a run
     from fieldray.store.work_list import HistoryQuery
 
     with HistoryQuery(database) as query:
@@ -63,7 +63,10 @@ def _doubts(database: Path, manifest: Manifest, pack: PackOfRun) -> tuple[Reason
 
 
 def spec_of(paths: Sequence[Path | str], assessments: Sequence[Assessment]) -> RunSpec:
-    """The specification of a run of these packs over these absolute paths, with the same overrides for all packs."""
+    """Return the request of a run of these packs over these absolute paths.
+
+    All packs have one setting for overrides and confirmed ages: that of the first assessment.
+    """
     return RunSpec(
         paths=tuple(map(str, paths)),
         packs=tuple(map(pack_spec, assessments)),
@@ -74,7 +77,7 @@ def spec_of(paths: Sequence[Path | str], assessments: Sequence[Assessment]) -> R
 
 
 def pack_spec(assessment: Assessment) -> PackSpec:
-    """The specification of a pack in a run."""
+    """Return a pack of a run, with its settings and operating points, as stored with the run."""
     model = assessment.model
     return PackSpec(
         pack_name=model.pack_name,
@@ -89,22 +92,22 @@ def pack_spec(assessment: Assessment) -> PackSpec:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class BatchPorts:
-    """The functions through which a batch works: it knows neither decoders nor engine.
+    """The functions through which a batch works, so that it knows neither decoders nor engine.
 
     spec            the request of the run
     packs           the packs that screen the images, in the order of `spec`
-    discover        yields every image once, lazily, except those in known files; None where no more are there for the
-                    moment
-    noticed         returns problems of the search that concern no single image; called once the search is over
-    count           returns a quick estimate of the number of images; stops when the function passed returns True
-    content_hash    returns SHA-256 (hex) of an image's bytes and the stamp of its file; raises OSError, FieldrayError
-    stamp_with      sets how the files are stamped that are read from then on
-    screen          returns an image's outcomes of the packs with these numbers; raises Cancelled, or a FieldrayError
+    discover        yields every image once, lazily, except images in known files. Yields None if there are no more
+                    images at the moment
+    count           returns a quick estimate of the number of images; stops when the given function returns True
+    content_hash    returns SHA-256 (hex) of an image's file and the stamp of the file; raises OSError, FieldrayError
+    stamp_with      sets the stamps for all files that are read from then on
+    screen          returns an image's outcomes by the packs with these numbers; raises Cancelled, or a FieldrayError
                     that ends the run
-    keeps_previews  whether the store gets small previews of the images
-    resuming        how results of earlier runs are taken over
-    watch           the state of watched folders; with it `discover` yields until the run is cancelled
     release         ends the processes of `screen` at once, also during a call; may be called twice
+    noticed         returns problems of the search that concern no single image; called after the search
+    keeps_previews  whether small previews of the images are stored
+    resuming        how results of earlier runs are taken over
+    watch           the state of watched folders, or None; with it `discover` yields until the run is cancelled
     """
 
     spec: RunSpec
@@ -125,8 +128,8 @@ class BatchPorts:
 class BatchOptions:
     """Options of a run.
 
-    is_fresh        whether to begin a new run even if an unfinished run of the same request exists
-    keeps_previews  whether the store gets small previews of the images
+    is_fresh        whether to begin a new run even if an unfinished run of an equal request exists
+    keeps_previews  whether small previews of the images are stored
     resuming        how results of earlier runs are taken over
     watches         whether new files in the folders are screened, too, until the run is cancelled
     """

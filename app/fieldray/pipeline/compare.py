@@ -1,7 +1,7 @@
-"""A prior and a current image compared: read and checked as for screening, their lungs found, then aligned.
+"""Comparison of a prior with a current image: both are read and checked as for screening, and then aligned.
 
 A prior is found in earlier runs, or read from a file that a person chose. Reading, the lung-field network and the
-comparison run in processes of their own, with limits and a deadline.
+comparison run in child processes, with limits and a deadline.
 """
 
 from __future__ import annotations
@@ -64,8 +64,11 @@ _WORKERS: Final = 2  # one for each image of a pair
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ReadImage:
-    """One image of a pair as read: framed by its lungs, or with the reason why it cannot be compared.
+    """One image of a pair as read.
 
+    framed         the image in its frame with its lungs; None if it cannot be compared
+    lungs          the lung fields, or None
+    problem        the reason why the image cannot be compared, or None
     could_be_read  False for a file that is damaged or missing, not merely unsuitable
     """
 
@@ -78,13 +81,13 @@ class ReadImage:
 
     @property
     def outcome(self) -> Outcome:
-        """The image's outcome before any pack has screened it."""
+        """The image's outcome without screening by a pack (see `unscreened`)."""
         return replace(unscreened(self.ref), facts=self.facts)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ComparedPair:
-    """The comparison, and the images it is of, with their headers."""
+    """The comparison of two images, and the images as read."""
 
     prior: ReadImage
     current: ReadImage
@@ -92,25 +95,25 @@ class ComparedPair:
 
     @property
     def failed(self) -> bool:
-        """Whether a file could not be read."""
+        """Whether one of the files could not be read."""
         return not (self.prior.could_be_read and self.current.could_be_read)
 
     @property
     def doubts(self) -> Sequence[Reason]:
-        """The reasons to doubt the comparison, which a person must see with it."""
+        """Warnings that a person must see with the comparison."""
         current = self.current.outcome
         return doubts_about(as_prior(self.prior.outcome, current, "file"), current)
 
 
 def comparison_child() -> Child:
-    """Return the comparison process, not started."""
+    """Return the child process that compares images, not started."""
     return Child(SERVICE, memory_limit_mb=_MEMORY_LIMIT_MB)
 
 
 class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
-    """Compares pairs one after another; `cancel` from any thread ends the one under way.
+    """Compares pairs of images one after another. `cancel` ends the current comparison, from any thread.
 
-    readers  look at images; they stay the caller's
+    readers  workers that read images; closing them is left to the caller
     finder   the lung-field pack
     child    makes the process that compares
     """
@@ -137,7 +140,7 @@ class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
         self._child.close()
 
     def cancel(self) -> None:
-        """Cancel the comparison under way, which raises Cancelled. The next one starts a new process."""
+        """Cancel the current comparison, which then raises Cancelled. The next one starts a new process."""
         self._is_cancelled = True
         self._child.kill()
 
@@ -146,10 +149,10 @@ class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
     ) -> ComparedPair:
         """Read and compare two images. Blocks until done.
 
-        is_wanted  called from this thread before and after reading and when the process ended: a comparison that was
-                   cancelled while waiting for its turn does not begin
+        is_wanted  returns whether the comparison is still wanted. It is called from this thread before and after
+                   reading and when the process has ended, so that a comparison cancelled while waiting does not begin
 
-        Raises EnvironmentProblem where no image can be read or no process run, Cancelled.
+        Raises EnvironmentProblem if no image can be read or no process can run, and Cancelled.
         """
         self._is_cancelled, began_s = False, time.monotonic()
         self._is_wanted = is_wanted
@@ -188,7 +191,10 @@ class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
 
 
 def read_framed(ref: ImageRef, *, readers: Workers, finder: Model) -> ReadImage:
-    """Read one image and find its lungs. Checks its header by the rules of `finder`. Raises EnvironmentProblem."""
+    """Read one image and find its lungs. The header is checked by the rules of the lung-field pack `finder`.
+
+    Raises EnvironmentProblem.
+    """
     if ref.problem:
         return ReadImage(ref=ref, problem=ref.problem, could_be_read=ref.problem_is_refusal)
     seen = readers.look(AnalyseRequest(ref=ref, rules=finder.manifest.accepted, frame=FRAME), model=finder)
@@ -212,7 +218,7 @@ def read_framed(ref: ImageRef, *, readers: Workers, finder: Model) -> ReadImage:
 
 
 def _problem(prior: ReadImage, current: ReadImage) -> Incomparable | None:
-    """Return the problem of one of the images, or of the pair by their headers; None without one."""
+    """Return why a pair cannot be compared: a problem of one image, or contradictory headers. None without one."""
     names: tuple[ImageOfPair, ImageOfPair] = ("prior", "current")
     for name, image in zip(names, (prior, current), strict=True):
         if image.problem:
@@ -225,7 +231,10 @@ def _problem(prior: ReadImage, current: ReadImage) -> Incomparable | None:
 
 
 def lungs_in_frame(lungs: LungFields, frame: PixelMap) -> Mask:
-    """Return the mask of the lungs in the frame's pixels."""
+    """Return the mask of the lungs (FRAME_SIDE, FRAME_SIDE).
+
+    frame  maps pixels of the frame to pixels of the file
+    """
     cells = lungs.pixel_map
     row, column = frame.cell(cells.row_offset, cells.column_offset)
     in_frame = PixelMap(cells.row_scale / frame.row_scale, row, cells.column_scale / frame.column_scale, column)
@@ -233,21 +242,27 @@ def lungs_in_frame(lungs: LungFields, frame: PixelMap) -> Mask:
 
 
 def only_image(path: Path, *, readers: Workers) -> ImageRef:
-    """The one image in a file. Raises UsageProblem (compare_one_image, nothing_to_screen) for several or a folder."""
+    """Return the reference to the only image in a file.
+
+    Raises UsageProblem (compare_one_image, nothing_to_screen) for several images, none, or a folder.
+    """
     found = list(discover([path], members=readers.members))
     if len(found) != 1 or path.is_dir():
         raise UsageProblem(reason("compare_one_image", path=path, count=len(found)))
     return found[0]
 
 
-# Screens an image by the operating point of that name; None where that cannot be done now.
+# Screens an image at the operating point with the given name. Returns None if that is not possible now.
 Screen = Callable[[ImageRef, str | None], Outcome | None]
-# Opens what compares pairs, with all that it needs, which ends with the stack.
+# Opens a `PairComparer` with its workers and processes, which end with the given stack.
 OpenComparer = Callable[[contextlib.ExitStack], PairComparer]
 
 
 def system_comparer(settings: Settings) -> OpenComparer:
-    """A function that opens a `PairComparer` on this computer. It raises PackProblem, EnvironmentProblem."""
+    """Return a function that opens a `PairComparer` on this computer.
+
+    That function raises PackProblem, EnvironmentProblem.
+    """
 
     def opened(ends: contextlib.ExitStack) -> PairComparer:
         finder = PackLibrary(user_data()).shipped_lungs()
@@ -260,10 +275,10 @@ def system_comparer(settings: Settings) -> OpenComparer:
 
 
 class Priors:
-    """Finds prior images and compares them. All methods but `cancel` wait for the disk or for other processes.
+    """Finds prior images and compares them. All methods but `cancel` wait for the disk or for child processes.
 
-    Thread-safe, except that only one thread at a time may call `compare`. The processes start with the first
-    comparison and stay for the next one.
+    Thread-safe, except that only one thread at a time may call `compare`. The processes start with the first comparison
+    and stay for the next one.
     """
 
     def __init__(self, database: Path, open_comparer: OpenComparer, screen: Screen = lambda _ref, _point: None) -> None:
@@ -274,9 +289,9 @@ class Priors:
         self._is_closed = False
 
     def stored(self, current: Outcome, *, run_id: int | None = None) -> StoredPriors:
-        """Return the priors of an image's patient in a run and in all other runs. Raises StorageProblem."""
+        """Return the prior images of an image's patient, from a run and from all other runs. Raises StorageProblem."""
         header = current.ref.header
-        if match_patients(header, header) == "unknown":  # half an archive may be called ANON
+        if match_patients(header, header) == "unknown":  # a placeholder such as ANON may be the ID of half an archive
             return StoredPriors()
         with HistoryQuery(self._database) as query:
             images = query.of_patient(header.patient_id, run_id=run_id)
@@ -287,10 +302,10 @@ class Priors:
         return StoredPriors(images=there, gone=len(priors) - len(there))
 
     def read(self, path: Path, current: Outcome) -> Outcome:
-        """Read the image in a file that a person chose (the first of several), and screen it with the current
-        image's pack.
+        """Read a file that a person chose as prior, and screen it with the current image's pack. Returns the outcome.
 
-        Without a pack the outcome is that of `unscreened`. Raises InputProblem, UsageProblem.
+        Of several images the first usable one counts. If the pack cannot screen it, the outcome is that of
+        `unscreened`. Raises InputProblem, UsageProblem.
         """
         refs = tuple(itertools.islice(discover([path], members=_no_members), _MOST_FRAMES))
         usable = next((ref for ref in refs if ref.problem is None), None)
@@ -302,7 +317,7 @@ class Priors:
         finding = leading_finding(current)
         try:
             found = self._screen(ref, finding.point.name if finding and finding.point else None)
-        except FieldrayError:  # the pair can be seen all the same
+        except FieldrayError:  # the pair can still be shown
             log.warning("a prior image was not screened", exc_info=True)
             found = None
         return unscreened(ref) if found is None or isinstance(found, Failed) else found
@@ -310,9 +325,12 @@ class Priors:
     def compare(
         self, prior: Prior, current: Outcome, *, is_wanted: Callable[[], bool] = lambda: True
     ) -> PairComparison:
-        """Compare two images as far as they are comparable; `is_wanted` as for `PairComparer.compare`.
+        """Compare a prior with the current image. The result has a problem if they are not comparable.
 
-        Raises Cancelled, PackProblem, EnvironmentProblem, BackendProblem, Unreadable (changed since it was screened).
+        is_wanted  as for `PairComparer.compare`
+
+        Raises Cancelled, PackProblem, EnvironmentProblem, BackendProblem, and Unreadable (changed) for a file that
+        changed since it was screened.
         """
         with self._lock:
             if self._is_closed:
@@ -330,21 +348,24 @@ class Priors:
         return pair.comparison
 
     def cancel(self) -> None:
-        """End the comparison under way, from any thread."""
+        """Cancel the current comparison. May be called from any thread."""
         comparer = self._comparer
         if comparer is not None:
             comparer.cancel()
 
     def close(self) -> None:
-        """End the processes, and the comparison under way with them."""
+        """Cancel the current comparison, and end the child processes."""
         self.cancel()
         with self._lock:
             self._is_closed, self._comparer = True, None
             self._ends.close()
-        with self._working:  # whoever compares has noticed
+        with self._working:  # waits until the cancelled comparison has ended
             pass
 
 
 def _no_members(ref: ImageRef) -> Iterator[ImageRef]:
-    """Yield no members: starting a process to read a zip file is not worth it for one image."""
+    """Raise Unusable (prior_in_zip) instead of listing a zip file.
+
+    A process to read the zip file would not be worthwhile for one image.
+    """
     raise Unusable(reason("prior_in_zip", path=ref.path))

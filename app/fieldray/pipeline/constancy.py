@@ -1,8 +1,8 @@
-"""The constancy test: whether a pack still gives on this computer and device the scores it gave at acceptance.
+"""The constancy test: whether a pack on this computer and device still gives the scores that it gave at first.
 
 The test images ship with the program (`imaging.synthetic.constancy_files`) and are screened like the images of a run.
 The expected scores of shipped packs are in `assets/constancy.json`, made and signed by `tools/constancy_set.py`. For
-any other pack the first answers are stored, and later answers are compared with them. Idea: AAPM Task Group 332,
+any other pack the first results are stored, and later results are compared with these. Idea: AAPM Task Group 332,
 quality control of an AI in use.
 """
 
@@ -31,14 +31,19 @@ from fieldray.reasons import Reason, reason
 from fieldray.typed_json import decoded
 
 EVERY_DAYS: Final = 30
-# Of a calibrated score. With one thread or two, scores were the same to the last digit. With the runtime's other
-# kernels (no XNNPACK) they moved by up to 0.050, in the mean by 0.002 to 0.015.
+# Tolerance of a calibrated score. Scores with one thread and with two were equal to the last digit. With the runtime's
+# other kernels (no XNNPACK) they differed by up to 0.050, on average by 0.002 to 0.015.
 TOLERANCE: Final = 0.06
 _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The answer for a test image: its class, the code of the reason if refused or read first, calibrated scores."""
+    """The result of a test image.
+
+    category  class of the image
+    code      code of the reason if the image was refused, failed or is to be read first; else ""
+    scores    calibrated score by label
+    """
 
     category: Category
     code: str
@@ -46,7 +51,7 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def of(cls, outcome: Outcome) -> Self:
-        """Take the answer from an outcome."""
+        """Return the result of a test image from its outcome."""
         why, findings = why_of(outcome), outcome.findings if isinstance(outcome, Screened) else ()
         return cls(outcome.category, why.code if why else "", {one.label: round(one.score, 6) for one in findings})
 
@@ -56,7 +61,13 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return max((round(abs(self.scores[label] - other.scores[label]), 6) for label in both), default=0.0)
 
     def is_other(self, found: Answer | None, manifest: Manifest) -> bool:
-        """Whether an answer differs from this one: in its reason, in a score beyond `TOLERANCE`, or in a firm class."""
+        """Return whether a result differs from this expected one.
+
+        It differs if reason or labels differ, if a score differs by more than `TOLERANCE`, or if the class differs
+        although no score is near a limit.
+
+        found  the result, or None
+        """
         if found is None or (self.code, self.scores.keys()) != (found.code, found.scores.keys()):
             return True
         points = [(score, manifest.point(label)) for label, score in self.scores.items()]
@@ -71,10 +82,15 @@ Answers = Mapping[str, Answer]  # by image
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A check that was made, `at_s` seconds after 1970 with this version of the program.
+    """The record of one constancy test.
 
-    Of `images` so many had a `different` answer than expected, and a score differed by up to `largest`. The answers of
-    the first check are those expected from then on.
+    subject    key of the pack (see `subject`)
+    at_s       time of the test, seconds since 1970
+    program    version of the program
+    images     number of test images
+    different  number of images with another result than expected
+    largest    largest difference of a score
+    is_first   whether this was the first test, whose results are the expected ones from then on
     """
 
     subject: str
@@ -88,13 +104,16 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def due(self) -> datetime.date:
-        """Return the day of the next test, or today if another program version is now installed."""
+        """The day of the next test.
+
+        The test is due at once if another program version is installed now than at this test.
+        """
         day = datetime.date.fromtimestamp(self.at_s)
         return day + datetime.timedelta(days=EVERY_DAYS if self.program == VERSION else 0)
 
     @property
     def summary(self) -> Reason:
-        """Return the test's result as a sentence, with the day of the next test."""
+        """The test's result as a sentence, with the day of the next test."""
         return reason(
             "constancy_failed" if self.different else "constancy_first" if self.is_first else "constancy_passed",
             pack=self.subject.split()[0],
@@ -109,7 +128,12 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Records kept: expected answers by pack (`subject`), SHA-256 of images that are not drawn, and past checks."""
+    """The content of the file of constancy tests.
+
+    answers  expected results by pack (`subject`)
+    images   SHA-256 of the real test images, by name
+    records  past tests
+    """
 
     answers: Mapping[str, Answers] = {}
     images: Mapping[str, str] = {}
@@ -117,13 +141,16 @@ class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class ConstancyRecords:
-    """The constancy tests made on this computer, in a file next to the results. Methods raise StorageProblem."""
+    """The constancy tests made on this computer, stored in a file next to the results database.
+
+    Methods raise StorageProblem.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "constancy.json"
 
     def standing(self, model: Model) -> tuple[Reason, ...]:
-        """Return a pack's state in sentences: the last test on each device, and whether the next test is due."""
+        """Return sentences about a pack: the last test on each device, and whether the next test is due."""
         try:
             last = {one.device: one for one in self.read().records if one.subject == subject(model)}
         except StorageProblem as problem:
@@ -135,7 +162,7 @@ class ConstancyRecords:
         return (*(one.summary for one in last.values()), *late)
 
     def add(self, record: Record, answers: Answers) -> None:
-        """Keep a check, and its answers where it is the first one."""
+        """Store the record of a test. Of the first test of a pack, its results are stored, too."""
         with only_writer(self.path):
             known = self.read()
             first = {**known.answers, record.subject: answers} if record.is_first else known.answers
@@ -143,25 +170,28 @@ class ConstancyRecords:
             write_atomically(self.path, msgspec.json.format(msgspec.json.encode(kept), indent=1))
 
     def read(self) -> Kept:
-        """Read all records."""
+        """Return the content of the file; empty if there is no file."""
         try:
             return decoded(self.path.read_bytes(), Kept)
         except FileNotFoundError:
             return Kept()
         except OSError as error:
             raise storage_problem(error, self.path) from error
-        except ValueError as error:  # never taken for an empty one: what was expected would be another thing tomorrow
+        except ValueError as error:  # a damaged file never counts as empty, because expected results would be lost
             raise StorageProblem(reason("constancy_unreadable", path=self.path, detail=error)) from error
 
 
 def subject(model: Model) -> str:
-    """The key of a pack in the records: its name, its signer, and SHA-256 of its networks' files."""
+    """Return the key of a pack in the records: name, signer, and SHA-256 of its network and its lung-field network."""
     lungs = model.lungs.model_sha256 if model.lungs else "-"
     return f"{model.pack_name} {model.fingerprint or '-'} {model.model_sha256} {lungs}"
 
 
 def shipped_set(path: Path | None = None) -> Kept:
-    """The test set shipped with the program. Raises StorageProblem (constancy_set) if it is not the signed one."""
+    """Return the expected results that ship with the program.
+
+    Raises StorageProblem (constancy_set) if the signature of the results is wrong, or if a test image was changed.
+    """
     path = path or asset("constancy.json")
     try:
         content, signature = path.read_bytes(), path.with_suffix(".sig").read_bytes()
@@ -177,10 +207,10 @@ def shipped_set(path: Path | None = None) -> Kept:
 
 
 def check(session: Session, records: ConstancyRecords) -> tuple[Reason, ...]:
-    """Check the pack in use on each device that it has a file for, the CPU first, and keep the results. Blocks.
+    """Run the constancy test of the pack in use on each device for which the pack has a file, the CPU first. Blocks.
 
-    Returns the results, and the reasons why devices could not be checked. Raises PackProblem (no_pack),
-    UsageProblem (constancy_busy) where a run is under way, StorageProblem.
+    Results are stored. Returns sentences: the results, and why devices could not be tested. Raises PackProblem
+    (no_pack), UsageProblem (constancy_busy) during a run, StorageProblem.
     """
     if (model := session.model) is None:
         raise PackProblem(reason("no_pack"))
@@ -207,7 +237,7 @@ def check(session: Session, records: ConstancyRecords) -> tuple[Reason, ...]:
 
 
 def screened(session: Session, model: Model) -> Answers:
-    """Screen all test images. Raises as `check` does, and BackendProblem."""
+    """Return the results of all test images by name. Raises as `check` does, and BackendProblem."""
     answers = dict[str, Answer]()
     with scratch_folder() as folder:
         for name, content in constancy_files():

@@ -1,6 +1,6 @@
-"""Warnings about a pack's answers as a whole.
+"""Warnings about a pack's results in a run as a whole.
 
-Either the images differ from the pack's own patients' images, or files share an identifier.
+There are two: the images drift from the images that the pack was measured on, or files share an identifier.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from fieldray.domain.run import PackOfRun, Run
 from fieldray.reasons import Reason, reason
 from fieldray.store.work_list import HistoryQuery
 
-_MOST_COMPARED: Final = 20_000  # images of either side: more change a distribution little
+_MOST_COMPARED: Final = 20_000  # images of each side; more images change a distribution little
 
 
 def drifts_of(
     query: HistoryQuery, run: Run, position: int, manifest: Manifest | None, *, label: str = ""
 ) -> tuple[Drift, ...]:
-    """Return the drift of a pack's answers in a run against the pack's images and earlier runs, for `label` or the
-    first.
+    """Return the drift of a pack's results in a run, against the pack's own images and against earlier runs.
+
+    position  position of the pack in the run
+    label     the label whose scores are compared; by default the pack's first
     """
     label = label or (manifest.labels[0].code if manifest else "")
     limit = measured_evidence_limit(manifest) if manifest else None
@@ -35,11 +37,13 @@ def drifts_of(
 
 
 def doubts_of(query: HistoryQuery, run: Run, position: int, manifest: Manifest | None) -> tuple[Reason, ...]:
-    """Return the reasons to doubt a pack's answers in a run.
+    """Return warnings about a pack's results in a run.
 
-    Either files share an identifier, or images differ from those of the pack's patients.
+    One warning says that files share a SOP Instance UID. The other says that the images may show other patients than
+    the pack was made for.
 
-    manifest  the manifest of the pack; without it the second reason is not examined
+    position  position of the pack in the run
+    manifest  the manifest of the pack; without it the second warning is not examined
     """
     shared = query.shared_instances(run.run_id, position=position)
     notes = (reason("instances_shared", count=shared),) if shared else ()

@@ -1,4 +1,4 @@
-"""A stored run as files, in the formats of `reports.exporter`; and the maps of its images (see `reports.images`)."""
+"""Export of a stored run to files, in the formats of `reports.exporter`, and of its maps (`reports.images`)."""
 
 from __future__ import annotations
 
@@ -48,22 +48,22 @@ from fieldray.workers.pool import PoolClosed, number_of_workers, open_workers
 if TYPE_CHECKING:
     from fieldray.workers.pool import Workers
 
-_AHEAD: Final = 4  # images that wait, read, for each that is being read
-_CAPTURES: Final = "sc"  # written first: what refers to them refers to those that were written
+_AHEAD: Final = 4  # images read ahead, per worker
+_CAPTURES: Final = "sc"  # secondary captures are written first, because other outputs refer to them
 
 OpenReaders = Callable[[], "Workers"]
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ExportRequest:
-    """The run to export, and what the files are to say.
+    """The request to export a run.
 
-    database  the results' file
-    run_id    the run
-    folder    where the outputs are written
-    formats   names of exporters; without any, every one that is a default
-    spec      to know the run by: after a backup was put back, another one may have its number
-    packs     those in use; a pack of the run that is none of these is looked for among the installed ones
+    database  path of the results database
+    run_id    id of the run
+    folder    folder for the outputs
+    formats   names of exporters; empty for the default ones
+    spec      the expected request of the run, or None. After a backup was restored, another run may have the id
+    packs     loaded packs, which are searched first for the packs of the run
     options   language, names of patients and the like
     """
 
@@ -83,15 +83,17 @@ def export_run(
     progress: Count = lambda _done, _total: None,
     note: Callable[[Reason], None] = lambda _: None,
 ) -> tuple[Path, ...]:
-    """Write a run into a folder, one output per format, with the answers of all its packs.
+    """Write a run into a folder, one output per format, with the results of all its packs.
 
-    readers   opens what reads images; without it none is read
-    progress  called with the number of results written and of all, before each; to stop, it raises Cancelled
-    note      hears what is left out of an output that should have it
-    Returns the outputs, in the order of `formats`; none of a format for which no result has anything.
-    Raises UsageProblem for an output that would replace something else; StorageProblem where something cannot be read
-    or written, or the run is another (store_gone); ReaderProblem where nothing can be started that reads images;
-    UsageProblem (history_no_run) for an unknown run without a `spec`; KeyError for an unknown format.
+    Returns the outputs in the order of `formats`, without formats for which no result has any content.
+
+    readers   opens workers that read images; without it no image is read
+    progress  called before each result with the numbers written and to write; raising Cancelled stops the export
+    note      receives messages about results that are missing in an output
+
+    Raises UsageProblem for an output that would replace another file, and (history_no_run) for an unknown run without a
+    `spec`. Raises StorageProblem for failed reading or writing, or another run (store_gone); ReaderProblem if no worker
+    can be started; KeyError for an unknown format.
     """
     folder = request.folder
     chosen = [exporters()[name] for name in request.formats] or default_exporters()
@@ -112,7 +114,7 @@ def export_run(
             _write_one(exporter, path, replace(stored, results=results, captures=captures), note)
             if exporter.name == _CAPTURES and path.exists():
                 captures = frozenset(int(file.stem) for file in path.iterdir())
-    return tuple(path for path in paths if path.exists())  # a folder without files is none
+    return tuple(path for path in paths if path.exists())  # an output without content is not written
 
 
 def _counted(results: Iterable[StoredAnswer], progress: Callable[[], None]) -> Iterator[StoredAnswer]:
@@ -123,7 +125,7 @@ def _counted(results: Iterable[StoredAnswer], progress: Callable[[], None]) -> I
 
 
 def _write_one(exporter: Exporter, path: Path, stored: StoredRun, note: Callable[[Reason], None]) -> None:
-    """Write one format, and say what it leaves out although it should have it."""
+    """Write a run in one format. A note is given if results are missing although the format should have them."""
     left: list[tuple[StoredAnswer, Reason]] = []
     exporter.write(path, replace(stored, leave_out=lambda *one: left.append(one)))
     for result, why in left[:1]:
@@ -148,7 +150,7 @@ def _stored_pack(query: HistoryQuery, run: Run, position: int, manifest: Manifes
 
 
 def _run_of(query: HistoryQuery, run_id: int, spec: RunSpec | None) -> Run:
-    """Return the run with that number, if its specification equals `spec`."""
+    """Return the run with an id. Raises StorageProblem (store_gone) if its request is not equal to `spec`."""
     run: Run | None = None
     try:
         run = query.run(run_id)
@@ -161,7 +163,10 @@ def _run_of(query: HistoryQuery, run_id: int, spec: RunSpec | None) -> Run:
 
 
 def _name(run: Run) -> str:
-    """Name of a run's outputs, as `fieldray-run-12-20261122-090507`. The time tells two computers' runs apart."""
+    """Return the base name of a run's outputs, for example `fieldray-run-12-20261122-090507`.
+
+    The time distinguishes runs of two computers.
+    """
     return f"fieldray-run-{run.run_id}-{datetime.datetime.fromtimestamp(run.started_s):%Y%m%d-%H%M%S}"
 
 
@@ -169,12 +174,12 @@ def _name(run: Run) -> str:
 
 
 def _made(model: Model, spec: PackSpec) -> bool:
-    """Whether it is the very pack that made the results of a run."""
+    """Return whether a model is the one with which a pack of a run was made, by name and hash."""
     return (model.pack_name, model.model_sha256) == (spec.pack_name, spec.model_sha256)
 
 
 def manifest_of(spec: PackSpec, packs: Sequence[Model] = ()) -> Manifest | None:
-    """The manifest of the pack that made the results of a run; None if it is not installed.
+    """Return the manifest of a pack of a run; None if the pack is not installed.
 
     packs  loaded packs, which are searched first
     """
@@ -188,9 +193,9 @@ def manifest_of(spec: PackSpec, packs: Sequence[Model] = ()) -> Manifest | None:
 
 
 def pack_of(spec: PackSpec, models: Sequence[Model] = ()) -> Model | None:
-    """Return the pack that gave the answers, by its model's hash; None if it is not available.
+    """Return the pack that gave the results of a run, by the hash of its model; None if it is not available.
 
-    models  loaded packs; if the pack is not among them, the installed packs are searched
+    models  loaded packs, which are searched before the installed ones
     """
     for model in models:
         if _made(model, spec):
@@ -222,7 +227,7 @@ class _Images(contextlib.AbstractContextManager["_Images"]):
         self._ends.close()
 
     def read(self, results: Iterable[StoredAnswer], side: int) -> Iterator[tuple[StoredAnswer, ShownImage | Reason]]:
-        """Read the images of results (see `StoredRun.read_images`). Raises ReaderProblem."""
+        """Yield each result with its image, or with the reason why there is none. Raises ReaderProblem."""
         if self._opens is None:
             yield from no_images(results, side)
             return
@@ -231,7 +236,10 @@ class _Images(contextlib.AbstractContextManager["_Images"]):
         yield from side_by_side(read, results, self._threads, ahead=_AHEAD * readers.size)
 
     def preview(self, query: HistoryQuery, result: StoredAnswer) -> ShownImage | None:
-        """The preview of a result, None where none was kept or it is damaged. Raises StorageProblem, ReaderProblem."""
+        """Return the stored preview of a result; None if there is none or it is damaged.
+
+        Raises StorageProblem, ReaderProblem.
+        """
         facts, frame = result.outcome.facts, result.outcome.ref.frame
         kept = query.preview(facts.content_sha256, frame=frame) if facts.content_sha256 and facts.rows else None
         if kept is None or self._opens is None:
@@ -275,31 +283,31 @@ def write_maps(
     readers: Workers,
     progress: Callable[[int], None] = lambda _: None,
 ) -> tuple[int, int]:
-    """Write the maps that a pack made of the images of a run.
+    """Write the heat maps, lung masks and overlays of a pack's results in a run.
 
     Parameters
     ----------
     database, of
-        The results' file, and the pack of a run.
+        The results database, and the pack and run.
     folder
-        Made if absent.
+        Created if missing.
     manifest
-        Of the pack that made the results.
+        Manifest of the pack that gave the results.
     readers
-        Reads the images again.
+        Workers that read the images again.
     progress
-        Hears how many images were gone through.
+        Receives the number of images done.
 
     Returns
     -------
-    The number of images with maps, and of those whose overlay is missing because the file cannot be read any more.
+    The number of images with maps, and the number of images without overlay because the file cannot be read any more.
 
     Raises
     ------
     UsageProblem
-        For an output that would replace something else.
+        For an output that would replace another file.
     StorageProblem
-        Where something cannot be read or written.
+        For failed reading or writing.
     """
     written = missing = 0
     with ResultQuery(database) as query, ThreadPoolExecutor(readers.size, thread_name_prefix="maps") as pool:
@@ -321,7 +329,7 @@ def write_maps(
 def _write(
     stem: Path, outcome: Outcome, *, manifest: Manifest, readers: Workers, inputs: Sequence[Path], lungs_pack: str
 ) -> tuple[bool, bool]:
-    """Whether the image has maps, and whether its overlay is missing."""
+    """Write the maps of one image. Returns whether it has maps, and whether its overlay is missing."""
     has_lungs = write_lungs(stem, outcome, inputs=inputs)
     if not isinstance(outcome, Screened):
         return has_lungs, False
@@ -340,19 +348,19 @@ def _write(
     return True, False
 
 
-# ---- An export in a process of its own, for the window: what computes for minutes there would make it pause here.
+# ---- An export in a separate process, so that the window stays responsive.
 #
-# Every thread of a process waits for the one that runs Python, and code in C that lays out a page or scales an image
-# may keep it waiting for a tenth of a second. The process leaves the CPU to what somebody is waiting for.
+# Only one thread of a process runs Python at a time, and C code that lays out a page or scales an image may block the
+# others for a tenth of a second. The process has a low priority, so that it does not slow other work.
 
 SERVICE: Final = "fieldray.pipeline.export:handle"
-_LONGEST_S: Final = 30 * 24 * 3600.0  # an export may take any time: a person ends it
-_STEPS: Final = 50  # that it tells of at most; see `processes.child`
+_LONGEST_S: Final = 30 * 24 * 3600.0  # no real limit: only a person ends an export
+_STEPS: Final = 50  # maximum number of progress reports (see `processes.child`)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ExportOrder:
-    """An `ExportRequest` for another process, its report options one by one, with the values of its settings."""
+    """The data of an `ExportRequest` for another process, with report options and settings as plain values."""
 
     database: Path
     run_id: int
@@ -370,7 +378,11 @@ class ExportOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """The outputs of an export, and the reasons for omissions."""
+    """The result of an export in another process.
+
+    written  the outputs
+    notes    messages about missing results
+    """
 
     written: tuple[Path, ...]
     notes: tuple[Reason, ...]
@@ -387,14 +399,14 @@ def export_apart(
     note: Callable[[Reason], None] = lambda _: None,
     child: Child | None = None,
 ) -> tuple[Path, ...]:
-    """Export a run (see `export_run`) in a process of its own, with the workers that the settings ask for.
+    """Export a run (see `export_run`) in a separate process, with workers as in the settings.
 
-    `progress` is called ten times a second, `note` at the end.
+    progress  called ten times a second with the numbers written and to write
+    note      receives the messages at the end
+    child     the process to start; by default one for `SERVICE`
 
-    `child` is the process to be started; without it, one for `SERVICE`.
-
-    Raises EnvironmentProblem where no process can be started, FieldrayError where it was lost, and what `export_run`
-    raises of `FieldrayError`.
+    Raises EnvironmentProblem if no process can be started, FieldrayError if it was lost, and each FieldrayError of
+    `export_run`.
     """
     options = request.options
     order = ExportOrder(
@@ -414,19 +426,19 @@ def export_apart(
     try:
         done = EXPORT.apart(child or Child(SERVICE), order, progress=progress, timeout_s=_LONGEST_S)
     finally:
-        clear_abandoned(request.folder)  # killed, it could not discard what was half done
+        clear_abandoned(request.folder)  # a killed process leaves incomplete files
     for one in done.notes:
         note(one)
     return done.written
 
 
 def _for_reports(model: Model) -> Model:
-    """A copy of a model without the files and gates that reports do not use."""
+    """Return a copy of a model without files and arrays that reports do not use."""
     manifest = replace(model.manifest, ood_gate=None)
     return replace(model, manifest=manifest, files={}, golden=None, card="", lungs=None)
 
 
-# ---- in the process
+# ---- in the separate process
 
 
 def _export(order: ExportOrder) -> Exported:

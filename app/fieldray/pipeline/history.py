@@ -1,4 +1,4 @@
-"""Runs of the past, for the command line and the window: listed, opened, compared, deleted; and the work list."""
+"""Past runs, for the command line and the window: listed, opened, compared and deleted; and their work lists."""
 
 from __future__ import annotations
 
@@ -58,15 +58,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-# A run, and by their position the packs that gave its answers, None for one that is not at hand: then there are no heat
-# maps.
+# A run, and its packs by position. A pack that is not available is None; its results then have no heat maps.
 RunWithPacks = tuple[Run, tuple[Model | None, ...]]
 
 
 class History:
     """Operations on past runs and their work lists.
 
-    Thread-safe; all methods but `interrupt` wait for the disk and raise StorageProblem.
+    Thread-safe. All methods but `interrupt` wait for the disk and raise StorageProblem.
     """
 
     def __init__(self, database: Path) -> None:
@@ -75,12 +74,15 @@ class History:
         self._reading: HistoryQuery | None = None
 
     def asked(self, question: Callable[[HistoryQuery], T]) -> T:
-        """Ask the store. Returns the answer of `question`."""
+        """Return the answer of `question`, which is called with an open `HistoryQuery`."""
         with HistoryQuery(self._database) as query:
             return question(query)
 
     def listed(self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None = None) -> Listed:
-        """Return the rows of a run that pass the filter, in order. Raises an SQLite error after `interrupt`."""
+        """Return the rows of a run that pass a filter, in order. Raises sqlite3.OperationalError after `interrupt`.
+
+        limit  maximum number of rows; None for all
+        """
         with HistoryQuery(self._database) as query:
             self._note(query)
             try:
@@ -89,7 +91,7 @@ class History:
                 self._note(None)
 
     def interrupt(self) -> None:
-        """Stop the running query; its caller does not need the result any more."""
+        """Stop the running query of `listed`, because its result is not needed any more."""
         with self._lock:
             if self._reading is not None:
                 self._reading.interrupt()
@@ -103,11 +105,11 @@ class History:
         return tuple(found for found in self.asked(HistoryQuery.summaries) if wanted.has(found))
 
     def quality(self) -> dict[str, Counter[str]]:
-        """The quality notes on images of the last 31 days: see `HistoryQuery.quality`."""
+        """Return counts of notes on image quality by day, for the last 31 days (see `HistoryQuery.quality`)."""
         return self.asked(lambda query: query.quality(since_s=time.time() - 31 * 86_400))
 
     def open(self, run_id: int, *, models: Sequence[Model] = ()) -> RunWithPacks:
-        """Open a run for its work list (see `listed`). Raises UsageProblem (history_no_run).
+        """Return a run with its packs, for its work list. Raises UsageProblem (history_no_run).
 
         models  loaded packs, which may be those of the run
         """
@@ -115,11 +117,14 @@ class History:
         return run, tuple(pack_of(pack, models) for pack in run.spec.packs)
 
     def doubts(self, run: Run, position: int, model: Model | None) -> tuple[Reason, ...]:
-        """The reasons to doubt the answers of a pack as a whole. Takes seconds for a million images."""
+        """Return warnings about a pack's results in a run as a whole. Takes seconds for a million images.
+
+        position, model  the pack's position in the run, and its model if available
+        """
         return self.asked(lambda query: doubts_of(query, run, position, model.manifest if model else None))
 
     def compare(self, first: PackOfRun, second: PackOfRun) -> Comparison:
-        """Compare the answers of two packs, in two runs or in one, image by image.
+        """Compare the results of two packs, in two runs or in one, image by image.
 
         Raises UsageProblem (history_no_run, history_no_pack, history_same_run).
         """
@@ -133,7 +138,10 @@ class History:
             return replace(found, manifests=(manifest_of(packs[0]), manifest_of(packs[1])))
 
     def month(self, first: datetime.date, constancy: ConstancyRecords, *, folder: Path | None = None) -> Month:
-        """Return the figures of the month from `first`, in local time. With `folder`, only those of images in it."""
+        """Return the counts of the month that begins on the day `first`, in local time.
+
+        folder  only images in this folder count; None for all
+        """
         after = (first + datetime.timedelta(days=31)).replace(day=1)
         since, until = (datetime.datetime.combine(day, datetime.time()).timestamp() for day in (first, after))
         tallies = self.asked(lambda query: query.tallies(since, until, folder=folder))
@@ -143,7 +151,7 @@ class History:
         return Month(first=first, tallies=tallies, manifests=manifests, checks=checks)
 
     def save_month(self, path: Path, month: Month, translator: Translator) -> None:
-        """Write the report of a month as PDF. Raises UsageProblem, StorageProblem."""
+        """Write the monthly report as PDF. Raises UsageProblem, StorageProblem."""
         from fieldray.reports.exporter import is_own_pdf
         from fieldray.reports.outputs import write_own
         from fieldray.reports.pdf_pages import month_document
@@ -152,11 +160,11 @@ class History:
         write_own(path, is_own_pdf, month_document(title, blocks, month.first, translator))
 
     def plan_deletion(self, run_ids: Sequence[int]) -> DeletionPlan:
-        """Plan the deletion of these runs. Raises UsageProblem (history_no_run)."""
+        """Return the plan to delete these runs. Raises UsageProblem (history_no_run)."""
         return plan_deletion(self._database, run_ids)
 
     def plan_patient_deletion(self, patient_id: str) -> DeletionPlan:
-        """Plan the deletion of a patient's images. Raises UsageProblem (history_no_patient)."""
+        """Return the plan to delete a patient's images. Raises UsageProblem (history_no_patient)."""
         return plan_patient_deletion(self._database, patient_id)
 
     def clear(self) -> None:
@@ -164,7 +172,7 @@ class History:
         clear_abandoned(self._database.parent / SCRATCH)
 
     def delete(self, plan: DeletionPlan) -> Deletion:
-        """Delete runs or a patient for good, as planned.
+        """Delete runs or a patient for good, as planned. Returns the result.
 
         Raises UsageProblem (history_no_run, history_no_patient, history_in_use, history_grown).
         """
@@ -177,7 +185,7 @@ class History:
 def comparison_blocks(
     found: Comparison, translator: Translator, *, pairs: Sequence[ResultPair]
 ) -> tuple[Points, Table, Table]:
-    """A summary of how two runs differ, a table of the images by change of class, and a table of `pairs`."""
+    """Return the comparison of two runs for a report: a summary, a table of class changes, and a table of `pairs`."""
     text, plural, said, columns = translator.text, translator.plural, list[str](), list[str]()
     for run, (of, spec), only in zip(
         (found.first, found.second), found.sides, (found.only_first, found.only_second), strict=True
@@ -226,7 +234,7 @@ def _class(translator: Translator, manifest: Manifest | None, category: Category
 
 
 def _score(translator: Translator, found: ResultBrief) -> str:
-    """Format a score with its threshold."""
+    """Return a score with its threshold, as text."""
     return translator.decimal(score_cell(found) + (f" ({threshold_text(found)})" if found.point else ""))
 
 
@@ -235,7 +243,7 @@ def _change(translator: Translator, difference: float | None) -> str:
 
 
 def plan_sentences(plan: DeletionPlan) -> tuple[Reason, ...]:
-    """The sentences that a person reads before they confirm a deletion."""
+    """Return the sentences that a person reads before confirming a deletion."""
     code = "history_patient_deletes" if plan.patient_id else "history_deletes"
     said = [reason(code, results=plan.results)]
     if plan.verdicts:
@@ -248,7 +256,7 @@ def plan_sentences(plan: DeletionPlan) -> tuple[Reason, ...]:
 
 
 def deletion_sentences(done: Deletion) -> tuple[Reason, ...]:
-    """The sentences that a person reads after a deletion."""
+    """Return the sentences that a person reads after a deletion."""
     said = [reason("history_deleted", count=len(done.plan.run_ids))]
     if done.plan.patient_id:
         said = [reason("history_patient_deleted", results=done.plan.results)]
@@ -264,12 +272,12 @@ def deletion_sentences(done: Deletion) -> tuple[Reason, ...]:
 
 
 def month_title(translator: Translator, month: Month) -> str:
-    """The title of the monthly report."""
+    """Return the title of the monthly report."""
     return translator.text("Monthly report from {date}", date=calendar_date(translator, month.first))
 
 
 def month_blocks(month: Month, translator: Translator) -> tuple[Block, ...]:
-    """Each pack's results on images that it first saw in the month, and the results of its constancy checks."""
+    """Return the content of the monthly report: the results of each pack, and its constancy tests."""
     blocks: list[Block] = [Paragraph(research_only(translator), "notice")]
     for name, manifest in month.manifests.items():
         blocks += _of_pack(name, manifest, [one for one in month.tallies if one.spec.pack_name == name], translator)

@@ -1,9 +1,9 @@
-"""The run's interface to the store: reading earlier results, taking them over, and saving new ones.
+"""The run's interface to the results database: finding earlier results, taking them over, and saving new ones.
 
 Results of earlier runs are found in two ways. `ResultsByStamp` recognises an unchanged file at its path by its stamp:
 size, times, and a keyed part of its content (see `imaging.source`). Such a file is not even identified, and the results
-of hundreds are taken over at once. `ResultsByContent` recognises any other file by its whole content, whatever its
-path. Both treat each pack separately: a run of two packs takes over the answers of an earlier run of one of them.
+of hundreds of files are taken over at once. `ResultsByContent` recognises any other file by its whole content, whatever
+its path. Both treat each pack separately: a run of two packs takes over results of an earlier run of one of them.
 """
 
 from __future__ import annotations
@@ -46,8 +46,11 @@ from fieldray.pipeline.batch_ports import PackWork
 
 
 def open_store(database: Path, publish: Publish) -> ResultStore:
-    """Open the store. A damaged store is first set aside, and a person is told. Raises StorageProblem."""
-    with contextlib.suppress(StorageProblem):  # without pictures there is a run all the same
+    """Open the results database for writing. Raises StorageProblem.
+
+    A damaged database is first set aside and repaired, and an event is published.
+    """
+    with contextlib.suppress(StorageProblem):  # a run needs no pictures
         if renewed := renew_pictures(database):
             publish(StoreRepaired(reason=renewed))
     try:
@@ -55,15 +58,15 @@ def open_store(database: Path, publish: Publish) -> ResultStore:
     except StorageProblem as problem:
         if not is_damage(problem):
             raise
-        if repaired := repair(database):  # or another program has done it
+        if repaired := repair(database):  # otherwise another program repaired it
             publish(StoreRepaired(reason=repaired))
         return ResultStore(database)
 
 
 def require_kept(store: ResultQuery, run_id: int, *, saved: int) -> None:
-    """Require that all images of a run are in the store. Raises StorageProblem (results_lost).
+    """Require that the database has all images of a run. Raises StorageProblem (results_lost).
 
-    saved  the number of images that the run was given
+    saved  the number of images that were saved
     """
     try:
         store.run(run_id)
@@ -75,14 +78,14 @@ def require_kept(store: ResultQuery, run_id: int, *, saved: int) -> None:
 
 
 _UNLIKE: Final = "unlike_measured"
-_LEAST_FAILED: Final = 2  # of one file the list says all
+_LEAST_FAILED: Final = 2  # for a single file the work list is enough
 
 
 class RunRecorder:
-    """The run in the store, and the counts of its answers.
+    """Saves the results of a run in the database, and counts them for the notes.
 
     last_row  the highest image number before the run
-    watches   whether folders are watched: an image may then be moved during the run
+    watches   whether folders are watched, so that an image may be moved during the run
     """
 
     def __init__(self, spec: RunSpec, run_id: int, *, last_row: int, keeps_previews: bool, watches: bool) -> None:
@@ -110,7 +113,7 @@ class RunRecorder:
         return [ImageDone(image=image) for image in images]
 
     def take_over(self, store: ResultStore, taken: TakenOver) -> ResultsTakenOver:
-        """Take over earlier answers. Returns the event to publish about them."""
+        """Take over earlier results for many images, and return the event to publish."""
         rows = store.take_over(self.run_id, taken)
         kinds = store.kinds(rows)
         self._count(rows)
@@ -120,7 +123,7 @@ class RunRecorder:
         return ResultsTakenOver(run_id=self.run_id, row_ids=rows, kinds=kinds)
 
     def end(self, store: ResultStore, state: RunState, why: Reason | None) -> tuple[Notes, tuple[Notes, ...]]:
-        """Note the end of the run. Returns the notes on the run, and the notes on the answers of each pack."""
+        """Store the end of the run. Returns the notes on the run, and the notes on the results of each pack."""
         if state != "finished":
             store.set_state(self.run_id, state, reason=why)
             return (), ()
@@ -129,7 +132,7 @@ class RunRecorder:
         return (*self._most_failed(), *notes), tuple(counts.notes for counts in self._packs)
 
     def _most_failed(self) -> Notes:
-        """A note that most files of the run failed, with the commonest reason; empty if they did not."""
+        """Return a note with the most frequent reason if most files of the run failed; empty otherwise."""
         failed, number = self._failures.total(), self._packs[0].images
         if failed < _LEAST_FAILED or 2 * failed <= number:
             return ()
@@ -137,7 +140,7 @@ class RunRecorder:
         return (reason("most_failed", count=failed, of=number, why=self._why_failed[code].text),)
 
     def require_kept(self, store: ResultStore) -> None:
-        """Require that all of it is in the store. Raises StorageProblem (results_lost)."""
+        """Require that the database has all images that were saved. Raises StorageProblem (results_lost)."""
         require_kept(store, self.run_id, saved=self._saved)
 
     def _count(self, rows: Sequence[int]) -> None:
@@ -150,7 +153,7 @@ Notes = tuple[Reason, ...]
 
 @dataclass(eq=False, slots=True)
 class _PackCounts:
-    """Counts of a pack's answers."""
+    """Counts of a pack's results, for the notes at the end of a run."""
 
     images: int = 0
     unlike: int = 0
@@ -176,22 +179,23 @@ class _PackCounts:
 
 
 def images_done(store: ResultStore, taken: ResultsTakenOver) -> Iterable[ImageDone]:
-    """One `ImageDone` event for each result that was taken over."""
+    """Return an `ImageDone` event for each image whose results were taken over."""
     return (ImageDone(image=image) for image in store.images(taken.row_ids, looks_inside=False))
 
 
 _BUNDLE: Final = 256
-_MOST_WAIT_S: Final = 0.2  # for a batch to become full, while a person looks on
-_MOST_RUNS: Final = 8  # that are looked through for a file, the newest first
+_MOST_WAIT_S: Final = 0.2  # maximum delay until results appear
+_MOST_RUNS: Final = 8  # number of runs searched for a file, the newest first
 _AT_ONCE: Final = 1024
 _ANY_ANSWER: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ResultsByContent:
-    """Finds stored outcomes by file content, up to `last_answer`, or all outcomes if folders are watched.
+    """Finds stored outcomes by the content of files. Thread-safe.
 
-    Thread-safe: a lock lets one thread at a time use `query`.
+    last_answer  only results up to this row count, unless folders are watched
+    query        used by one thread at a time, under a lock
     """
 
     ports: BatchPorts
@@ -239,7 +243,9 @@ class ResultsByContent:
 
 
 class ResultsByStamp:
-    """Recognises unchanged files, and hands over the rows of their answers. Used by the searching thread alone.
+    """Recognises unchanged files by their stamps, and hands over the rows of their results.
+
+    Used by the searching thread alone.
 
     hand_over  receives the rows to take over
     """
@@ -256,7 +262,7 @@ class ResultsByStamp:
         known, opened = [run for run in query.runs() if run.run_id != run_id], dict[int, _FilesOfRun]()
 
         def files(pack: PackOfRun) -> tuple[_FilesOfRun, int]:
-            """The unchanged files of a run, read once for all its packs."""
+            """Return the unchanged files of a run, read once for all its packs."""
             return opened.setdefault(pack.run_id, _FilesOfRun(query, pack.run_id)), pack.position
 
         self._packs = [
@@ -264,11 +270,14 @@ class ResultsByStamp:
             for position, pack in enumerate(packs)
         ]
         self._stamps, self._hand_over = stamps, hand_over
-        self._waiting: list[list[tuple[int, int]]] = []  # of each image, the rows of image and answer, by pack
+        self._waiting: list[list[tuple[int, int]]] = []  # per image and pack: row of the image and of the result
         self._due_s = 0.0
 
     def has(self, path: Path, stream: BinaryIO) -> bool:
-        """Whether an open file is unchanged for every pack, so that its image needs no screening. Raises OSError."""
+        """Return whether an open file is unchanged for every pack, so that its image needs no screening.
+
+        Raises OSError.
+        """
         key = os.fsencode(path)
         found = [next((one for run, at in runs if (one := run.find(key, at))), _UNKNOWN) for runs in self._packs]
         stamps = {stamp for *_, stamp in found}
@@ -282,7 +291,7 @@ class ResultsByStamp:
         return True
 
     def flush(self) -> None:
-        """Emit the pending results, if any."""
+        """Hand over the results found so far, if any."""
         if self._waiting:
             found, self._waiting = self._waiting, []
             images = [of_packs[0][0] for of_packs in found]
@@ -301,12 +310,15 @@ def _alike(known: Sequence[Run], wanted: PackWork) -> list[PackOfRun]:
     ]
 
 
-_Known = tuple[int, int, bytes | None]  # the row of an image, that of its answer, and the stamp of its file
+_Known = tuple[int, int, bytes | None]  # row of an image, row of its result, stamp of its file
 _UNKNOWN: Final[_Known] = (0, 0, None)
 
 
 class _FilesOfRun:
-    """The files of a run, best asked for in the order of their names: then the store is asked once for a thousand."""
+    """The files of a run with their stamps.
+
+    Files are best looked up in the order of their names, so that one query serves a thousand.
+    """
 
     def __init__(self, query: ResultQuery, run_id: int) -> None:
         self._query, self._run_id = query, run_id
@@ -314,7 +326,7 @@ class _FilesOfRun:
         self._first, self._last, self._is_end = b"", b"", False
 
     def find(self, key: bytes, position: int) -> _Known | None:
-        """Return a pack's stored answer; None where the run has no such file, or no answer of that pack."""
+        """Return a pack's stored result of a file; None if the run has no such file, or no result of that pack."""
         if not (self._first <= key and (self._is_end or key <= self._last)):
             found = self._query.stamped(self._run_id, key, limit=_AT_ONCE)
             self._known = {one.key: one for one in found}

@@ -1,4 +1,4 @@
-"""One image, from a file to an outcome, in a straight line. Start reading here."""
+"""Screening of one image, from a file to an outcome, in a straight line. Start reading here."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def screen_image(
     observe: Callable[[Prediction], None] = lambda _: None,
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Screen an image with one pack. Returns its outcome; see `screen_with_packs`."""
+    """Screen an image with one pack. Returns its outcome. Parameters and exceptions as `screen_with_packs`."""
     (outcome,) = screen_with_packs(
         ref,
         [assessment],
@@ -70,7 +70,7 @@ def screen_with_packs(
     observe: Callable[[Prediction], None] = lambda _: None,
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> tuple[Outcome, ...]:
-    """Have a worker read an image, and judge the result: gate, calibrate, decide. Returns the outcome of each pack.
+    """Screen an image with several packs. Returns the outcome of each pack.
 
     assessments  one for each pack, whose model is open in the engine
     engine       chooses the device for each pack
@@ -80,8 +80,11 @@ def screen_with_packs(
     packs (see `Workers.load_as_group`). Only an image that is to be turned upright is read again, for the packs that
     are asked to.
 
-    Returns outcomes for any image: an unexpected error is logged and becomes `Failed`. Raises
-    `Cancelled`, and an EnvironmentProblem when no image at all can be run or read any more.
+    observe       receives each prediction
+    is_cancelled  returns whether the run was cancelled
+
+    Every image gives an outcome: an unexpected error is logged and becomes `Failed`. Raises Cancelled, and
+    EnvironmentProblem if no image at all can be run or read any more.
     """
 
     def judge(turned: ImageRef, by: Sequence[Assessment]) -> list[Outcome]:
@@ -103,9 +106,9 @@ def screen_with_packs(
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Judgement:
-    """The screening of one image by a worker for some packs, and its results.
+    """The screening of one image by a worker for some packs.
 
-    predictions  by position of the pack: the last prediction for the image, or the device's error
+    predictions  by position of the pack: the last prediction for the image, or the error of the device
     """
 
     ref: ImageRef
@@ -118,11 +121,11 @@ class _Judgement:
     predictions: dict[int, Prediction | Exception] = field(default_factory=dict)
 
     def outcomes(self) -> list[Outcome]:
-        """The outcome of each pack. Raises as `screen_with_packs`."""
+        """Return the outcome of each pack. Raises as `screen_with_packs`."""
         return [self._outcome(number, seen) for number, seen in enumerate(self._seen())]
 
     def _seen(self) -> Sequence[AnalysisResult]:
-        """Return the worker's result for each pack; an error that ends the screening is the result."""
+        """Return the worker's result for each pack. An error that ends the screening becomes the result."""
         if self.ref.problem:
             problem = AnalysisResult(problem=self.ref.problem, is_refusal=self.ref.problem_is_refusal, stage="discover")
             return [problem] * len(self.assessments)
@@ -137,7 +140,7 @@ class _Judgement:
     def _question(self, assessment: Assessment) -> AnalyseRequest:
         """Return the request to a worker: run the classifier itself, or pass the input to the device in use.
 
-        Waits until a device is in use; raises Cancelled, BackendProblem.
+        Waits until a device is in use. Raises Cancelled, BackendProblem.
         """
         name = self.engine.serving(assessment.model, is_cancelled=self.is_cancelled)
         return AnalyseRequest(
@@ -150,7 +153,10 @@ class _Judgement:
         )
 
     def _run_elsewhere(self, number: int, values: NDArray[np.uint8]) -> RanElsewhere:
-        """Have a device run an input for the pack at this position, for a worker that goes on with the image."""
+        """Run an input on a device for the pack at a position, on request of a worker.
+
+        Returns the scores and features, with which the worker continues.
+        """
         model = self.assessments[number].model
         try:
             prediction = self.engine.run(values, model=model, is_cancelled=self.is_cancelled)
@@ -180,16 +186,16 @@ class _Judgement:
             return self._judged(assessment, self._ended(error, seen), None)
 
     def _ended(self, error: Exception, seen: AnalysisResult) -> AnalysisResult:
-        """Convert an error to the image's result. Raises errors that end more than this image."""
+        """Convert an error to the worker's result for the image. Raises errors that end the whole run."""
         if isinstance(error, Cancelled):
             raise error
         if self.is_cancelled() and (isinstance(error, ReaderProblem) or not isinstance(error, FieldrayError)):
-            raise Cancelled from error  # what it was waiting for was given up
+            raise Cancelled from error  # the cancellation ended what the image was waiting for
         if isinstance(error, ReaderProblem):
             raise error
         if isinstance(error, BackendProblem):
             self._require_backend(error)
-            seen = replace(seen, stage="inference")  # of a worker, too, which was lost there or has no network
+            seen = replace(seen, stage="inference")  # also for a worker that was lost during inference
         elif not isinstance(error, FieldrayError):
             if problem := shortage(error):
                 raise problem from error
@@ -198,7 +204,7 @@ class _Judgement:
         return replace(seen, problem=why, is_refusal=isinstance(error, Unusable))
 
     def _require_backend(self, error: BackendProblem) -> None:
-        """Raises BackendProblem where no image will be run any more, or no image's lungs be found."""
+        """Raise BackendProblem if no image can be run any more, or no lungs found."""
         if error.reason.code == "lungs_unavailable":
             raise error
         for assessment in self.assessments:
@@ -209,7 +215,7 @@ class _Judgement:
         self, assessment: Assessment, seen: AnalysisResult, prediction: Prediction | Exception | None
     ) -> Outcome:
         ref = self.ref
-        if seen.header is not None:  # judged and stored is the header of these bytes, not what discovery saw
+        if seen.header is not None:  # the header of these bytes counts, not that of discovery
             ref = replace(ref, kind=seen.kind, header=seen.header)
         if seen.problem and seen.is_refusal:
             return Refused(ref=ref, reason=seen.problem, facts=seen.facts, lungs=seen.lungs)
@@ -221,10 +227,10 @@ class _Judgement:
 
 
 def _judge(ref: ImageRef, assessment: Assessment, seen: AnalysisResult, prediction: Prediction) -> Outcome:
-    """Make the outcome of an image.
+    """Return the outcome of an image from the worker's result and the prediction.
 
-    If lungs were found, the image is known to be a chest X-ray: one outside the pack's distribution is judged, with a
-    note.
+    If lungs were found, the image is known to be a chest X-ray. An image outside the pack's distribution is then
+    judged, with a note, and not refused.
     """
     facts, lungs, overruled, manifest = seen.facts, seen.lungs, seen.overruled, assessment.model.manifest
     gate = manifest.ood_gate
@@ -273,14 +279,17 @@ def _override_notes(turn: Turn, overruled: tuple[Reason, ...]) -> tuple[Reason, 
 
 
 def _with_evidence(screened: Screened, model: Model, lungs: LungFields) -> Screened:
-    """Add the share of the deciding finding's evidence inside the lungs; below the pack's limit, add a note."""
+    """Return an outcome with the share of the deciding finding's evidence inside the lungs.
+
+    A share below the pack's limit adds a note.
+    """
     shown, facts = heat_map.shown_map(screened, model.manifest), screened.facts
     if shown is None:
         return screened
     share = evidence_inside(shown.evidence, shown.cells, lungs, rows=facts.rows, columns=facts.columns)
     notes, limit = screened.notes, evidence_limit(model.manifest)
     if lungs.read_first:
-        limit = None  # of lungs that were not all found, what lies outside says nothing
+        limit = None  # if not all lungs were found, evidence outside means nothing
     if share is not None and limit is not None and share < limit and shown.finding.decision != "below":
         notes += (reason("evidence_outside", percent=round(100 * share)),)
     return replace(screened, lungs=replace(lungs, evidence_inside=share), notes=notes)

@@ -1,7 +1,7 @@
-"""The session of a front end: the workers, the engine with the packs in use, the current run, and the viewer's worker.
+"""The session of a user interface: workers, engine and packs in use, the current run, and the viewer's worker.
 
-Command line and window both use a `Session`, so both offer the same operations. Nothing here waits for a backend or a
-file unless its docstring says so.
+Command line and window both use a `Session`, so both offer the same operations. Methods do not wait for a backend or a
+file unless the docstring says so.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 def system_engine(publish: Publish, settings: Settings, workers: Workers) -> Engine:
     """Return the engine on this machine's devices; the CPU is `workers`.
 
-    Every run on patients' images uses this engine, so it records here that a pack ran.
+    Every run on patients' images uses this engine, so the engine records that a pack ran.
     """
     device, policy = device_choice(settings)
     kinds = device_kinds(BackendOptions(publish=publish, settings=settings))
@@ -60,19 +60,24 @@ def system_engine(publish: Publish, settings: Settings, workers: Workers) -> Eng
 
 
 def record_run(model: Model) -> None:
-    """Record the version of a model that passed its self-test, to notice older ones. Raises StorageProblem."""
-    from fieldray.packs.library import PackLibrary  # here already, where there is a version to keep
+    """Record the version of a model that passed its self-test, so that older versions are noticed later.
+
+    Raises StorageProblem.
+    """
+    from fieldray.packs.library import PackLibrary  # a slow import
 
     PackLibrary(user_data()).record_run(model)
 
 
 def device_choice(settings: Settings) -> tuple[DeviceChoice, Policy]:
-    """Return the device and policy of the settings, which allow only valid values."""
+    """Return device and policy from the settings, which allow only valid values."""
     return str(settings["device"]), cast("Policy", settings["policy"])
 
 
 class Session(contextlib.AbstractContextManager["Session"]):
-    """See the module. All methods are thread-safe. After `close`, methods that need a process raise EnvironmentProblem.
+    """The session of a user interface. All methods are thread-safe.
+
+    After `close`, methods that need a process raise EnvironmentProblem.
 
     engines, readers  make the engine, which chooses the device for an image, and the workers, which read images
     warm              workers that already run; they are closed with the session
@@ -102,7 +107,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         self._shows = SessionLock(self.database)
         if self._shows.problem:
             publish(StoreUnwritable(reason=self._shows.problem.reason))
-        with contextlib.suppress(OSError):  # whoever opens it says what is wrong with the file
+        with contextlib.suppress(OSError):  # opening the file later reports the problem
             if is_older(self.database):
                 publish(StoreUpdating(reason=reason("store_updating")))
 
@@ -111,14 +116,14 @@ class Session(contextlib.AbstractContextManager["Session"]):
 
     @property
     def model(self) -> Model | None:
-        """The first pack of the next run."""
+        """The first pack of the next run; None without packs."""
         return self.models[0] if self.models else None
 
     def use_packs(self, *models: Model) -> None:
-        """Use these packs from the next run on; a run under way finishes with its own.
+        """Use these packs from the next run on. A run in progress finishes with its own packs.
 
-        A device that can be plugged in runs the first one; the CPU runs the others.
-        Returns at once; `BackendChanged` events tell when the backends are ready. Raises BackendProblem.
+        A device that can be plugged in runs the first pack; the CPU runs the others. Returns at once; `BackendChanged`
+        events report when the backends are ready. Raises BackendProblem.
         """
         with self._lock:
             self._require_open()
@@ -137,20 +142,19 @@ class Session(contextlib.AbstractContextManager["Session"]):
         overrides: Overrides = Overrides(),  # noqa: B008 - it is frozen
         watches: bool = False,
     ) -> Batch:
-        """Begin a run and return at once. An unfinished run of the same request is continued unless `fresh`.
+        """Begin a run and return at once. An unfinished run of an equal request is resumed unless `fresh`.
 
-        `ages_confirmed`: a person said that all patients are of the ages the pack is for. `overrides`: refusals that a
-        person overrules.
-        `watches`: what comes into the folders is screened too, until the run is cancelled.
-
-        The operating point is that of every pack that has one so called; the others take their first.
+        operating_point  name of the operating point, for every pack that has it; other packs use their first points
+        ages_confirmed   whether a person confirmed that all patients are in the pack's age range
+        overrides        refusals that a person overrules
+        watches          whether new files in the folders are screened, too, until the run is cancelled
 
         Raises PackProblem (no_pack), UsageProblem (nothing_to_screen, watch_no_folder, operating_point, ages_apart),
         ValueError during a run.
         """
         with self._lock:
             models = self._models_to_run()
-            from fieldray.imaging.discover import existing  # these bring much along
+            from fieldray.imaging.discover import existing  # slow imports
             from fieldray.pipeline.batch import assemble
             from fieldray.pipeline.batch_ports import BatchOptions
 
@@ -171,12 +175,15 @@ class Session(contextlib.AbstractContextManager["Session"]):
                     watches=watches,
                 ),
             )
-            batch.start()  # where no thread is to be had, there is no run that anybody could wait for
+            batch.start()  # if no thread can be started, there is no run
             self._batch = batch
             return batch
 
     def _models_to_run(self) -> tuple[Model, ...]:
-        """The models of the next run. Raises EnvironmentProblem, PackProblem (no_pack), ValueError during a run."""
+        """Return the packs of the next run.
+
+        Raises EnvironmentProblem, PackProblem (no_pack), ValueError during a run.
+        """
         self._require_open()
         if self._is_running:
             raise ValueError("a run is under way")
@@ -185,23 +192,26 @@ class Session(contextlib.AbstractContextManager["Session"]):
         return self.models
 
     def reconsider(self, name: BackendName) -> None:
-        """Try a backend again that was given up."""
+        """Try again a backend that was given up as unavailable."""
         with self._lock:
             if self._engine:
                 self._engine.reconsider(name)
 
     def choose_devices(self, only: DeviceChoice | None = None) -> None:
-        """Use the devices that the settings name, or this one, at once, in a run too. Raises BackendProblem."""
+        """Use the devices of the settings, or only the device `only`, at once and also during a run.
+
+        Raises BackendProblem.
+        """
         device, policy = device_choice(self._settings)
         with self._lock:
             if self._engine:
                 self._engine.choose(only or device, policy)
 
     def screen_one(self, ref: ImageRef, *, operating_point: str | None = None) -> Outcome | None:
-        """Screen one image with the pack in use, as in a run, but store nothing. Blocks. Returns the outcome.
+        """Screen one image with the first pack as in a run, but store nothing. Blocks. Returns the outcome.
 
-        Returns None where no pack is in use, or during a run, whose pack may differ. Raises EnvironmentProblem
-        where no image can be read or run, UsageProblem (operating_point).
+        Returns None if no pack is in use, or during a run, whose pack may differ. Raises EnvironmentProblem if no image
+        can be read or run, UsageProblem (operating_point).
         """
         from fieldray.pipeline.screen import screen_image
 
@@ -214,14 +224,16 @@ class Session(contextlib.AbstractContextManager["Session"]):
         return screen_image(ref, assessment=assessment, workers=self._viewing(), engine=engine)
 
     def screen_again(self, answer_id: int, *, judged: Outcome, overrides: Overrides) -> Outcome:
-        """Screen one image of a stored run again, by the rules of the run and the person's overrides. Blocks.
+        """Screen one image of a stored run again, by the rules of the run and a person's overrides. Blocks.
 
-        answer_id  the answer to renew, which also names the pack
-        judged     the outcome that the person saw. The new outcome replaces it and is published if the image was
-                   screened or `overrides` is empty; else a refusal or a failure is only returned.
+        Returns the new outcome. It replaces the stored one and is published if the image was screened, or if
+        `overrides` is empty. Otherwise a refusal or failure is only returned.
 
-        Raises PackProblem (no_pack), UsageProblem during a run (again_busy) or where no pack in use is that of the
-        answer (again_other_pack), Unreadable (changed) for other bytes than those that were seen, EnvironmentProblem.
+        answer_id  the result to renew, which also identifies the pack
+        judged     the outcome that the person saw
+
+        Raises PackProblem (no_pack); UsageProblem during a run (again_busy), or if no pack in use is that of the result
+        (again_other_pack); Unreadable (changed) if the file has changed; EnvironmentProblem.
         """
         from fieldray.pipeline.screen import screen_image
         from fieldray.store.results import ResultQuery, ResultStore
@@ -244,7 +256,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         if found.facts.content_sha256 != judged.facts.content_sha256:
             raise Unreadable(reason("changed"))
         with self._lock, ResultStore(self.database) as store:
-            if self._is_running:  # the batch is the only writer while it works
+            if self._is_running:  # a running batch must be the only writer
                 raise UsageProblem(reason("again_busy"))
             keeps = bool(self._settings["keep_previews"])
             image = store.replace(answer_id, found, run=run, keeps_preview=keeps)
@@ -252,11 +264,11 @@ class Session(contextlib.AbstractContextManager["Session"]):
         return without_preview(found)
 
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
-        """Read the image in full resolution, for the viewer. Blocks. Raises Unusable, Unreadable."""
+        """Read an image in full resolution, for the viewer. Blocks. Raises Unusable, Unreadable."""
         return self._viewing().read_image(ref, content_sha256=content_sha256)
 
     def read_preview(self, content_sha256: str, *, frame: int) -> NDArray[np.uint8]:
-        """Read the stored preview (h, w) of an image. Blocks.
+        """Return the stored preview (h, w) of an image. Blocks.
 
         Raises Unreadable (preview_missing, preview_damaged), StorageProblem.
         """
@@ -275,7 +287,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         self, of: PackOfRun, folder: Path, *, pack: Model, progress: Callable[[int], None]
     ) -> tuple[int, int]:
         """Write the maps of a pack in a run into a folder. Blocks. See `pipeline.export.write_maps`."""
-        from fieldray.pipeline.export import write_maps  # with Pillow, which nothing else here needs
+        from fieldray.pipeline.export import write_maps  # imports Pillow, which nothing else here needs
 
         return write_maps(self.database, of, folder, manifest=pack.manifest, readers=self._working(), progress=progress)
 
@@ -290,7 +302,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         note: Callable[[Reason], None] = lambda _: None,
         is_apart: bool = False,
     ) -> tuple[Path, ...]:
-        """Write a run as files, see `pipeline.export`. Blocks. Returns the paths.
+        """Write a run as files (see `pipeline.export`). Blocks. Returns the paths.
 
         With `is_apart` another process writes the files, so that this one stays responsive.
         """
@@ -317,9 +329,11 @@ class Session(contextlib.AbstractContextManager["Session"]):
     def set_verdict(
         self, answer_id: int, verdict: Verdict | None, *, judged: Outcome, over: Collection[Verdict | None] = (None,)
     ) -> Verdict | None:
-        """Store the reader's verdict on an answer, or withdraw it (None). Waits for the disk.
+        """Store the reader's verdict on a result, or withdraw it (None). Waits for the disk.
 
-        Returns the verdict that is then stored: a stored one that is not in `over` stays. Raises StorageProblem.
+        Returns the verdict that is then stored. A stored verdict that is not in `over` stays. Raises StorageProblem.
+
+        judged  the outcome that the person saw
         """
         from fieldray.store.results import ResultStore
 
@@ -327,14 +341,14 @@ class Session(contextlib.AbstractContextManager["Session"]):
             return store.set_verdict(answer_id, verdict, judged=judged, over=over)
 
     def set_read(self, answer_id: int, *, judged: Outcome, is_read: bool) -> None:
-        """Note that a person has read the answer in sight, or has not. Raises StorageProblem."""
+        """Record that a person has read a result, or has not. Raises StorageProblem."""
         from fieldray.store.results import ResultStore
 
         with ResultStore(self.database) as store:
             store.set_read(answer_id, judged=judged, is_read=is_read)
 
     def close(self) -> None:
-        """Cancel the run and end every thread and process, also if one of them fails to end. Blocks."""
+        """Cancel the run, and end every thread and process, even if one of them fails to end. Blocks."""
         with self._lock:
             self._is_closed = True
             batch, resources = self._batch, (self._workers, self._viewer, self._engine)

@@ -1,7 +1,7 @@
-"""The speed of a run: frames per second of the inference, images per second of the whole run, and machine load.
+"""The speed of a run: images per second of the inference and of the whole run, and the load of the computer.
 
-As in the dissertation, the first two images of a backend carry start-up cost and are not counted; FPS counts from the
-third.
+As in the dissertation, the first two images of a backend carry start-up cost and are not counted. The rate counts from
+the third image.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ import psutil
 from fieldray.domain.model import BackendName, Prediction
 from fieldray.domain.run import Speed
 
-_RECENT: Final = 4096  # percentiles are of so many images at most, so that memory does not grow with the run
+_RECENT: Final = 4096  # images kept for percentiles, so that memory does not grow with the run
 _PACE_WINDOW_S: Final = 10.0
-_MEMORY_EVERY_S: Final = 2.0  # finding the children and adding up their pages takes a hundredth of a second
+_MEMORY_EVERY_S: Final = 2.0  # a measurement takes a hundredth of a second
 
-_CPU_EVERY_S: Final = 0.25  # the system counts in hundredths of a second: less would say little
+_CPU_EVERY_S: Final = 0.25  # the system counts in hundredths of a second, so shorter intervals are inexact
 
 Load = tuple[float | None, float]
 
 
 @dataclass(slots=True)
 class _Latencies:
-    """Latencies of one backend, in milliseconds."""
+    """Latencies of one backend, in milliseconds; the first two images are kept apart."""
 
     first_ms: float | None = None
     second_ms: float | None = None
@@ -71,7 +71,10 @@ class _Latencies:
 
 
 class Statistics:
-    """Collects predictions of one run from any thread; `speed` is of the backend that ran the latest image."""
+    """Collects the predictions of one run, from any thread.
+
+    load  returns the load of the computer: CPU percent and memory in MB
+    """
 
     def __init__(self, *, load: Callable[[], Load] | None = None) -> None:
         self._load = load or MachineLoad().now
@@ -80,14 +83,14 @@ class Statistics:
         self._latest: BackendName | None = None
 
     def add(self, prediction: Prediction) -> None:
-        """Count one answer of a backend."""
+        """Add the latency of one prediction."""
         with self._lock:
             self._latest = prediction.backend
             latencies = self._by_backend.setdefault(prediction.backend, _Latencies())
             latencies.add(max(prediction.latency_ms, 1e-3), sequence=prediction.sequence)
 
     def speed(self) -> Speed:
-        """Return the current figures."""
+        """Return the current figures of the backend that ran the latest image."""
         cpu_percent, memory_mb = self._load()
         with self._lock:
             latencies = self._by_backend[self._latest] if self._latest else _Latencies()
@@ -95,10 +98,10 @@ class Statistics:
 
 
 class MachineLoad:
-    """CPU load of the machine, and memory of this process and its children together.
+    """CPU load of the computer, and memory of this process and its children together.
 
-    times  seconds that all cores together had nothing to do, and have been up; `psutil.cpu_percent` keeps the start of
-           its interval by thread, and says 0 to the first call of each
+    times  returns the seconds that all cores together were idle, and have run. `psutil.cpu_percent` is not used,
+           because it measures separately for each thread and returns 0 at first
     """
 
     def __init__(self, *, times: Callable[[], tuple[float, float]] | None = None) -> None:
@@ -108,7 +111,10 @@ class MachineLoad:
         self._cpu_percent: float | None = None
 
     def now(self) -> Load:
-        """The CPU load (percent of all cores, None until measured) and memory (MB), which is read every two seconds."""
+        """Return CPU load (percent of all cores, None until measured) and memory (MB).
+
+        Memory is measured every two seconds.
+        """
         idle_s, up_s = (now - before for now, before in zip(self._times(), self._since_s, strict=True))
         if up_s >= self._cpu_due_s:
             self._cpu_percent = min(max(0.0, 100 * (1 - idle_s / up_s)), 100.0)
@@ -122,12 +128,12 @@ class MachineLoad:
 
 def _cpu_times() -> tuple[float, float]:
     times = psutil.cpu_times()
-    guests_s = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # which are in "user", too
+    guests_s = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # "user" includes these as well
     return times.idle + getattr(times, "iowait", 0.0), sum(times) - guests_s
 
 
 def memory_mb(process: psutil.Process) -> float:
-    """Memory of a process in MB: the proportional set size where the system has it (Linux), else resident size."""
+    """Return the memory of a process in MB: proportional set size on Linux, else resident set size."""
     try:
         if psutil.LINUX:
             return float(process.memory_full_info().pss) / 2**20
@@ -137,7 +143,7 @@ def memory_mb(process: psutil.Process) -> float:
 
 
 class Pace:
-    """Images per second over the last seconds, and the time left."""
+    """The rate of a run over the last seconds, and the estimated time left."""
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -149,27 +155,27 @@ class Pace:
         self.note(done)
 
     def note(self, done: int) -> None:
-        """Note that `done` images are done now."""
+        """Record that `done` images are done now."""
         now = self._clock()
         self._samples.append((now, done))
         while len(self._samples) > 2 and self._samples[0][0] < now - _PACE_WINDOW_S:
             self._samples.popleft()
 
     def images_per_s(self) -> float:
-        """Return the rate; 0.0 until an image was done."""
+        """Return the rate in images per second; 0.0 until an image was done."""
         if len(self._samples) < 2:
             return 0.0
         (start, before), (end, after) = self._samples[0], self._samples[-1]
         return (after - before) / (end - start) if end > start else 0.0
 
     def remaining_s(self, images: int) -> float | None:
-        """Return the time in seconds for `images` more; None without a rate."""
+        """Return the estimated time in seconds for `images` more images; None without a rate."""
         pace = self.images_per_s()
         return images / pace if pace > 0 else None
 
 
 class RateLimiter:
-    """Returns True at most once in each interval of some seconds."""
+    """Limits an action to once in an interval: `is_due` is True at most once in `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

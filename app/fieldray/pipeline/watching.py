@@ -1,8 +1,8 @@
-"""Watching of a folder: which files are new, which may still be growing, and which are done.
+"""Watching of folders: which files are new, which may still be growing, and which are done.
 
-The folder is listed repeatedly, because a network share reports no changes. A file is tried once it has been unchanged
-for some seconds. If reading fails, the file may be half-written: it is tried once more after it has been unchanged for
-longer, and that result is final. Files done before the program started are known from the store.
+A folder is listed repeatedly, because a network share reports no changes. A file is tried once it has been unchanged
+for some seconds. If reading fails, the file may be half-written. It is tried once more after it has been unchanged for
+longer, and that result is final. Files done before the program started are known from the results database.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fieldray.reasons import Reason, reason
 _QUIET_S: Final = 3.0
 _LONG_S: Final = 60.0
 _PAUSES_S: Final = 2.0, 60.0  # the shortest and the longest one
-_EFFORT: Final = 10  # a pause is so many times as long as the look before it, however many files there are
+_EFFORT: Final = 10  # a pause lasts this many times as long as the listing before it
 _FOLDER: Final = -1  # the state of a link to a folder, which is not followed
 
 Search = Callable[..., Iterator[ImageRef]]  # see `imaging.discover`
@@ -35,10 +35,14 @@ Search = Callable[..., Iterator[ImageRef]]  # see `imaging.discover`
 
 @dataclass(slots=True)
 class _File:
-    """A file as its folder lists it, and as it says itself: on Windows the folder may lag behind.
+    """A file in a watched folder that is not done yet.
 
-    since_s  when it was first seen so; it is tried when it has stayed so for `patience_s`
-    open     the images without an outcome yet, and the search for them
+    listed, now  state as its folder lists the file, and as the file itself reports; on Windows the folder may lag
+                 behind
+    since_s      time at which this state was first seen
+    patience_s   how long the file must be unchanged before it is tried
+    open         number of its images without an outcome, plus one while it is searched for images
+    is_doubted   whether an outcome was not final, so that the file is tried again
     """
 
     listed: int
@@ -52,7 +56,7 @@ class _File:
 class Watch:
     """The state of the files in watched folders. One thread uses `arrivals`, another thread all other methods.
 
-    Raises UsageProblem (watch_no_folder) for a path that is no folder.
+    The constructor raises UsageProblem (watch_no_folder) for a path that is no folder.
     """
 
     def __init__(self, folders: Sequence[Path], *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -74,22 +78,24 @@ class Watch:
             return len(self._waiting.keys() | self._tried.keys())
 
     def news(self) -> Reason | None:
-        """A message, given once, that a folder cannot be read or can be read again; None without news."""
+        """Return a message, once, that a folder cannot be read, or can be read again; None without news."""
         missing, before, self._reported_missing = self._missing, self._reported_missing, self._missing
         if missing == before:
             return None
         return reason("watch_waits", path=missing) if missing else reason("watch_goes_on", path=before)
 
     def ended(self) -> Reason:
-        """The closing message: the numbers of results and of files still waiting."""
+        """Return the closing message with the numbers of results and of files still waiting."""
         return reason("watch_stopped", results=self._kept, waiting=self.waiting)
 
     def arrivals(
         self, search: Search, is_known: IsKnown, *, rest: Callable[[float], bool]
     ) -> Iterator[ImageRef | None]:
-        """Yield images as they arrive, and None after each search. New arrivals come before files that were there.
+        """Yield images as they arrive, and None after each search.
 
-        rest  waits for the seconds given, and returns whether the watch is over
+        New files come before files that were there at first.
+
+        rest  waits for the given number of seconds, and returns whether the watch is over
         """
         first_s = 0.0
         while True:
@@ -99,17 +105,20 @@ class Watch:
             first_s = first_s or looked_s
             pause_s = min(max(_PAUSES_S[0], _EFFORT * (looked_s - began_s)), _PAUSES_S[1])
             for path in sorted(due, key=lambda path: (due[path] <= first_s, path)):
-                if self._clock() > looked_s + _EFFORT * pause_s:  # a long backlog: look who came meanwhile
+                if self._clock() > looked_s + _EFFORT * pause_s:  # after this time, new files are looked for first
                     pause_s = 0.0
                     break
-                # What came or returned is known by its content alone: the store had less when `is_known` read it.
+                # New and returned files are recognised by content alone, because `is_known` has older data.
                 yield from self._try(path, search, is_known if due[path] <= first_s else lambda *_: False)
             yield None
             if rest(pause_s):
                 return
 
     def keeps(self, outcome: Outcome, *, is_new: bool) -> bool:
-        """Whether an outcome is final. Otherwise its file is tried again, as it may still be growing."""
+        """Return whether an outcome is final. Otherwise its file is tried again, because it may still be growing.
+
+        is_new  whether the image was screened now, not taken over
+        """
         path = str(outcome.ref.path)
         file = self._tried[path]
         is_doubtful = isinstance(outcome, Failed) or outcome.ref.problem is not None
@@ -123,7 +132,7 @@ class Watch:
     # ---- inside
 
     def _look(self) -> dict[str, float]:
-        """List the folders; the files that are to be tried now, and since when they are as they are."""
+        """List the folders. Returns the files to try now, and the time since which each is unchanged."""
         listed, links = dict[str, int](), list[str]()
         missing = [lost for folder in self._folders if (lost := self._list(str(folder), listed, links))]
         _leave_out_twins(listed, links, self._folders)
@@ -132,7 +141,7 @@ class Watch:
         states = {path: state for path in changed if (state := _state_at(path)) is not None}
         with self._lock:
             self._missing = missing[0] if missing else ""
-            if not missing:  # what is not there has gone for good
+            if not missing:  # files that are not listed were deleted
                 self._done = {path: state for path, state in self._done.items() if path in listed}
                 self._waiting = {path: file for path, file in self._waiting.items() if path in states}
             for path, state in states.items():
@@ -143,7 +152,10 @@ class Watch:
             return {path: file.since_s for path, file in files.items() if now_s - file.since_s >= file.patience_s}
 
     def _list(self, top: str, listed: dict[str, int], links: list[str]) -> str:
-        """Add all files in a folder with their states, and all links. Returns an error text, "" without one."""
+        """Add the files under a folder to `listed`, with their states, and its links to `links`.
+
+        Returns the path of a folder that cannot be read; "" if all could be.
+        """
         before, missing, left, seen = len(listed), "", [top], set[tuple[int, int]]()
         while left:
             folder = left.pop()
@@ -168,7 +180,7 @@ class Watch:
 
     def _try(self, path: str, search: Search, is_known: IsKnown) -> Iterator[ImageRef]:
         file = self._waiting[path]
-        if _state_at(path) != file.now:  # the next look will see it
+        if _state_at(path) != file.now:  # the next listing finds the change
             return
         with self._lock:
             self._tried[path] = self._waiting.pop(path)
@@ -180,7 +192,7 @@ class Watch:
         self._settle(path)
 
     def _settle(self, path: str, *, is_doubted: bool = False) -> None:
-        """Record that an image of a file has its outcome, or that the search for images in the file is over."""
+        """Record that an image of a file has an outcome, or that the search for images in the file has ended."""
         with self._lock:
             file = self._tried[path]
             file.open -= 1
@@ -195,7 +207,7 @@ class Watch:
 
 
 def _images_in(path: Path, search: Search, is_known: IsKnown, *, is_folder: bool) -> Iterator[ImageRef]:
-    """Yield the images of one file. Images listed by an index are found through their own files."""
+    """Yield the images of one file. Images that an index lists are found through their own files instead."""
     if is_folder:
         yield ImageRef(path=path, problem=reason("linked_folder"))
         return
@@ -207,7 +219,7 @@ def _images_in(path: Path, search: Search, is_known: IsKnown, *, is_folder: bool
 
 
 def _add(entries: Iterator[os.DirEntry[str]], listed: dict[str, int], links: list[str]) -> Iterator[str]:
-    """Add the files and links of a folder; the folders in it."""
+    """Add the files and links of a folder to the lists, and yield the paths of its subfolders."""
     for entry in entries:
         if is_system_name(entry.name):
             continue
@@ -221,8 +233,9 @@ def _add(entries: Iterator[os.DirEntry[str]], listed: dict[str, int], links: lis
 
 
 def _leave_out_twins(listed: dict[str, int], links: Sequence[str], folders: Sequence[Path]) -> None:
-    """Remove links to files that are listed under their own name or by an earlier link, so that no file is listed
-    twice.
+    """Remove links to files that are listed under their own name or by another link.
+
+    So no file is listed twice.
     """
     tops = {os.path.realpath(folder): str(folder) for folder in folders} if links else {}
     seen = set[str]()
@@ -242,7 +255,7 @@ def _state_at(path: str) -> int | None:
 
 
 def _state_of(status: os.stat_result) -> int | None:
-    """Return a number that changes with every change of a file; None for other entries."""
+    """Return a number that changes with every change of a file; a fixed number for a folder, None for others."""
     if stat.S_ISREG(status.st_mode):
         return abs(hash((status.st_size, status.st_mtime_ns, status.st_ctime_ns)))
     return _FOLDER if stat.S_ISDIR(status.st_mode) else None

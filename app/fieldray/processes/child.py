@@ -78,7 +78,7 @@ class Deadline:
         self._thread = threading.Thread(target=self._watch, name=name, daemon=True)
 
     def begin(self, timeout_s: float) -> None:
-        """Start the time limit."""
+        """Start the time limit: `expire` is called unless `end` is called within `timeout_s` seconds."""
         with self._changed:
             self._due_s = time.monotonic() + timeout_s
             if self._due_s < self._wakes_s:  # otherwise the thread wakes early enough by itself
@@ -146,7 +146,7 @@ class ChildTimeout(ChildLost):
 class _Life(NamedTuple):
     """A running process with its deadline and its thread.
 
-    They are kept together, so that a late thread never affects the next process.
+    The three belong together, so that a late thread never affects the next process.
     """
 
     process: subprocess.Popen[bytes]
@@ -293,7 +293,7 @@ class Child:
     def kill(self, *, waits: bool = True) -> None:
         """Kill the child at once.
 
-        waits  whether to wait for the child's end here. Otherwise the thread with a call under way waits
+        waits  whether to wait for the child's end. With False, the thread that has a call in progress waits instead
         """
         if life := self._life:
             life.process.kill()

@@ -1,15 +1,15 @@
-"""Rows that are written in the transaction of a result: the work list, results taken over, and verdicts.
+"""Rows written in the transaction of a result: the work list, results taken over, and verdicts.
 
-The work list has a narrow row for each image that is present in a run: a million results are sorted, searched and
-counted without reading one of them.
+The work list has a narrow row for each image that is present in a run. So a million results are sorted, searched and
+counted without reading a result.
 
-An unchanged file is recognised by the stamp stored with its result (`imaging.source` makes stamps), and the result is
+An unchanged file is recognised by the stamp stored with its result (`imaging.source` makes stamps), and its result is
 taken over. An image that a pass did not see counts as deleted.
 
-A verdict is a person's work and is never lost. It belongs to the judged answer, and is copied to every equal result of
+A verdict is a person's work and is never lost. It belongs to the judged result, and is copied to every equal result of
 that image in another run or under another name. All copies have the time of the original. The newest verdict is the one
-with the highest number, since a computer's clock may jump. A row without a choice records that a person read the image;
-it is copied like any verdict, and any verdict replaces it.
+with the highest number, since a computer's clock may jump. A row without a choice records that a person read the image.
+It is copied like a verdict, and any verdict replaces it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fieldray.formatting import file_name, person, view_label
 from fieldray.store.rows import SAMPLED, outcome_of, pack_spec_of, verdict_columns
 from fieldray.store.schema import VERSION, image_key
 
-# Executes a statement with these values on the store that is being changed; what it gives.
+# Executes an SQL statement with values on the open database, and returns its rows.
 Execute = Callable[..., Sequence[sqlite3.Row]]
 
 KEY_BYTES: Final = 32
@@ -57,7 +57,7 @@ UNLISTED: Final = """
     SELECT id FROM images WHERE id IN (SELECT value FROM json_each(?2))
     AND NOT EXISTS (SELECT 1 FROM work_list WHERE run_id = ?1 AND image_id = images.id)
 """
-# Copies of images of other runs are listed as those are, where all their answers are the same.
+# Copies of images of other runs get a copy of the listed row, if all results of both images are equal.
 _OF_LISTED: Final = ", ".join(f"listed.{name}" for name in _LISTED.split(", ")[2:])
 _HAS_ANOTHER: Final = """
     EXISTS (SELECT 1 FROM answers WHERE image_id = {}.id
@@ -74,14 +74,15 @@ COPY_LISTED: Final = f"""
 
 
 def key_of(text: str) -> bytes:
-    """Return the case-folded bytes by which a text is compared and searched; also for a name that is not valid
-    Unicode.
-    """
+    """Return case-folded bytes of a text, for comparison and search. A name that is no valid Unicode is allowed."""
     return text.casefold().encode("utf-8", "surrogatepass")
 
 
 def listed_row(run_id: int, row_id: int, outcome: Outcome) -> tuple[Any, ...]:
-    """The row of an image in the work list; `outcome` is its most urgent answer."""
+    """Return the row of an image for the work list.
+
+    outcome  the most urgent result of the image
+    """
     header, file = outcome.ref.header, file_name(outcome.ref)
     score = listed_score(outcome.findings) if isinstance(outcome, Screened) else None
     return (
@@ -102,7 +103,7 @@ def listed_row(run_id: int, row_id: int, outcome: Outcome) -> tuple[Any, ...]:
     )
 
 
-# An answer with its image and the pack of its run, without which it cannot be read.
+# Rows of `answers` with their image and the pack of their run, which are needed to read a result.
 ANSWERS: Final = """
     (SELECT answers.*, image_key, content_sha256, frame, header, absent_s, run_packs.spec
      FROM answers LEFT JOIN images ON images.id = image_id LEFT JOIN runs ON runs.id = images.run_id
@@ -111,11 +112,14 @@ ANSWERS: Final = """
 
 
 def list_images(connection: sqlite3.Connection) -> None:
-    """Add to the work list every present image that is not in the list yet, except those with an unreadable row."""
+    """Add every present image to the work list that is not in the list yet.
+
+    Images with an unreadable row are skipped.
+    """
     query = f"""SELECT * FROM {ANSWERS} WHERE absent_s IS NULL AND image_id NOT IN (SELECT image_id FROM work_list)
                 ORDER BY image_id, position"""
     for row_id, answers in itertools.groupby(connection.execute(query), lambda row: row["image_id"]):
-        with contextlib.suppress(ValueError, TypeError, LookupError, AttributeError):  # found when it is asked for
+        with contextlib.suppress(ValueError, TypeError, LookupError, AttributeError):  # reported on opening
             rows = list(answers)
             outcomes = [outcome_of(row, pack_spec_of(row["spec"]), looks_inside=False) for row in rows]
             leading = outcomes[leading_position(outcomes)]
@@ -123,7 +127,7 @@ def list_images(connection: sqlite3.Connection) -> None:
 
 
 def _number_of(text: str) -> int:
-    """Return a 64-bit number that is unique for a text within a run."""
+    """Return a 64-bit hash of a text, which identifies the text within a run."""
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), signed=True)
 
 
@@ -144,7 +148,7 @@ STAMPED: Final = f"""
     JOIN answers ON image_id = images.id ORDER BY image_key, position
 """
 
-# What is counted of answers, each kind once with its number, by pack.
+# The number of results by pack, category, reason and notes.
 _KINDS: Final = """
     SELECT position, category, reason, notes, COUNT(*) AS number
     FROM images JOIN answers ON answers.image_id = images.id WHERE {} GROUP BY 1, 2, 3, 4
@@ -154,7 +158,7 @@ KINDS_SEEN: Final = _KINDS.format(
     "images.run_id = :run_id AND absent_s IS NULL AND pass_number = (SELECT pass_number FROM runs WHERE id = :run_id)"
 )
 
-# Images of the run itself are seen by its present pass. Indices are left alone where nothing in them changes.
+# Mark images of the run as seen by its current pass. Rows that do not change are not written, to spare the indices.
 _SEEN: Final = f"""
     UPDATE images SET pass_number = (SELECT pass_number FROM runs WHERE id = :run_id)
     WHERE run_id = :run_id AND {_GIVEN}
@@ -168,11 +172,11 @@ RANK: Final = f"""
     UPDATE images SET rank = (SELECT MIN(rank) FROM answers WHERE image_id = images.id)
     WHERE {_GIVEN} AND rank != (SELECT MIN(rank) FROM answers WHERE image_id = images.id)
 """
-# Images that are not where their most urgent answer is, or have none.
+# Images whose rank is not that of their most urgent result, or that have no result.
 UNRANKED: Final = """
     SELECT 1 FROM images WHERE rank IS NOT (SELECT MIN(rank) FROM answers WHERE image_id = images.id) LIMIT 1
 """
-# Images of other runs become new ones of this run, and answers of other runs answers for them.
+# Copy images of other runs to this run, and results of other runs to these images.
 _COPY_IMAGES: Final = f"""
     INSERT INTO images ({{names}}) SELECT {{values}} FROM images WHERE run_id != :run_id AND {_GIVEN}
     ON CONFLICT (run_id, image_key) DO UPDATE SET pass_number = excluded.pass_number, saved_s = excluded.saved_s,
@@ -212,10 +216,10 @@ _OF_ANSWER: Final = {
 
 
 class TakenOver(NamedTuple):
-    """Rows to take over for files that have not changed.
+    """Rows of earlier results to take over for files that have not changed.
 
-    images   id of one row of `images` for each file, in this run or another one
-    answers  for each pack, by its position in the run, the ids of the images' answers
+    images   for each file, the id of its row in `images`, in this run or another one
+    answers  for each pack, by its position in the run, the ids of the images' rows in `answers`
     """
 
     images: Sequence[int]
@@ -223,17 +227,17 @@ class TakenOver(NamedTuple):
 
 
 def checked_key(value: object) -> bytes:
-    """Return a valid image key. Raises ValueError for a value that this program cannot have written."""
+    """Return the value if it can be the key of stamps. Raises ValueError for any other value."""
     if not isinstance(value, bytes) or len(value) != KEY_BYTES:
         raise ValueError("no key")
     return value
 
 
 def take_over(connection: sqlite3.Connection, run_id: int, taken: TakenOver) -> list[sqlite3.Row]:
-    """Take over unchanged images: mark those of this run as seen in the current pass, copy those of other runs.
+    """Take over earlier results of unchanged files for a run.
 
-    Images of other runs are copied with their answers. Returns id, image_id, image_key and result_hash of every answer
-    that these images have in the run.
+    Images of this run are marked as seen in the current pass. Images of other runs are copied with their results.
+    Returns id, image_id, image_key and result_hash of every result that these images have in the run.
     """
     about = {"run_id": run_id, "rows": json.dumps(taken.images), "now_s": time.time()}
     for statement in (_SEEN, _PRESENT, _COPY_IMAGES.format(**_copied(connection, "images", _OF_IMAGE))):
@@ -248,7 +252,7 @@ def take_over(connection: sqlite3.Connection, run_id: int, taken: TakenOver) -> 
 
 
 def _copied(connection: sqlite3.Connection, table: str, of_copy: Mapping[str, str]) -> dict[str, str]:
-    """Return the columns of a table, and for each the SQL expression of its value in a copied row."""
+    """Return the columns of a table, and the SQL expression for the value of each in a copied row."""
     names = [row["name"] for row in connection.execute(f"PRAGMA table_info ({table})") if row["name"] != "id"]
     values = (of_copy.get(name, f"{table}.{name}") for name in names)
     return {"names": ", ".join(names), "values": ", ".join(values)}
@@ -263,7 +267,7 @@ ROWS: Final = """
     JOIN answers ON answers.id = (SELECT MIN(id) FROM answers WHERE image_id = images.id)
     WHERE images.run_id = ? AND absent_s IS NULL
 """
-# The images that a run's last pass saw whose bytes it saw more than once.
+# The images of a run's last pass whose bytes occur more than once in that pass.
 TWINS: Final = """
     WITH seen AS (SELECT images.id, image_key, content_sha256, frame FROM images JOIN runs ON runs.id = run_id
                   WHERE run_id = ? AND images.pass_number = runs.pass_number AND content_sha256 != x'')
@@ -279,9 +283,11 @@ _SAME_BYTES: Final = """
 
 
 def is_there(key: bytes) -> bool:
-    """Whether the file, or the zip file around it, that an image's key (`schema.image_key`) names exists.
+    """Return whether the file of an image exists; for a member of a zip file, whether the zip file exists.
 
-    An object of a server (`s3:/...`) is not looked for.
+    An object on a server (`s3:/...`) counts as existing.
+
+    key  key of the image (`schema.image_key`)
     """
     path = key.partition(_MEMBER)[0]
     is_object = not os.path.isabs(path)  # noqa: PTH117 - of bytes
@@ -289,7 +295,10 @@ def is_there(key: bytes) -> bool:
 
 
 def is_another(key: bytes, other: bytes) -> bool:
-    """Whether the first key names an existing file that is not also the file of the second key by another path."""
+    """Return whether `key` names an existing file other than the file of `other`.
+
+    Two paths to one file, for example by a link, are no other file.
+    """
     (path, *inside), (other_path, *other_inside) = key.split(_MEMBER), other.split(_MEMBER)
     try:
         return not (os.path.samefile(path, other_path) and inside == other_inside)  # noqa: PTH121
@@ -298,7 +307,10 @@ def is_another(key: bytes, other: bytes) -> bool:
 
 
 def emptied(rows: Sequence[sqlite3.Row], paths: Sequence[str]) -> tuple[bytes, ...]:
-    """Return the given paths that once had images, and of which the pass saw none."""
+    """Return those of `paths` under which the run had images before, but its last pass found none.
+
+    rows  rows of the query `ROWS`
+    """
     folders = {os.fsencode(path).rstrip(_SEPARATOR) for path in paths}
     had, has = set(), set()
     for row in rows:
@@ -310,14 +322,22 @@ def emptied(rows: Sequence[sqlite3.Row], paths: Sequence[str]) -> tuple[bytes, .
 
 
 def gone(rows: Sequence[sqlite3.Row], empty: Sequence[bytes]) -> set[int]:
-    """The rows that a pass did not see, except those in folders and zip files that it could not read, or `empty`."""
+    """Return the ids of images that a run's last pass did not see.
+
+    Images in folders and zip files that could not be read are left out, and so are images under the paths `empty`.
+
+    rows  rows of the query `ROWS`
+    """
     unread = {row["image_key"] for row in rows if row["is_seen"] and row["stage"] == "discover" and not _is_partly(row)}
     spared = unread.union(empty)
     return {row["id"] for row in rows if not row["is_seen"] and not _is_in_any(row["image_key"], spared)}
 
 
 def moved(twins: Sequence[sqlite3.Row]) -> set[int]:
-    """Ids of rows whose file is gone while another file with the same bytes exists."""
+    """Return the ids of images whose file is gone while another file has equal bytes.
+
+    twins  rows of the query `TWINS`
+    """
     groups: defaultdict[tuple[bytes, int], list[sqlite3.Row]] = defaultdict(list)
     for row in twins:
         groups[row["content_sha256"], row["frame"]].append(row)
@@ -329,12 +349,18 @@ def moved(twins: Sequence[sqlite3.Row]) -> set[int]:
 
 
 def moved_to(execute: Execute, row_id: int) -> set[int]:
-    """Ids of the run's other present images that have the same bytes as image `row_id` and whose file is gone."""
+    """Return the ids of the run's other present images with the bytes of an image, whose own file is gone.
+
+    row_id  the image
+    """
     return {row["id"] for row in execute(_SAME_BYTES, row_id) if not is_there(row["image_key"])}
 
 
 def leave_out(execute: Execute, run_id: int, row_ids: AbstractSet[int]) -> None:
-    """Mark images as no longer present. A verdict on bytes that are present elsewhere in the run moves there."""
+    """Mark images of a run as no longer present.
+
+    A verdict on bytes that are present elsewhere in the run is copied to the image there.
+    """
     for row_id in row_ids:
         execute("UPDATE images SET absent_s = ? WHERE id = ?", time.time(), row_id)
         execute(UNLIST, run_id, row_id)
@@ -342,7 +368,7 @@ def leave_out(execute: Execute, run_id: int, row_ids: AbstractSet[int]) -> None:
 
 
 def follow_exchanged(execute: Execute, run_id: int, row_id: int | None = None) -> None:
-    """Copy each verdict on bytes that left their place to the same bytes under another name, if the place has others.
+    """Copy verdicts to images that now have the judged bytes, as after two files exchanged their names.
 
     row_id  the image that was saved last; None for all images of the run
     """
@@ -350,14 +376,14 @@ def follow_exchanged(execute: Execute, run_id: int, row_id: int | None = None) -
 
 
 def _is_partly(row: sqlite3.Row) -> bool:
-    """Whether the row is about a zip file of which all but a few members were read."""
+    """Return whether a row is about a zip file of which all but a few members were read."""
     return str(row["reason"]).startswith('["double_members"')
 
 
 def _folders_around(key: bytes) -> Iterator[tuple[bytes, bool]]:
-    """Yield each folder and file that an image's key begins with, and whether the image is a frame of that very file.
+    """Yield each folder and file with which an image's key begins, and whether the image is a frame of that file.
 
-    Their number depends on the parts of the key only, not on the number of paths that are looked up.
+    The number of items depends on the length of the key only, not on the number of paths to look up.
     """
     for end, byte in enumerate(key):
         if byte in _SEPARATOR + _MEMBER:
@@ -365,7 +391,10 @@ def _folders_around(key: bytes) -> Iterator[tuple[bytes, bool]]:
 
 
 def _is_in_any(key: bytes, folders: AbstractSet[bytes]) -> bool:
-    """Whether an image is inside one of these folders and zip files; a frame is not inside its own file."""
+    """Return whether an image is inside one of these folders and zip files.
+
+    A frame does not count as inside its own file.
+    """
     around = [is_frame for folder, is_frame in _folders_around(key) if folder in folders]
     return bool(around) and not any(around)
 
@@ -381,7 +410,7 @@ _OVER_READING: Final = """
     WHERE verdicts.choice IS NULL AND excluded.choice IS NOT NULL
 """
 
-# Within a run: to the same bytes with the same outcome, and to an answer that has no verdict of its own.
+# Copy verdicts within a run to images with equal bytes and an equal result, unless these have a verdict.
 _TO_MOVED: Final = f"""{_COPY_VERDICT}
     SELECT moved.id, given.result_hash, choice, note, given_s, given.content_sha256, given.category, given.score
     FROM images AS gone JOIN answers AS judged ON judged.image_id = gone.id
@@ -394,8 +423,8 @@ _TO_MOVED: Final = f"""{_COPY_VERDICT}
     {_OVER_READING}
 """
 
-# Within a run: to the bytes that were judged, where the judged place holds other bytes now, as after two files
-# exchanged their names. `row_id` is the image that was saved last, NULL for all images of the run.
+# Copy verdicts within a run to images that have the judged bytes, if the judged path has other bytes now, as after two
+# files exchanged their names. `row_id` is the image that was saved last, NULL for all images of the run.
 _TO_EXCHANGED: Final = f"""{_COPY_VERDICT}
     SELECT moved.id, given.result_hash, choice, note, given_s, given.content_sha256, given.category, given.score
     FROM verdicts AS given JOIN answers AS judged ON judged.id = given.answer_id
@@ -410,9 +439,9 @@ _TO_EXCHANGED: Final = f"""{_COPY_VERDICT}
     {_OVER_READING}
 """
 
-# Of the same image are verdicts on it, on its file by another name, and on the same bytes whose places are empty now.
-# Two files with the same bytes that are both there stay two images, each with a verdict of its own. A place counts as
-# empty where its answer was lost in a damaged store, and where the run of the answer found other bytes there.
+# A verdict belongs to an image if it was given on that image, on its file under another name, or on equal bytes at a
+# path that is empty now. Two existing files with equal bytes stay two images, each with a verdict of its own. A path
+# counts as empty if its result was lost in a damaged database, or if the run found other bytes there.
 _IS_MOVED: Final = """
     NOT EXISTS (SELECT 1 FROM verdicts AS same JOIN answers AS judged ON judged.id = same.answer_id
                 JOIN images AS place ON place.id = judged.image_id
@@ -422,7 +451,7 @@ _IS_MOVED: Final = """
                                       WHERE now.run_id = own.run_id AND now.image_key = place.image_key
                                             AND now.content_sha256 NOT IN (x'', same.content_sha256)))
 """
-# From other runs to an answer. Where the judged answer was lost, its run is NULL here.
+# Copy a verdict from another run to a result. If the judged result was lost, its run is NULL here.
 _TO_NEW_RUN: Final = f"""{_COPY_VERDICT}
     SELECT :answer_id, verdicts.result_hash, choice, note, given_s, verdicts.content_sha256, verdicts.category,
            verdicts.score
@@ -433,8 +462,8 @@ _TO_NEW_RUN: Final = f"""{_COPY_VERDICT}
     {_OVER_READING}
 """
 
-# From an answer to those of the same image and result in later runs that have not ended: they may have come by it
-# before.
+# Equal results of an image in later runs that have not ended. These runs may have saved the result before the verdict
+# was given.
 _LATER: Final = """
     FROM verdicts JOIN answers ON answers.id = answer_id JOIN images ON images.id = answers.image_id
     JOIN runs ON runs.id > images.run_id AND ended_s IS NULL
@@ -446,14 +475,14 @@ _TO_LATER_RUNS: Final = f"""{_COPY_VERDICT}
     SELECT later.id, verdicts.result_hash, choice, note, given_s, verdicts.content_sha256, verdicts.category,
            verdicts.score {_LATER} {_OVER_READING}
 """
-# Before another one is given there: its copies go, and not what a person said in such a run.
+# Delete the copies of a verdict in later runs before it is replaced. Verdicts that a person gave in such a run stay.
 _TAKE_BACK: Final = f"""
     DELETE FROM verdicts
     WHERE result_hash = :result_hash AND (answer_id, given_s) IN (SELECT later.id, given_s {_LATER})
 """
 
-# With all copies of it, in whatever run, and all that were given on the image before, or the next run would bring one
-# back. One that was given after it in another run is not what is withdrawn here.
+# Withdraw a verdict with all its copies in all runs, and with all earlier verdicts on the image. Otherwise the next run
+# would bring one of them back. A later verdict, given in another run, stays.
 _WITHDRAW_ONE: Final = f"""
     DELETE FROM verdicts WHERE result_hash = :result_hash AND choice {{is_one}} AND EXISTS (
         SELECT 1 FROM verdicts AS given
@@ -470,7 +499,7 @@ _READ: Final = f"""{_COPY_VERDICT}
     WHERE true {_OVER_READING}
 """
 
-# Verdicts on no answer that is present in the run: on earlier answers of the run, or on its images in other runs.
+# Verdicts that match no present result of a run: on earlier results of the run, or on its images in other runs.
 SUPERSEDED_VERDICTS: Final = """
     SELECT verdicts.*, image_key FROM verdicts JOIN answers ON answers.id = answer_id
     JOIN images ON images.id = answers.image_id
@@ -488,7 +517,7 @@ SUPERSEDED_VERDICTS: Final = """
 
 
 class VerdictCarryOver:
-    """Copies verdicts to equal answers of newer runs. Remembers which results have a verdict at all."""
+    """Copies verdicts to equal results in newer runs. It remembers which results have a verdict at all."""
 
     def __init__(self, execute: Execute) -> None:
         self._execute = execute
@@ -496,12 +525,12 @@ class VerdictCarryOver:
         self._version = -1
 
     def forget(self) -> None:
-        """Drop what was read of earlier verdicts, because another verdict is about to be given."""
+        """Forget which results have a verdict, because a verdict is about to be given."""
         self._version = -1
 
     def bring(self, run_id: int, answer_id: int, result_hash: bytes, image_key: bytes) -> bool:
         """Copy the verdict that an equal result has in another run. Returns whether the result may have a verdict."""
-        (row,) = self._execute("PRAGMA data_version")  # another one where others wrote: perhaps a verdict
+        (row,) = self._execute("PRAGMA data_version")  # changes if another program wrote, perhaps a verdict
         if row["data_version"] != self._version:
             self._judged = frozenset(row["result_hash"] for row in self._execute("SELECT result_hash FROM verdicts"))
             self._version = row["data_version"]
@@ -515,13 +544,16 @@ class VerdictCarryOver:
 def put_verdict(
     execute: Execute, answer_id: int, verdict: Verdict | None, *, judged: Outcome, found: Verdict | None
 ) -> None:
-    """Replace the verdict `found` by `verdict`, or withdraw it (None): the image then stays marked as read."""
+    """Store a verdict on a result, or withdraw it (None). After a withdrawal the image still counts as read.
+
+    judged  the outcome that the person judged
+    found   the verdict stored so far
+    """
     columns = {"answer_id": answer_id, **verdict_columns(judged, verdict), "given_s": time.time()}
     about = {"answer_id": answer_id, "result_hash": columns["result_hash"], "image_key": image_key(judged.ref)}
     if verdict is None or found == verdict:
-        # Have a transaction write, even one that changes nothing. What a full disk refused may lie in the log all the
-        # same: a verdict that was refused and then withdrawn would come back. Only what is written in its place keeps
-        # it away.
+        # This makes the transaction write, even if it changes nothing else. A verdict that a full disk refused may
+        # still be in the write-ahead log, and would come back after its withdrawal. Only a later write prevents that.
         execute(f"PRAGMA user_version = {VERSION}")
     if verdict is None:
         execute(_WITHDRAW, **about)
@@ -535,7 +567,7 @@ def put_verdict(
 
 
 def mark_read(execute: Execute, answer_id: int, *, judged: Outcome, is_read: bool) -> None:
-    """Note that a person has read this outcome, or has not. An outcome with a verdict counts as read."""
+    """Record that a person has read this outcome, or has not. An outcome with a verdict counts as read."""
     about = {**verdict_columns(judged), "answer_id": answer_id, "image_key": image_key(judged.ref)}
     if is_read:
         execute(_READ, given_s=time.time(), **about)

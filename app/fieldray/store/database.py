@@ -1,8 +1,9 @@
 """The database file: creating, opening and replacing it, and the meaning of its errors.
 
-A lock file next to the database (`swap_lock`) is held briefly by a process that opens the database, and for the whole
-operation by a process that creates, repairs or replaces it. A new file appears complete. In WAL mode queries never wait
-for the writer, and a commit survives a killed program. A damaged file is marked, and not opened until it is repaired.
+A lock file next to the database (`swap_lock`) protects the file. A process that opens the database holds the lock
+briefly. A process that creates, repairs or replaces the database holds it for the whole operation. A new file appears
+only when it is complete. In WAL mode queries never wait for the writer, and a commit survives a killed program. A
+damaged file is marked, and not opened until it is repaired.
 """
 
 from __future__ import annotations
@@ -36,20 +37,20 @@ from fieldray.store.schema import (
     version_of,
 )
 
-# Hears which share of some work is done, 0..1.
+# Receives the share of some work that is done, 0..1.
 ShareDone = Callable[[float], None]
 
-# What taking a row apart raises that no program of ours wrote.
+# Exceptions from decoding a row that this program cannot have written.
 NONSENSE: Final = (ValueError, TypeError, LookupError, AttributeError)
 COMPANIONS: Final = ("-wal", "-shm", "-journal")
-_PAGE_BYTES: Final = 8192  # a result takes two kilobytes: of four, half would often stay empty
+_PAGE_BYTES: Final = 8192  # a result takes two kilobytes, of which pages of 4096 would waste much
 _BUSY_TIMEOUT_S: Final = 30.0
 _CHECKPOINT_TRIES: Final = 3
 _DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 # Errors of the machine or the file system. All others are bugs of this program.
 _ENVIRONMENT_NAMES: Final = "CANTOPEN IOERR LOCKED NOLFS NOMEM PERM PROTOCOL READONLY"
 _ENVIRONMENT: Final = frozenset(getattr(sqlite3, f"SQLITE_{name}") for name in _ENVIRONMENT_NAMES.split())
-# SQLite says so of a disk without room for its index or its log, and of a quota that is used up.
+# SQLite also reports these errors if the disk has no room for its index or log, or if a quota is used up.
 _PERHAPS_FULL: Final = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
 _FULL_BELOW_BYTES: Final = 2**18
 _PART_BYTES: Final = 2**20
@@ -64,14 +65,17 @@ _open_here: Final = weakref.WeakSet["StoreConnection"]()
 
 
 class StoreConnection(sqlite3.Connection):
-    """A connection to the file that was at `path` when it was opened."""
+    """A connection to a database file.
+
+    path  path of the file when it was opened; another file may have taken that path since
+    """
 
     path: Path
     _identity: tuple[int, int]
     _companions: list[tuple[int, int]]
 
     def know(self, path: Path) -> None:
-        """Note which file this is. The caller holds `opening`. Raises OSError."""
+        """Remember which file this connection has open. The caller holds `opening`. Raises OSError."""
         self.path, self._identity, self._companions = path, _identity(path), _companions_at(path)
         _open_here.add(self)
 
@@ -82,14 +86,15 @@ class StoreConnection(sqlite3.Connection):
             _open_here.discard(self)
 
     def is_of(self, identity: tuple[int, int]) -> bool:
-        """Whether this connection is to the file with this device and inode."""
+        """Return whether this connection is to the file with this (device, inode)."""
         return self._identity == identity
 
     def require_current_file(self) -> None:
-        """Raise StorageProblem (store_gone) where another file is at its path by now, or none.
+        """Raise StorageProblem (store_gone) if the file at the connection's path is another file now, or missing.
 
-        SQLite would continue with a file that was moved, deleted or replaced, and report success. Its log of changes is
-        moved away: the next to open a file here would read it as changes to that one. The log of that one stays.
+        SQLite would continue with the moved, deleted or replaced file, and report success. The write-ahead log of the
+        old file is then renamed, because SQLite would read it as changes to the new file. The log of a new file is left
+        alone.
         """
         try:
             is_here = _identity(self.path) == self._identity
@@ -103,7 +108,7 @@ class StoreConnection(sqlite3.Connection):
 
 
 def is_open_here(path: Path) -> bool:
-    """Whether this process has the file open. The caller holds `opening`. Raises OSError.
+    """Return whether this process has the file open. The caller holds `opening`. Raises OSError.
 
     A file that is open must not be opened without SQLite: closing the second descriptor releases all locks of this
     process on the file (sqlite.org/howtocorrupt.html, section 2.2). Another program then deletes the write-ahead log.
@@ -118,7 +123,7 @@ def opened_to_read(path: Path) -> sqlite3.Connection:
 
 
 def _connect(path: Path) -> StoreConnection:
-    """Open a connection that prevents others from replacing the file. Raises OSError, sqlite3.Error."""
+    """Open a connection, which prevents other programs from replacing the file. Raises OSError, sqlite3.Error."""
     if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) != PRIVATE:
         path.chmod(PRIVATE)  # results name patients; SQLite gives its companions the same mode
     with opening:
@@ -129,7 +134,7 @@ def _connect(path: Path) -> StoreConnection:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = NORMAL")
             connection.execute("PRAGMA foreign_keys = ON")
-            connection.execute("PRAGMA temp_store = MEMORY")  # what is sorted holds names
+            connection.execute("PRAGMA temp_store = MEMORY")  # temporary tables hold names of patients
             version_of(connection)  # SQLite holds its lock from the first reading on
             connection.know(path)
         except BaseException:
@@ -139,7 +144,7 @@ def _connect(path: Path) -> StoreConnection:
 
 
 def make_file(path: Path, tables: Tables, version: int) -> StoreConnection:
-    """Make a new file with these tables, and open it. Raises OSError, sqlite3.Error."""
+    """Create a database file with these tables, and open it. Raises OSError, sqlite3.Error."""
     make_empty(path)
     with contextlib.closing(sqlite3.connect(path)) as empty:
         empty.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
@@ -155,7 +160,7 @@ def make_file(path: Path, tables: Tables, version: int) -> StoreConnection:
 
 def _make_tables(connection: StoreConnection, tables: Tables, version: int) -> None:
     connection.execute("BEGIN IMMEDIATE")
-    if version_of(connection) == 0:  # or another program made them while this one waited
+    if version_of(connection) == 0:  # otherwise another program made the tables while this one waited
         for statement in tables:
             connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {program_number(PROGRAM_VERSION)}")
@@ -164,9 +169,9 @@ def _make_tables(connection: StoreConnection, tables: Tables, version: int) -> N
 
 
 def complete(connection: sqlite3.Connection) -> None:
-    """Take the log of changes over into the file, so that it is whole without it. Raises sqlite3.Error.
+    """Merge the write-ahead log into the database file. Raises sqlite3.Error.
 
-    Closing does the same, but where the disk is full it says nothing and leaves the log.
+    Closing a connection merges the log as well, but on a full disk it silently leaves the log.
     """
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
 
@@ -246,7 +251,7 @@ def remove_files(path: Path) -> None:
 
 
 def keep_copy(path: Path, copy: Path) -> None:
-    """Make a hard link to a file, or a copy where that fails. Raises OSError."""
+    """Make a hard link to a file, or a copy if no link can be made. Raises OSError."""
     temporary = unfinished(copy)
     try:
         try:
@@ -260,20 +265,24 @@ def keep_copy(path: Path, copy: Path) -> None:
 
 
 def free_name(path: Path, word: str, ending: str = "") -> Path:
-    """A free name beside `path`, its number above the others: `results.lost-1.sqlite`, plus a companion's ending."""
+    """Return an unused path next to `path`, with a number above all others: `results.lost-1.sqlite`.
+
+    word    the word before the number
+    ending  suffix of a companion file
+    """
     number = 1 + max(numbered(path, word, ending), default=0)
     return path.with_name(f"{path.stem}.{word}-{number}{path.suffix}{ending}")
 
 
 def numbered(path: Path, word: str, ending: str = "") -> dict[int, Path]:
-    """Return the existing files with such a numbered name, by number. The highest number is the newest file."""
+    """Return the existing files with numbered names as `free_name` makes, by number. The highest is the newest."""
     begin, end = f"{path.stem}.{word}-", f"{path.suffix}{ending}"
     found = {file.name.removeprefix(begin).removesuffix(end): file for file in path.parent.glob(f"{begin}*{end}")}
     return {int(number): file for number, file in found.items() if number.isascii() and number.isdigit()}
 
 
 def quarantine_companions(path: Path) -> None:
-    """Rename the additional files of a database, so that SQLite assigns them to no database. Raises OSError."""
+    """Rename the companion files of a database, so that SQLite does not use them for another file. Raises OSError."""
     for companion, ending in zip(companions(path), COMPANIONS, strict=True):
         if companion.exists():
             companion.rename(free_name(path, "lost", ending))
@@ -295,14 +304,14 @@ def _companions_at(path: Path) -> list[tuple[int, int]]:
 
 @contextlib.contextmanager
 def storage_problems(path: Path) -> Iterator[None]:
-    """Turn disk and damage errors of SQLite into a StorageProblem with the file's path. A damaged file is marked.
+    """Convert disk and damage errors of SQLite in the block to StorageProblem. A damaged file is marked.
 
     Other SQLite errors are bugs of this program and are not caught.
     """
     try:
         yield
     except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # 0 where the error is Python's own
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # 0 for an error of Python's sqlite3 module
         if code == sqlite3.SQLITE_FULL or (code in _PERHAPS_FULL and _is_full(path.parent)):
             raise StorageProblem(reason("disk_full", path=path)) from error
         is_new_damage = code in _DAMAGE and not damage_mark(path).exists()
@@ -315,7 +324,7 @@ def storage_problems(path: Path) -> Iterator[None]:
         if code in _ENVIRONMENT:
             raise StorageProblem(reason("not_writable", path=path, detail=error)) from error
         raise
-    except UnicodeDecodeError as error:  # SQLite's own error quotes a schema that is no text any more
+    except UnicodeDecodeError as error:  # the message of SQLite's error quotes damaged bytes
         raise damaged(path) from error
     except HeldError as error:
         raise StorageProblem(reason("store_in_use", path=path)) from error
@@ -325,7 +334,7 @@ def storage_problems(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def damage_noticed(path: Path) -> Iterator[None]:
-    """Convert errors from rows that this program cannot have written to damage of the file. Raises StorageProblem."""
+    """Treat errors from rows that this program cannot have written as damage of the file. Raises StorageProblem."""
     try:
         yield
     except NONSENSE as error:
@@ -333,14 +342,14 @@ def damage_noticed(path: Path) -> Iterator[None]:
 
 
 def damaged(path: Path) -> StorageProblem:
-    """Mark a database as damaged. Returns the exception to raise."""
+    """Mark a database as damaged, and return the exception to raise."""
     with contextlib.suppress(OSError):
         os.close(os.open(damage_mark(path), os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), PRIVATE))
     return _damage(path)
 
 
 def damage_mark(path: Path) -> Path:
-    """The file that marks the database as damaged by its presence."""
+    """Return the path of the file whose existence marks a database as damaged."""
     return path.with_name(path.name + ".damaged")
 
 
@@ -351,7 +360,7 @@ def require_unmarked(path: Path) -> None:
 
 
 def is_damage(problem: StorageProblem) -> bool:
-    """Whether a problem is a damaged database file, not a fault of the disk or the system."""
+    """Return whether a problem is a damaged database file, and not a fault of the disk or the system."""
     return problem.reason.code in ("database_damaged", "pictures_damaged")
 
 
@@ -361,7 +370,10 @@ def _damage(path: Path) -> StorageProblem:
 
 
 def _is_full(folder: Path) -> bool:
-    """Whether there is no room in a folder; a quota that is used up shows only where something is written."""
+    """Return whether there is no room in a folder.
+
+    A file is written as a test, because a used-up quota shows only then.
+    """
     try:
         with tempfile.TemporaryFile(dir=folder) as probe:
             probe.write(os.urandom(_FULL_BELOW_BYTES))
@@ -371,8 +383,9 @@ def _is_full(folder: Path) -> bool:
 
 
 def _is_unreadable(database: Path) -> bool:
-    """Return whether a reported damage is an unreadable page: SQLite reports both alike, even if the cause was
-    temporary.
+    """Return whether a reported damage may really be an unreadable page of the disk.
+
+    SQLite reports both alike, even if the cause was temporary.
     """
     try:
         for file in filter(Path.exists, (database, companions(database)[0])):
@@ -386,7 +399,7 @@ def _is_unreadable(database: Path) -> bool:
 
 
 def _require_readable(file: Path) -> None:
-    """Read all of a file. Raises OSError."""
+    """Read all of a file, and raise OSError if a part cannot be read."""
     if os.name != "posix":
         with file.open("rb", buffering=0) as stream:
             while stream.read(_PART_BYTES):

@@ -1,9 +1,8 @@
-"""Runs, or all images of one patient, deleted for good, and the room that nothing needs given back.
+"""Deletion of runs, or of all images of one patient, and release of unused disk space.
 
-What is deleted is overwritten with zeros (`secure_delete`), the file is built again without it (VACUUM), and the log
-of changes is taken over and cut to nothing: so it is with the results, and before them with the pictures that no result
-needs any more. A copy that a program which was killed never completed goes first. A store that was set aside is never
-touched; it is named instead.
+Deleted content is overwritten with zeros (`secure_delete`). Then the file is rebuilt (VACUUM), and the write-ahead log
+is merged and truncated. Pictures that no result needs any more are deleted first, in the same way. Incomplete copies of
+killed programs are removed before. Damaged databases that were set aside are never touched, only named.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from fieldray.store.opening import open_database
 from fieldray.store.pictures import PictureKey, keep_only, size_of
 from fieldray.store.schema import header_of
 
-# A verdict is one even where the same result holds a copy of it in each of several runs.
+# Copies of a verdict on equal results in several runs count as one verdict.
 _VERDICTS: Final = """
     SELECT COUNT(*) AS all_of_them, COALESCE(SUM(EXISTS (
         SELECT 1 FROM verdicts AS same JOIN answers AS other ON other.id = same.answer_id
@@ -52,16 +51,18 @@ _VERDICTS_OF_IMAGES: Final = """
 
 
 def plan_deletion(path: Path, run_ids: Sequence[int]) -> DeletionPlan:
-    """Plan the deletion of these runs. Raises UsageProblem (history_no_run), StorageProblem."""
+    """Return the plan to delete these runs. Raises UsageProblem (history_no_run), StorageProblem."""
     with _connection(path) as connection:
         return _plan(connection, run_ids)
 
 
 def delete_runs(path: Path, run_ids: Sequence[int], *, agreed: DeletionPlan | None = None) -> Deletion:
-    """Delete all of these runs or none, and never more than a person `agreed` to.
+    """Delete all of these runs or none.
 
-    Raises UsageProblem (history_no_run; history_in_use where somebody works on one of them; history_grown),
-    StorageProblem.
+    agreed  the plan that a person confirmed; more than that is never deleted
+
+    Raises StorageProblem, and UsageProblem: history_no_run; history_in_use if a program works on one of the runs;
+    history_grown if there is more to delete than agreed.
     """
 
     def delete(connection: sqlite3.Connection, plan: DeletionPlan) -> None:
@@ -71,7 +72,7 @@ def delete_runs(path: Path, run_ids: Sequence[int], *, agreed: DeletionPlan | No
 
 
 def plan_patient_deletion(path: Path, patient_id: str) -> DeletionPlan:
-    """Plan the deletion of all images with this Patient ID, in all runs.
+    """Return the plan to delete all images with this Patient ID, in all runs.
 
     Raises UsageProblem (history_no_patient), StorageProblem.
     """
@@ -81,10 +82,12 @@ def plan_patient_deletion(path: Path, patient_id: str) -> DeletionPlan:
 
 
 def delete_patient(path: Path, patient_id: str, *, agreed: DeletionPlan | None = None) -> Deletion:
-    """Delete all images with this Patient ID in all runs, with answers, verdicts and pictures. The runs stay.
+    """Delete all images with this Patient ID in all runs, with results, verdicts and pictures. The runs stay.
 
-    Raises UsageProblem (history_no_patient; history_in_use where somebody works on one of the runs; history_grown),
-    StorageProblem.
+    agreed  the plan that a person confirmed; more than that is never deleted
+
+    Raises StorageProblem, and UsageProblem: history_no_patient; history_in_use if a program works on one of the runs;
+    history_grown if there is more to delete than agreed.
     """
 
     def plan(connection: sqlite3.Connection) -> DeletionPlan:
@@ -106,13 +109,15 @@ def _delete(
 ) -> Deletion:
     """Plan and delete in one transaction, then wipe the bytes.
 
+    plan_of    makes the plan from the current content
+    delete     deletes the rows of a plan
     ends_runs  whether the runs of the plan are deleted
     """
     before = size_of(path)
     clear_abandoned(path.parent)
     with _connection(path) as connection:
         enable_secure_delete(connection)
-        connection.execute("PRAGMA synchronous = FULL")  # what was told as deleted does not come back
+        connection.execute("PRAGMA synchronous = FULL")  # a deletion that was reported must survive a power cut
         locks = RunLocks(path)
         try:
             with transaction(connection):
@@ -136,8 +141,9 @@ def _delete(
 
 
 def _plan_of_patient(connection: sqlite3.Connection, patient_id: str) -> tuple[DeletionPlan, list[int]]:
-    """Return the plan for a patient, and the rows of the patient's images, including images that are not present any
-    more.
+    """Return the plan to delete a patient's images, and the ids of the images.
+
+    Images whose files were not found any more are included.
     """
     number = patient_id.strip()
     rows = connection.execute("SELECT id, run_id, header FROM images WHERE header LIKE '%patient_id%'").fetchall()
@@ -155,7 +161,10 @@ def _plan_of_patient(connection: sqlite3.Connection, patient_id: str) -> tuple[D
 
 
 def _names(header: str, number: str) -> bool:
-    """Whether a header gives this Patient ID; one that is damaged is deleted with it where it holds the number."""
+    """Return whether a stored header has this Patient ID.
+
+    A damaged header that contains the number counts, so that it is deleted as well.
+    """
     try:
         return header_of(header).patient_id.strip() == number
     except ValueError:
@@ -194,7 +203,10 @@ def _plan(connection: sqlite3.Connection, run_ids: Sequence[int]) -> DeletionPla
 
 
 def _hold(connection: sqlite3.Connection, locks: RunLocks, run_ids: Sequence[int]) -> None:
-    """Lock every run that is not finished. A finished one is never worked on again."""
+    """Lock every run of the plan that is not finished. A finished run is never worked on again.
+
+    Raises UsageProblem (history_in_use).
+    """
     query = f"SELECT id, state FROM runs WHERE id IN ({_listed(run_ids)})"
     for row in connection.execute(query).fetchall():
         if row["state"] != "finished" and not locks.hold(row["id"]):
@@ -202,35 +214,35 @@ def _hold(connection: sqlite3.Connection, locks: RunLocks, run_ids: Sequence[int
 
 
 def _set_aside(path: Path) -> Iterator[Path]:
-    """Yield damaged stores that were set aside: they may still hold a deleted run, and only a person deletes them."""
+    """Yield databases that were set aside. They may still hold deleted runs, and only a person deletes them."""
     for store, word in itertools.product((path, pictures_path(path)), ("damaged", "lost", "replaced", "version")):
         yield from sorted(path.parent.glob(f"{store.stem}.{word}-*{store.suffix}*"))
 
 
 def _delete_rows(connection: sqlite3.Connection, run_ids: Sequence[int]) -> None:
-    """Delete the runs with their images, answers and verdicts."""
+    """Delete runs with their images, results and verdicts."""
     runs = _listed(run_ids)
     connection.execute(f"DELETE FROM verdicts WHERE answer_id IN (SELECT id FROM answers WHERE run_id IN ({runs}))")
     for table in ("answers", "images", "work_list", "run_packs"):
         connection.execute(f"DELETE FROM {table} WHERE run_id IN ({runs})")
     connection.execute(f"DELETE FROM runs WHERE id IN ({runs})")
     if connection.execute("SELECT 1 FROM answers LIMIT 1").fetchone() is None:
-        connection.execute("DELETE FROM verdicts")  # on answers that were lost in a damaged store
+        connection.execute("DELETE FROM verdicts")  # verdicts on results that were lost in a damaged database
 
 
 def _listed(run_ids: Sequence[int]) -> str:
-    """Format numbers as an SQL list: there may be more numbers than a statement takes parameters."""
+    """Return numbers as an SQL list, since a statement takes only a limited number of parameters."""
     return ", ".join(str(int(run_id)) for run_id in run_ids)
 
 
-# ---- room given back
+# ---- releasing disk space
 
 
 def compact(path: Path) -> tuple[int, bool]:
-    """Give back the room that nothing needs, that of pictures no result needs included.
+    """Release disk space that is not used, including pictures that no result needs.
 
-    By how many bytes the files have shrunk, and whether all of it came to its end: not while somebody reads them, or on
-    a full disk. Raises StorageProblem.
+    Returns by how many bytes the files have shrunk, and whether everything was released. The latter is False while
+    another program reads the files, or on a full disk. Raises StorageProblem.
     """
     before = size_of(path)
     with closing(open_database(path)) as connection, storage_problems(path):
@@ -240,7 +252,7 @@ def compact(path: Path) -> tuple[int, bool]:
 
 
 def drop_pictures(path: Path) -> tuple[int, bool, int]:
-    """Delete all pictures. Returns their number, whether their bytes are wiped, and the bytes freed on disk.
+    """Delete all pictures. Returns their number, whether their bytes are wiped, and the bytes released.
 
     Raises StorageProblem.
     """

@@ -26,15 +26,15 @@ from fieldray.persistence import FileLock, HeldError, storage_problem
 from fieldray.reasons import reason
 
 _numbers: Final = itertools.count(1)
-_WAIT_S: Final = 1.0  # for one that looks whether a killed session left this file
-_LOOK_S: Final = 0.1  # the same for a run
-EXCLUSIVE_WAIT_S: Final = 5.0  # for a program that has just looked at something
+_WAIT_S: Final = 1.0  # another program may be testing whether a killed session left this file
+_LOOK_S: Final = 0.1  # another program may be testing whether a killed run left this file
+EXCLUSIVE_WAIT_S: Final = 5.0  # another program may read the database for a moment
 _ASK_AGAIN_S: Final = 0.1
 
 
 @contextlib.contextmanager
 def swap_lock(path: Path, *, wait_s: float) -> Iterator[None]:
-    """Keep other processes from opening or replacing the file at `path` during the block. Raises HeldError, OSError."""
+    """Keep other processes from opening or replacing a database file during the block. Raises HeldError, OSError."""
     lock = FileLock(path.with_name(path.name + ".lock"), holder=str(os.getpid()), wait_s=wait_s)
     try:
         yield
@@ -43,9 +43,9 @@ def swap_lock(path: Path, *, wait_s: float) -> Iterator[None]:
 
 
 def require_exclusive(path: Path) -> None:
-    """Require that nobody else has the file open; its log of changes is in it then.
+    """Require that no other program has a database file open. Its write-ahead log is then merged.
 
-    Raises StorageProblem (store_in_use), and sqlite3.Error where the disk refuses.
+    Raises StorageProblem (store_in_use), and sqlite3.Error if the disk refuses.
     """
     until_s = time.monotonic() + EXCLUSIVE_WAIT_S
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -62,9 +62,11 @@ def require_exclusive(path: Path) -> None:
 
 
 class SessionLock:
-    """A lock held from construction to `release` or the end of the process; not held where nothing can be written.
+    """A lock that prevents a backup from replacing the results database during a session.
 
-    problem  why nothing can be written beside the results, None where it can
+    The lock is held from construction to `release` or the end of the process. It is not held if nothing can be written.
+
+    problem  the reason why nothing can be written next to the results database, or None
     """
 
     def __init__(self, database: Path) -> None:
@@ -87,7 +89,10 @@ class SessionLock:
 
 
 def has_session(database: Path) -> bool:
-    """Whether any process holds a `SessionLock`. Deletes lock files left by killed processes. Raises OSError."""
+    """Return whether any process holds a `SessionLock` of this database. Raises OSError.
+
+    Lock files left by killed processes are deleted.
+    """
     for path in database.parent.glob(f"{database.name}.session-*.lock"):
         try:
             FileLock(path, holder="", is_made=False).remove()
@@ -99,7 +104,10 @@ def has_session(database: Path) -> bool:
 
 
 class RunLocks:
-    """The runs that this store holds. Methods raise OSError where the files cannot be written."""
+    """The locks of the runs on which this process works. Methods raise OSError if lock files cannot be written.
+
+    other_process  the process that held a run when `hold` failed
+    """
 
     def __init__(self, database: Path) -> None:
         self._database = database
@@ -107,7 +115,7 @@ class RunLocks:
         self.other_process: str | None = None
 
     def hold(self, run_id: int) -> bool:
-        """Lock a run. Returns False if another process holds the run; `rival` is then that process."""
+        """Lock a run. Returns False if another process holds the run; `other_process` is then that process."""
         if run_id in self._held:
             return True
         try:
@@ -118,7 +126,7 @@ class RunLocks:
         return True
 
     def finish(self, run_id: int) -> None:
-        """Release a run that was committed as finished, for good."""
+        """Release a run that was committed as finished, and delete its lock file."""
         lock = self._held.pop(run_id, None)
         if lock:
             lock.remove()
@@ -131,9 +139,9 @@ class RunLocks:
 
 
 def with_live_state(database: Path, run: Run) -> Run:
-    """Return the run with state "interrupted" if it has no end and no process holds its lock.
+    """Return a run with its true state: "interrupted" if it has no end and no process holds its lock.
 
-    The run is returned unchanged where the system does not tell who holds the lock.
+    The run is returned unchanged if the system does not tell who holds the lock.
     """
     if run.state not in ("running", "paused"):
         return run

@@ -1,7 +1,8 @@
-"""The files of a store looked after: checked, copied during a run, put back, repaired.
+"""Maintenance of the database files: check, backup, restore and repair.
 
-A file is put in the place of another one under its lock, and only while nobody has it open. At every moment a whole
-file has the name, or the mark of a damaged one is there: then the next run repairs it, or goes on with that.
+A file is replaced only under its lock, and only while no program has it open. At every moment a whole file has the
+name, or the mark of a damaged file exists. In the latter case the next run repairs the file, or continues an
+interrupted repair.
 """
 
 from __future__ import annotations
@@ -77,15 +78,15 @@ from fieldray.store.schema import (
 
 log = logging.getLogger(__name__)
 
-_PAGES: Final = 2048  # that are copied at once: 16 MB
-_LAST_ID: Final = 2**62  # behind the last number there is no room for another
-_MOST_GAP: Final = 10_000_000  # so many numbers behind damage are tried; a damaged number may be huge
+_PAGES: Final = 2048  # pages copied at once: 16 MB
+_LAST_ID: Final = 2**62  # highest valid row number; SQLite could assign none after its maximum
+_MOST_GAP: Final = 10_000_000  # row numbers tried after damage; a damaged number may be huge
 _LAST_VERSION: Final = 1000  # a number beyond it is a damaged one
-# The second: where the text of SQLite's error quotes damaged words.
+# UnicodeDecodeError is raised if the message of SQLite's error quotes damaged bytes.
 _UNREADABLE: Final = (sqlite3.Error, UnicodeDecodeError)
 
 
-# ---- rows that make sense: what a check asks of each, and which a repair keeps
+# ---- validity of rows: required by a check, and kept by a repair
 
 RowValidator = Callable[[sqlite3.Row], object]
 
@@ -102,11 +103,11 @@ def _validate_answer(row: sqlite3.Row) -> None:
 
 def _validate_verdict(row: sqlite3.Row) -> None:
     category_in(row), moment_in(row, "given_s")
-    if row["choice"] is not None:  # else it says that the image was read
+    if row["choice"] is not None:  # without a choice the row records that the image was read
         verdict_of(row)
 
 
-# By table, in an order in which what a row is read with comes before it; the work list is made of them.
+# Validators by table, in an order in which a row comes after the rows that it needs. The work list is made anew.
 _VALIDATORS: Final[Mapping[str, RowValidator]] = {
     "run_packs": lambda row: pack_spec_of(checked(row)["spec"]),
     "runs": run_of,
@@ -115,7 +116,7 @@ _VALIDATORS: Final[Mapping[str, RowValidator]] = {
     "answers": _validate_answer,
     "verdicts": _validate_verdict,
 }
-# What the rows of a table are read from.
+# The query from which the rows of a table are read.
 _READ_FROM: Final = {"runs": RUNS, "answers": ANSWERS}
 
 
@@ -123,12 +124,12 @@ _READ_FROM: Final = {"runs": RUNS, "answers": ANSWERS}
 
 
 def check(path: Path, *, progress: ShareDone) -> Mapping[str, int]:
-    """Check the files of a store for damage, and every row of the results for validity.
+    """Check the database files for damage, and every row of the results for validity.
 
-    progress  hears which share of the work is done, 0..1
+    Returns the numbers of "images", "answers", "verdicts", "pictures" and others. Raises StorageProblem
+    (database_damaged or pictures_damaged); the next run then repairs the file, or starts a new one.
 
-    Returns the numbers of "images", "answers", "verdicts", "pictures" and others. Raises StorageProblem:
-    database_damaged or pictures_damaged; the next run then repairs the file, or starts a new one.
+    progress  receives the share of the work that is done, 0..1
     """
     counts, pictures = _check_file(path, RESULTS, progress), pictures_path(path)
     return {"pictures": 0, **counts, **(_check_file(pictures, PICTURES, progress) if pictures.exists() else {})}
@@ -141,7 +142,7 @@ def _check_file(path: Path, tables: Tables, progress: ShareDone) -> Mapping[str,
         connection.execute("BEGIN")
         with damage_noticed(path):
             _require_whole(connection)
-            if tables is PICTURES:  # one that makes no sense is shown as none
+            if tables is PICTURES:  # an invalid picture is shown as missing
                 return {"pictures": _number_of(connection, "pictures")}
             counts = {table: _check_rows(connection, table, progress) for table in _VALIDATORS}
             if connection.execute(UNRANKED).fetchone():
@@ -162,13 +163,16 @@ def _check_rows(connection: sqlite3.Connection, table: str, progress: ShareDone)
 
 
 def _number_of(connection: sqlite3.Connection, table: str) -> int:
-    """Return the number of rows; of verdicts, only those that say more than that an image was read."""
+    """Return the number of rows of a table.
+
+    Of verdicts, rows that only record that an image was read do not count.
+    """
     counted = "choice" if table == "verdicts" else "*"
     return int(connection.execute(f"SELECT COUNT({counted}) FROM {table}").fetchone()[0])
 
 
 def _require_whole(connection: sqlite3.Connection) -> None:
-    """Raises ValueError."""
+    """Raise ValueError if SQLite's integrity check of a file fails."""
     if [row[0] for row in connection.execute("PRAGMA integrity_check")] != ["ok"]:
         raise ValueError("the file is not whole")
 
@@ -177,12 +181,13 @@ def _require_whole(connection: sqlite3.Connection) -> None:
 
 
 def backup(path: Path, folder: Path, *, has_pictures: bool, progress: ShareDone) -> tuple[Path, ...]:
-    """Copy a store, as it is at one moment, into a folder, also during a run. Returns the files written.
+    """Copy the databases, as they are at one moment, into a folder, also during a run. Returns the files written.
 
-    progress  hears which share of a file is copied, 0..1
+    has_pictures  whether previews are copied, too
+    progress      receives the share of a file that is copied, 0..1
 
-    Raises UsageProblem (store_no_results, store_backup_exists), StorageProblem (database_damaged or pictures_damaged
-    where the copy of that file could not be put back; there is none then).
+    Raises UsageProblem (store_no_results, store_backup_exists). Raises StorageProblem, for example database_damaged or
+    pictures_damaged if the copy of a file could not be restored; no copy of that file is left then.
     """
     if not path.exists():
         raise UsageProblem(reason("store_no_results", path=path))
@@ -199,15 +204,15 @@ def backup(path: Path, folder: Path, *, has_pictures: bool, progress: ShareDone)
 
 
 def _copy(connection: sqlite3.Connection, source: Path, target: Path, progress: ShareDone) -> None:
-    """Copy one database file, readable by this user alone; it gets its name when it is on the disk.
+    """Copy one database file, readable by this user alone. The copy gets its name when it is complete.
 
-    SQLite copies damaged pages unchanged. Raises StorageProblem (database_damaged) for a damaged copy.
+    SQLite copies damaged pages unchanged, so the copy is checked. Raises StorageProblem (database_damaged).
     """
     temporary = unfinished(target)
     try:
         make_empty(temporary)
         with _as_damage_of(source), closing(sqlite3.connect(temporary, isolation_level=None)) as copy:
-            connection.execute("BEGIN")  # what is committed meanwhile is not of this moment
+            connection.execute("BEGIN")  # keeps later commits out of the copy
             connection.execute("SELECT COUNT(*) FROM sqlite_master")
             connection.backup(copy, pages=_PAGES, progress=lambda _, left, total: progress(1 - left / max(1, total)))
             connection.execute("ROLLBACK")
@@ -232,11 +237,13 @@ def _as_damage_of(source: Path) -> Iterator[None]:
 
 
 def restore(path: Path, folder: Path) -> Path | None:
-    """Replace a store by a copy that `backup` made. Returns the new place of the replaced store, None without one.
+    """Replace the results database by a copy that `backup` made.
 
-    A damaged store is set aside as damaged. Pictures of the copy, if it has any, take the place of those here.
+    Returns the new path of the replaced database, or None if there was none. A damaged database is set aside as
+    damaged. Pictures of the copy, if any, replace those here.
 
-    Raises UsageProblem (store_no_backup, store_not_ours), StorageProblem (store_in_use while anybody has it open).
+    Raises UsageProblem (store_no_backup, store_not_ours), and StorageProblem (store_in_use if any program has the
+    database open).
     """
     source, temporary = folder / path.name, unfinished(path)
     if not source.exists():
@@ -263,13 +270,16 @@ _NOT_OURS: Final = ("database_newer", "database_of_later", "database_too_old", "
 
 
 def _fetch(source: Path, temporary: Path, tables: Tables) -> None:
-    """Copy a backup file here, and require that it is a complete store of this program. Raises UsageProblem."""
+    """Copy a backup file to a temporary name, and require that it is a complete database of this program.
+
+    A backup of an earlier version is migrated. Raises UsageProblem.
+    """
     try:
         for found, target in zip(
             (source, *companions(source)[:1]), (temporary, *companions(temporary)[:1]), strict=True
         ):
             require_plain(found)
-            if found.exists():  # the log of changes too, where somebody copied the files of a store at work
+            if found.exists():  # with its write-ahead log, if a person copied the files of a database in use
                 make_empty(target)
                 shutil.copyfile(found, target)
         if stated_version(temporary) == 0:  # an empty file would become an empty store
@@ -277,7 +287,7 @@ def _fetch(source: Path, temporary: Path, tables: Tables) -> None:
         if is_older(temporary, tables):
             migrate(temporary, keeps_old=False)
         _check_file(temporary, tables, lambda _share: None)
-        require_exclusive(temporary)  # with all that its log of changes holds
+        require_exclusive(temporary)  # merges the write-ahead log
     except StorageProblem as problem:
         if not is_damage(problem) and problem.reason.code not in _NOT_OURS:
             raise
@@ -289,7 +299,7 @@ def _swap(path: Path, temporary: Path) -> Path | None:
     if has_session(path):
         raise StorageProblem(reason("store_in_use", path=path))
     if not path.exists() and not damage_mark(path).exists():
-        quarantine_companions(path)  # they would be read as those of the next
+        quarantine_companions(path)  # SQLite would use them for the new file
         replace_durably(temporary, path)
         return None
     try:
@@ -311,11 +321,11 @@ def _swap(path: Path, temporary: Path) -> Path | None:
 
 
 def repair(path: Path) -> Reason | None:
-    """Set the results at `path` aside if they are marked as damaged, and begin a new file with what can be read.
+    """Set a damaged results database aside, and start a new one with all rows that can be read.
 
-    Returns what to tell a person: where the old one is, and how many results and verdicts were kept. None if there was
-    nothing to fix. Raises StorageProblem (store_in_use while another program repairs it, database_older_damaged,
-    database_newer, database_of_later, database_too_old, disk_full, not_writable).
+    Returns the message for a person, or None if the database is not marked as damaged. Raises StorageProblem
+    (store_in_use while another program repairs it, database_older_damaged, database_newer, database_of_later,
+    database_too_old, disk_full, not_writable).
     """
     if not damage_mark(path).exists():
         return None
@@ -329,7 +339,7 @@ def repair(path: Path) -> Reason | None:
 
 
 def renew_pictures(database: Path) -> Reason | None:
-    """Start a new file of pictures beside `database` if the file is marked damaged. Returns the notice, or None."""
+    """Delete the picture database of a results database if it is marked as damaged. Returns the message, or None."""
     path = pictures_path(database)
     if not damage_mark(path).exists():
         return None
@@ -339,9 +349,10 @@ def renew_pictures(database: Path) -> Reason | None:
 
 
 def _refuse_other_version(path: Path) -> None:
-    """Refuse to repair a file of another version: this version would lose content that it does not know.
+    """Raise StorageProblem for a damaged file of another version, which this version must not repair.
 
-    Raises StorageProblem (database_older_damaged, database_newer, database_of_later, database_too_old).
+    This version would lose content that it does not know. Codes: database_older_damaged, database_newer,
+    database_of_later, database_too_old.
     """
     if path.exists():
         with closing(opened_to_read(path)) as found, contextlib.suppress(*_UNREADABLE):
@@ -353,16 +364,16 @@ def _refuse_other_version(path: Path) -> None:
 
 @contextlib.contextmanager
 def _put_aside(path: Path) -> Iterator[Path]:
-    """Move the damaged file at `path` away, to what is given; in the block another one gets its name.
+    """Move a damaged file away, and yield its new path. In the block a new file gets the old name.
 
-    Only when that came to its end the mark goes: until then nobody else opens a file there. Raises OSError.
+    The mark of damage is removed only if the block succeeds. Until then no program opens a file there. Raises OSError.
     """
     aside, older_copies = free_name(path, "damaged"), numbered(path, "damaged")
     if not path.exists() and older_copies:
-        aside = older_copies[max(older_copies)]  # it was interrupted after this step before
+        aside = older_copies[max(older_copies)]  # an earlier repair was interrupted after this step
     else:
         for companion, ending in zip(companions(path), COMPANIONS, strict=True):
-            if companion.exists():  # moved first: beside a new database they would be taken for its own
+            if companion.exists():  # moved first, because SQLite would use them for a new database
                 companion.rename(aside.with_name(aside.name + ending))
         if path.exists():
             path.rename(aside)
@@ -373,13 +384,16 @@ def _put_aside(path: Path) -> Iterator[Path]:
 
 
 def _build_from(aside: Path, path: Path) -> Mapping[str, int]:
-    """Build the new database from what can be read in the old one; the number of rows kept per table."""
+    """Build a new database from all rows that can be read in a damaged one.
+
+    Returns the number of rows kept, by table.
+    """
     temporary = unfinished(path)
     clear_abandoned(path.parent)
     try:
         with closing(opened_to_read(aside)) as source, closing(open_database(temporary)) as target:
             source.row_factory = target.row_factory = sqlite3.Row
-            target.execute("PRAGMA foreign_keys = OFF")  # a verdict whose result is lost waits for it
+            target.execute("PRAGMA foreign_keys = OFF")  # a verdict stays even if its result is lost
             with transaction(target):
                 kept = {table: _copy_table(source, target, table) for table in _VALIDATORS}
                 _drop_incomplete(target)
@@ -394,7 +408,10 @@ def _build_from(aside: Path, path: Path) -> Mapping[str, int]:
 
 
 def _copy_table(source: sqlite3.Connection, target: sqlite3.Connection, table: str) -> int:
-    """Copy row by row what can be read and makes sense; how many rows. A page that is damaged may still give one."""
+    """Copy the rows of a table that can be read and are valid. Returns their number.
+
+    Even a damaged page may still hold readable rows.
+    """
     columns = [row["name"] for row in target.execute(f"PRAGMA table_info ({table})")]
     names, marks = ", ".join(columns), ", ".join("?" * len(columns))
     lost: Counter[str] = Counter()
@@ -407,7 +424,7 @@ def _copy_table(source: sqlite3.Connection, target: sqlite3.Connection, table: s
                     f"SELECT * FROM {_READ_FROM.get(table, table)} WHERE id = ?", (row_id,)
                 ).fetchone()
                 _VALIDATORS[table](kept)
-        except Exception as error:  # whatever reading a damaged row raises is the row's fault
+        except Exception as error:  # any error of reading means that the row is damaged
             lost[type(error).__name__] += 1
             target.execute(f"DELETE FROM {table} WHERE id = ?", (row_id,))
     if lost:
@@ -416,7 +433,7 @@ def _copy_table(source: sqlite3.Connection, target: sqlite3.Connection, table: s
 
 
 def _row_ids(source: sqlite3.Connection, table: str) -> Iterator[int]:
-    """Yield the readable row numbers; after the first damage, every number up to the last one."""
+    """Yield the row numbers of a table that can be read. After the first damage, yield every number up to the last."""
     last = 0
     try:
         if not has_table(source, table):
@@ -438,7 +455,10 @@ def _last_id(source: sqlite3.Connection, table: str) -> int:
 
 
 def _drop_incomplete(target: sqlite3.Connection) -> None:
-    """Take out what cannot be read because something else is lost. A verdict on it stays: other runs may need it."""
+    """Delete rows that cannot be used because other rows are lost.
+
+    Verdicts stay, because other runs may need them.
+    """
     for statement in (
         "DELETE FROM run_packs WHERE run_id NOT IN (SELECT id FROM runs)",
         "DELETE FROM images WHERE run_id NOT IN (SELECT id FROM runs) OR id NOT IN (SELECT image_id FROM answers)",
@@ -448,7 +468,7 @@ def _drop_incomplete(target: sqlite3.Connection) -> None:
 
 
 def _keep_numbers(source: sqlite3.Connection, target: sqlite3.Connection) -> None:
-    """Reserve the numbers of lost runs, images and answers: verdicts, archives and reports refer to them."""
+    """Reserve the numbers of lost runs, images and results, because verdicts, archives and reports refer to them."""
     named = (("runs", "run_id", "images"), ("images", "image_id", "answers"), ("answers", "answer_id", "verdicts"))
     for table, name, others in named:
         last = target.execute(f"SELECT COALESCE(MAX(id), 0) FROM {table}").fetchone()[0]

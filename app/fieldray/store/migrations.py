@@ -1,13 +1,13 @@
-"""A store that an earlier version of the program made, brought to the tables of this one.
+"""Migration of a results database of an earlier program version to the tables of this version.
 
-There is a step from each version to the next. It fills a new file from the one before, in one transaction. The last of
-these files takes the place of the store, which keeps its rows under another name (`results.version-11-1.sqlite`). So
-whatever ends the program meanwhile, a whole store has the name, and the next start begins again.
+There is one step from each version to the next. A step fills a new file from the file before, in one transaction. The
+last file replaces the database, whose old file is kept under another name (`results.version-11-1.sqlite`). So at every
+moment a whole database has the name, and after an interruption the next start begins again.
 
-A step is written once and never changed: what another version did is in it, and nothing that the program does now. Its
-tables are those of its version: who makes another version puts those of this one here. The pictures have no steps.
+A step is written once and never changed. It holds the tables and rules of its own version, and uses nothing that the
+program may change later. For a new version, copy the tables of this version here. Pictures are not migrated.
 
-A field that is new in what is kept as JSON, and has a default, needs no step.
+A new field with a default in stored JSON needs no step.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ log = logging.getLogger(__name__)
 
 
 def migrate(path: Path, *, keeps_old: bool = True) -> None:
-    """Migrate the store at `path` from an earlier version to this one. The caller holds the store's `swap_lock`.
+    """Migrate a results database of an earlier version to this version. The caller holds the `swap_lock` of the file.
 
-    keeps_old  whether the previous store is kept under another name
+    keeps_old  whether the old file is kept under another name
 
-    Raises StorageProblem (store_in_use where another program has it open, database_damaged), sqlite3.Error, OSError.
+    Raises StorageProblem (store_in_use if another program has the file open, database_damaged), sqlite3.Error, OSError.
     """
     clear_abandoned(path.parent)
     require_exclusive(path)
@@ -75,15 +75,19 @@ def migrate(path: Path, *, keeps_old: bool = True) -> None:
 
 
 def _take_step(version: int, before: Path, after: Path, *, of: Path) -> None:
-    """Make the file of the next version. Raises StorageProblem (database_damaged), sqlite3.Error, OSError."""
+    """Make the file of the next version. Raises StorageProblem (database_damaged), sqlite3.Error, OSError.
+
+    version  version of the file `before`
+    of       the database, for error messages
+    """
     tables, fill = STEPS[version]
     with closing(opened_to_read(before)) as found:
-        if schema_of(found) != made_by(tables):  # a trigger or a view would be run with the step
+        if schema_of(found) != made_by(tables):  # a trigger or view in the file would run during the step
             raise damaged(of)
     with closing(make_file(after, _tables_of(version + 1), version + 1)) as connection:
         connection.row_factory = sqlite3.Row
-        connection.execute("ATTACH ? AS old", (os.fsencode(before),))  # a name may be no valid Unicode
-        connection.execute("PRAGMA foreign_keys = OFF")  # a verdict whose result was lost waits for it
+        connection.execute("ATTACH ? AS old", (os.fsencode(before),))  # a path may be no valid Unicode
+        connection.execute("PRAGMA foreign_keys = OFF")  # a verdict stays even if its result was lost
         connection.execute("BEGIN")
         fill(connection)
         if version + 1 == VERSION:
@@ -98,14 +102,14 @@ def _tables_of(version: int) -> Tables:
 
 
 def _keep(path: Path, version: int) -> None:
-    """Give the store of before its other name, unless a start that was killed has done so."""
+    """Keep the old database under another name, unless an interrupted start has already done so."""
     word = f"version-{version}"
     copies = numbered(path, word)
     if not (copies and copies[max(copies)].samefile(path)):
         keep_copy(path, free_name(path, word))
 
 
-# ---- from 11 to 12: several runs that went over the same images in one pass become one, with an answer of each
+# ---- from 11 to 12: runs of several packs over one pass of images become one run with a result of each pack
 
 _TABLES_11: Final[Tables] = (
     """CREATE TABLE runs (
@@ -211,7 +215,7 @@ _ANSWERS: Final = """
     JOIN images ON images.run_id = lead AND images.image_key = found.image_key
     ORDER BY found.id
 """
-# What all answers for an image decide: it is there if one pack saw it, and known by its file if all packs know that.
+# An image of several packs is present if one pack saw it, and has a stamp if all packs have that stamp.
 _OF_SEVERAL: Final = """
     UPDATE images SET (rank, absent_s, stamp) = (
         SELECT MIN(found.rank), CASE WHEN COUNT(*) = COUNT(found.absent_s) THEN MIN(found.absent_s) END,
@@ -244,7 +248,7 @@ def _give_runs_packs(connection: sqlite3.Connection) -> None:
     connection.execute("INSERT INTO secrets SELECT * FROM old.secrets")
     for statement in (_IMAGES, _ANSWERS, _OF_SEVERAL, _VERDICTS, _LISTED):
         connection.execute(statement)
-    for table, before in _NUMBERS.items():  # those that were given out once are not given out again
+    for table, before in _NUMBERS.items():  # numbers are never assigned twice
         (last,) = connection.execute("SELECT MAX(seq) FROM old.sqlite_sequence WHERE name = ?", (before,)).fetchone()
         connection.execute("DELETE FROM main.sqlite_sequence WHERE name = ?", (table,))
         connection.execute("INSERT INTO main.sqlite_sequence (name, seq) VALUES (?, ?)", (table, last or 0))
@@ -252,7 +256,7 @@ def _give_runs_packs(connection: sqlite3.Connection) -> None:
 
 
 def _put_run(connection: sqlite3.Connection, run_id: int, of_packs: list[sqlite3.Row]) -> None:
-    """Write one migrated run with its packs."""
+    """Write one migrated run, made from the rows of its packs."""
     specs: list[dict[str, Any]] = [json.loads(row["spec"]) for row in of_packs]
     first = {name: specs[0].pop(name, default) for name, default in (("paths", []), ("program_version", ""))}
     packs = [{name: value for name, value in spec.items() if name not in first} for spec in specs]
@@ -272,7 +276,7 @@ def _put_run(connection: sqlite3.Connection, run_id: int, of_packs: list[sqlite3
         )
 
 
-# By the version that is left: its tables, and what fills those of the next version from it (`old`).
+# By old version: its tables, and the function that fills the tables of the next version from it (`old`).
 STEPS: Final[dict[int, tuple[Tables, Callable[[sqlite3.Connection], None]]]] = {
     11: (_TABLES_11, _give_runs_packs),
 }

@@ -1,4 +1,4 @@
-"""Opening of a database file: it is created if missing, migrated to this version, or refused."""
+"""Opening of a database file: the file is created if missing, migrated to this version, or refused."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ from fieldray.store.schema import (
     version_of,
 )
 
-_MIGRATION_S: Final = 3600.0  # as long as another program may bring the file to this version
+_MIGRATION_S: Final = 3600.0  # time that a migration by another program may take
 
 
 def open_database(path: Path, *, tables: Tables = RESULTS) -> StoreConnection:
-    """Open the file at `path`, or create it. Every statement commits by itself (autocommit).
+    """Open a database file, or create it. Every statement commits by itself (autocommit).
 
     A file of an earlier version is migrated first (`migrations`).
 
-    Raises StorageProblem: database_newer, database_too_old, database_damaged (of pictures: pictures_damaged),
-    store_in_use, disk_full, disk_failing, not_plain or not_writable; `transaction` raises store_gone once the file is
-    not there.
+    Raises StorageProblem: database_newer, database_too_old, database_damaged (pictures_damaged for pictures),
+    store_in_use, disk_full, disk_failing, not_plain or not_writable. Later, `transaction` raises store_gone if the file
+    was removed.
     """
     with storage_problems(path):
         for file in files_of(path):
@@ -65,7 +65,7 @@ def open_database(path: Path, *, tables: Tables = RESULTS) -> StoreConnection:
         with swap_lock(path, wait_s=_MIGRATION_S if is_older(path, tables) else _BUSY_TIMEOUT_S):
             require_unmarked(path)
             if not path.exists():
-                quarantine_companions(path)  # they would be read as those of the new file
+                quarantine_companions(path)  # SQLite would use them for the new file
                 _make(path, tables)
             elif is_older(path, tables):
                 from fieldray.store.migrations import migrate  # seldom needed, and not at every start
@@ -81,7 +81,7 @@ def open_database(path: Path, *, tables: Tables = RESULTS) -> StoreConnection:
 
 
 def is_older(path: Path, tables: Tables = RESULTS) -> bool:
-    """Whether the file at `path` has an earlier version that can be migrated to this one. Raises OSError.
+    """Return whether a file has an earlier version that can be migrated to this one. Raises OSError.
 
     A file that this process has open is of this version.
     """
@@ -92,7 +92,7 @@ def is_older(path: Path, tables: Tables = RESULTS) -> bool:
 
 
 def _make(path: Path, tables: Tables) -> None:
-    """Make a new file under another name and rename it."""
+    """Create a database file under a temporary name, and rename it."""
     clear_abandoned(path.parent)
     temporary = unfinished(path)
     try:
@@ -104,13 +104,13 @@ def _make(path: Path, tables: Tables) -> None:
 
 
 def _require_ours(connection: StoreConnection, path: Path, tables: Tables) -> None:
-    """Refuse a file of another version, and one that holds more, or something else, than this program makes.
+    """Raise StorageProblem for a file of another version, or with other tables than this program makes.
 
-    It may come from anywhere: a trigger could put another result in the place of ours. Raises StorageProblem:
-    database_newer, database_too_old, or database_damaged: then the rows are kept when it is repaired.
+    The file may come from anywhere, and a trigger in it could change results. Codes: database_newer, database_too_old,
+    or database_damaged, after which a repair keeps the rows.
     """
     version, found, ours = version_of(connection), schema_of(connection), version_for(tables)
-    if version == 0 and not found:  # an empty file, as a full disk leaves it
+    if version == 0 and not found:  # an empty file, as a full disk may leave
         _make_tables(connection, tables, ours)
         version, found = version_of(connection), schema_of(connection)
     if version > 0 and version != ours:
@@ -120,7 +120,7 @@ def _require_ours(connection: StoreConnection, path: Path, tables: Tables) -> No
 
 
 def other_version(path: Path, connection: sqlite3.Connection) -> StorageProblem:
-    """The exception to raise for a file of a later version, or of one too old to be migrated."""
+    """Return the exception for a file of a later version, or of a version too old to be migrated."""
     if version_of(connection) < FIRST_VERSION:
         return StorageProblem(reason("database_too_old", path=path))
     made_by_program = program_of(connection)

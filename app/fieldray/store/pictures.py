@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_MOST_PREVIEW_BYTES: Final = PREVIEW_SIDE**2  # more than the JPEG of so many grey levels takes
+_MOST_PREVIEW_BYTES: Final = PREVIEW_SIDE**2  # more than any preview JPEG takes
 _COLUMNS: Final = "content_sha256, frame, thumbnail, thumbnail_columns, preview"
 _ADD: Final = f"""
     INSERT INTO pictures ({_COLUMNS}) VALUES (?, ?, ?, ?, ?)
@@ -52,20 +52,23 @@ _DELETE_UNNEEDED: Final = """
                                                                   AND needed.frame = pictures.frame)
 """
 
-# Content (SHA-256) and frame.
+# SHA-256 of the file, and frame.
 PictureKey = tuple[bytes, int]
 PictureRow = tuple[bytes, int, bytes | None, int, bytes | None]
 Thumbnail = NDArray[np.uint8]
 
 
 def size_of(database: Path) -> int:
-    """The size of a store in bytes: results and pictures, with SQLite's files beside them."""
+    """Return the size of results and picture databases in bytes, including SQLite's companion files."""
     files = (*files_of(database), *files_of(pictures_path(database)))
     return sum(file.stat().st_size for file in files if file.exists())
 
 
 def picture_row(outcome: Outcome) -> PictureRow | None:
-    """The row of `pictures` for an image, unturned as in its file; None if the image has no pictures."""
+    """Return the row of `pictures` for an image; None if the image has no pictures.
+
+    Pictures are stored in the orientation of the file.
+    """
     facts, ref = outcome.facts, outcome.ref
     if not facts.content_sha256 or not (facts.preview or facts.thumbnail is not None):
         return None
@@ -86,7 +89,7 @@ def thumbnail_of(data: object, columns: object) -> Thumbnail | None:
 class Pictures:
     """The pictures of a results database, for one thread. The picture database is opened on first use.
 
-    After a problem with it, this object returns no more pictures.
+    After a problem with the picture database, this object returns no more pictures.
     """
 
     def __init__(self, database: Path) -> None:
@@ -101,7 +104,7 @@ class Pictures:
             connection.close()
 
     def add(self, rows: Sequence[PictureRow]) -> None:
-        """Keep these pictures, all or none, unless they are kept already."""
+        """Store pictures, all or none. Pictures that are stored already are skipped."""
 
         def add(connection: StoreConnection) -> None:
             with transaction(connection):
@@ -129,7 +132,7 @@ class Pictures:
         return found[0][0] if found else None
 
     def _all(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
-        """Run a query; empty without a file, which reading does not create."""
+        """Return the rows of a query; empty if there is no picture database, which a query does not create."""
         if self._connection is None and not self._path.exists():
             return []
         return self._try(lambda connection: connection.execute(query, values).fetchall(), [])
@@ -149,17 +152,17 @@ class Pictures:
             return otherwise
 
 
-# ---- maintenance, which raises what is wrong
+# ---- maintenance, which raises problems instead of logging them
 
 
 def keep_only(database: Path, needed: Iterable[PictureKey]) -> tuple[int, bool]:
-    """Delete all pictures except those that are `needed`. A damaged file is deleted completely.
+    """Delete all pictures whose key is not in `needed`. A damaged file is deleted completely.
 
     Returns the number deleted, and whether their bytes are overwritten. Raises StorageProblem.
     """
     path = pictures_path(database)
     if not path.exists():
-        discard(database)  # what is left of one
+        discard(database)  # remains of a deleted file
         return 0, True
     try:
         with closing(open_database(path, tables=PICTURES)) as connection, storage_problems(path):
@@ -177,7 +180,7 @@ def keep_only(database: Path, needed: Iterable[PictureKey]) -> tuple[int, bool]:
 
 
 def discard(database: Path) -> None:
-    """Delete the file of the pictures. Raises StorageProblem."""
+    """Delete the picture database of a results database. Raises StorageProblem."""
     path = pictures_path(database)
     with storage_problems(path):
         remove_files(path)

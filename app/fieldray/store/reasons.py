@@ -1,4 +1,4 @@
-"""The sentences of the history and of the upkeep of stored results (see `fieldray.reasons`)."""
+"""Message texts of the history and of the maintenance of the results database (see `fieldray.reasons`)."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Results of runs: of each image one row, and for each pack of the run one answer, committed together.
+"""Results of runs: one row for each image, and one result for each pack of the run, committed together.
 
-Only the batch thread writes results (`ResultStore`); every other thread reads through a `ResultQuery` of its own. A
+Only the batch thread writes results (`ResultStore`). Every other thread reads through a `ResultQuery` of its own. A
 reader's verdict is a row of its own, so it never blocks a result.
 
-A run that was interrupted is resumed in a further pass. Images that a whole pass did not see are no longer present:
-their rows are kept and marked, and are left out of lists, counts and exports.
+A run that was interrupted is resumed in a further pass. Images that a whole pass did not see are no longer present.
+Their rows are kept and marked, and are left out of lists, counts and exports.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ from fieldray.store.rows import (
 from fieldray.store.schema import image_key, image_text, reason_text
 
 T = TypeVar("T")
-# The columns of images that an answer is read with.
+# The columns of `images` that are read with a result.
 _OF_IMAGE = "image_key, images.content_sha256, frame, header, absent_s, pass_number"
 _AMONG: Final = "IN (SELECT value FROM json_each(?))"
 SELECT = f"""SELECT answers.*, {_OF_IMAGE}, run_packs.spec, choice, note, verdicts.id IS NOT NULL AS is_read
@@ -75,8 +75,8 @@ SELECT = f"""SELECT answers.*, {_OF_IMAGE}, run_packs.spec, choice, note, verdic
 # an earlier run.
 AnsweredImage = tuple[Sequence[Outcome], Collection[int]]
 _BATCH_ROWS = 256
-# For another program that holds the file (a backup, a check of viruses): what is to be written is there already, and a
-# run whose row cannot be saved ends.
+# Time to wait for another program that holds the file (a backup, a virus scan). It is long, because the result is
+# already computed, and a run whose result cannot be saved ends.
 WRITE_WAIT_S: Final = 120.0
 _NO_ROW = 2**63  # SQLite has no number as large as this
 
@@ -85,7 +85,10 @@ _NO_ROW = 2**63  # SQLite has no number as large as this
 class Stamped:
     """An image of a run, with the stamps of its file.
 
-    answers  by the position of the pack: row of the answer and stamp of the file; None where the pack failed
+    key      key of the image (`schema.image_key`)
+    row_id   row of the image
+    answers  by the position of the pack: row of the result and stamp of the file; the stamp is None where the pack
+             failed
     """
 
     key: bytes
@@ -94,7 +97,7 @@ class Stamped:
 
 
 class ResultQuery:
-    """Reads results, from one thread only. All methods raise StorageProblem when the file cannot be read."""
+    """Reads results, from one thread only. All methods raise StorageProblem if the database cannot be read."""
 
     def __init__(self, path: Path, *, connect: Callable[[Path], StoreConnection] = open_database) -> None:
         self.path = path
@@ -116,7 +119,7 @@ class ResultQuery:
 
     @property
     def _connection(self) -> StoreConnection:
-        """Open the connection on first use. Raises StorageProblem."""
+        """The connection, opened on first use. Raises StorageProblem."""
         if self._opened is None:
             self._opened = self._connect(self.path)
             self._opened.row_factory = sqlite3.Row
@@ -124,7 +127,10 @@ class ResultQuery:
 
     @contextlib.contextmanager
     def at_one_moment(self) -> Iterator[None]:
-        """Make all reads within the block see one snapshot of the results. A nested block shares the outer snapshot."""
+        """Make all reads in the block see one snapshot of the results.
+
+        A nested block shares the snapshot of the outer block.
+        """
         if self._connection.in_transaction:
             yield
             return
@@ -136,11 +142,11 @@ class ResultQuery:
                 self._all("ROLLBACK")
 
     def runs(self) -> tuple[Run, ...]:
-        """All runs, the newest first."""
+        """Return all runs, the newest first."""
         return self._made(self._run_of, self._all(f"SELECT * FROM {RUNS} ORDER BY id DESC"))
 
     def run(self, run_id: int) -> Run:
-        """The run with this id. Raises UsageProblem (history_no_run) if there is no such run."""
+        """Return the run with this id. Raises UsageProblem (history_no_run) if there is no such run."""
         rows = self._all(f"SELECT * FROM {RUNS} WHERE id = ?", run_id) if abs(run_id) < _NO_ROW else []
         if not rows:
             raise UsageProblem(reason("history_no_run", run=run_id))
@@ -150,8 +156,7 @@ class ResultQuery:
         return with_live_state(self.path, run_of(row))
 
     def answers(self, run_id: int, *, position: int | None = None) -> Iterator[StoredAnswer]:
-        """Yield the answers for the images that are present in a run, in the order in which the images were first
-        saved.
+        """Yield the results of the images that are present in a run, in the order in which the images were first saved.
 
         position  position of the only wanted pack; None for all packs
         """
@@ -162,20 +167,20 @@ class ResultQuery:
             after = found[-1]["image_id"]
 
     def answer(self, answer_id: int) -> StoredAnswer:
-        """The answer with this id. Raises KeyError if there is no such answer."""
+        """Return the result with this id. Raises KeyError if there is no such result."""
         found = self._results(self._all(f"{SELECT} WHERE answers.id = ?", answer_id))
         if not found:
             raise KeyError(answer_id)
         return found[0]
 
     def image(self, row_id: int) -> StoredImage:
-        """The image with this row id. Raises KeyError if there is no such image."""
+        """Return the image with this row id. Raises KeyError if there is no such image."""
         if not (found := self.images([row_id])):
             raise KeyError(row_id)
         return found[0]
 
     def images(self, row_ids: Sequence[int], *, looks_inside: bool = True) -> tuple[StoredImage, ...]:
-        """Return the images with these row numbers that are still in the store, in order, each with its answers.
+        """Return the images with these row ids, in this order, each with its results. Missing images are left out.
 
         looks_inside  whether to detect a damaged mask now instead of on first access
         """
@@ -190,11 +195,14 @@ class ResultQuery:
         return self._pictures.preview(bytes.fromhex(content_sha256), frame)
 
     def kinds(self, row_ids: Sequence[int]) -> tuple[tuple[ResultKind, ...], ...]:
-        """The kinds of results of these images with their counts, for each pack by its position."""
+        """Return the number of results by category and codes, of these images, for each pack by its position."""
         return self._kinds(self._all(bookkeeping.KINDS, rows=json.dumps(row_ids)))
 
     def kinds_seen(self, run_id: int) -> tuple[tuple[ResultKind, ...], ...]:
-        """Counts of answers for images that the run's last pass saw, each once, by the position of the pack."""
+        """Return the number of results by category and codes, for each pack of a run by its position.
+
+        Images that the run's last pass saw count, each once.
+        """
         return self._kinds(self._all(bookkeeping.KINDS_SEEN, run_id=run_id))
 
     def _kinds(self, rows: Sequence[sqlite3.Row]) -> tuple[tuple[ResultKind, ...], ...]:
@@ -202,30 +210,30 @@ class ResultQuery:
         return tuple(self._made(kind_of, [row for row in rows if row["position"] == one]) for one in range(number))
 
     def number_of_images(self, run_id: int) -> int:
-        """The number of present images of a run that have an answer."""
+        """Return the number of present images of a run that have a result."""
         query = """SELECT COUNT(*) AS number FROM images WHERE run_id = ? AND absent_s IS NULL
                    AND EXISTS (SELECT 1 FROM answers WHERE image_id = images.id)"""
         return int(self._all(query, run_id)[0]["number"])
 
     def counts(self, run_id: int, *, position: int = 0) -> dict[Category, int]:
-        """Return the number of images by category of the pack at this position."""
+        """Return the number of present images in each category, by the pack at a position of a run."""
         query = """SELECT category, COUNT(*) AS number FROM images JOIN answers ON answers.image_id = images.id
                    WHERE images.run_id = ? AND position = ? AND absent_s IS NULL GROUP BY 1"""
         return {row["category"]: row["number"] for row in self._all(query, run_id, position)}
 
     def not_present(self, run_id: int) -> tuple[str, ...]:
-        """Return the keys of the images that the run once saw and its last complete pass did not."""
+        """Return the keys of images that a run saw before and its last complete pass did not find."""
         query = "SELECT image_key FROM images WHERE run_id = ? AND absent_s IS NOT NULL ORDER BY id"
         return self._made(lambda row: image_text(row["image_key"]), self._all(query, run_id))
 
     def verdict(self, answer_id: int, outcome: Outcome) -> Verdict | None:
-        """Return the verdict on this outcome of an answer, even if the answer now holds another outcome."""
+        """Return the verdict on an outcome of this answer row, even if the row now holds another outcome."""
         query = "SELECT choice, note FROM verdicts WHERE answer_id = ? AND result_hash = ? AND choice IS NOT NULL"
         rows = self._all(query, answer_id, result_hash(outcome))
         return self._made(verdict_of, rows)[0] if rows else None
 
     def superseded_verdicts(self, run_id: int) -> tuple[SupersededVerdict, ...]:
-        """Verdicts on a run's images that match none of its answers: on other bytes, or in other runs. Oldest first."""
+        """Return verdicts on other bytes of a run's images, or on them in other runs, the oldest first."""
         return self._made(superseded_verdict_of, self._all(bookkeeping.SUPERSEDED_VERDICTS, run_id=run_id))
 
     def last_row_id(self) -> int:
@@ -258,7 +266,7 @@ class ResultQuery:
         return self._results(rows)[0].outcome if rows else None
 
     def stamped(self, run_id: int, first: bytes, *, limit: int) -> tuple[Stamped, ...]:
-        """Return at most `limit` images of a run from the key `first` on, in order."""
+        """Return at most `limit` images of a run with their stamps, in order, from the key `first` on."""
         rows = self._made(checked, self._all(bookkeeping.STAMPED, run_id, first, limit))
         images = [list(found) for _, found in itertools.groupby(rows, itemgetter("id"))]
         return tuple(
@@ -275,7 +283,7 @@ class ResultQuery:
             return self._connection.execute(query, named or values).fetchall()
 
     def _numbers(self, query: str, *values: object) -> NDArray[np.int64]:
-        """Return a column of whole numbers (n,); as Python rows it would take twenty times the memory."""
+        """Return a column of whole numbers (n,). A list of Python rows would take twenty times the memory."""
         with storage_problems(self.path):
             return np.fromiter(map(itemgetter(0), self._connection.execute(query, values)), np.int64)
 
@@ -306,20 +314,20 @@ class ResultStore(ResultQuery):
 
     @property
     def other_process(self) -> str | None:
-        """Return the process that works on the run which `open_run` would have continued, None if there is none."""
+        """The process that works on the run which `open_run` would have resumed; None if none does."""
         return self._locks.other_process
 
     def close(self) -> None:
-        """Close the connection and let others continue the run."""
+        """Close the connection, and let other programs resume the run."""
         super().close()
         self._locks.release()
 
     def open_run(self, spec: RunSpec, *, fresh: bool = False) -> int:
-        """Begin a run, or resume the newest unfinished run of the same request. Returns the id of the run.
+        """Begin a run, or resume the newest unfinished run of an equal request. Returns the id of the run.
 
-        A run that another program is working on is left alone. The second program gets a run of its own with all
-        images, and takes over the results that the first one already has. So each has a complete list and cannot spoil
-        the other's. Refusing would make a script fail because somebody left a window open.
+        A run on which another program works is left alone. The second program gets a run of its own with all images,
+        and takes over results of the first one. So neither can damage the other's list, and a script does not fail
+        because a window is open. With `fresh` a new run begins in any case.
         """
         key = hashlib.sha256(json.dumps(spec.work).encode()).hexdigest()
         with self._transaction():
@@ -342,10 +350,9 @@ class ResultStore(ResultQuery):
     def finish(self, run_id: int) -> int:
         """Finish a run that has seen all images. Returns the number of images that are no longer present.
 
-        Images in an unreadable folder or zip file keep their state. So do the images under a path where nothing was
-        found, most likely on a drive that is not connected: the run is then not finished and can be resumed. An image
-        that was moved during the run is present once, at its new path. A verdict on bytes that are present under
-        another name moves with them.
+        Images in an unreadable folder or zip file keep their state. So do images under a path where nothing was found,
+        most likely because its drive is not connected. The run is then not finished and can be resumed. An image or a
+        verdict on bytes that were moved during the run moves to the new path.
         """
         with self._transaction():
             rows = self._all(bookkeeping.ROWS, run_id)
@@ -359,9 +366,11 @@ class ResultStore(ResultQuery):
         return len(gone)
 
     def leave_moved(self, run_id: int, row_id: int) -> set[int]:
-        """Remove from the run the images whose file was moved to that of this row. Returns their row ids.
+        """Remove images from a run whose file was moved to the path of another image. Returns their row ids.
 
-        Verdicts move along, those on files that exchanged their names as well.
+        Verdicts move along. Verdicts on files that exchanged their names move, too.
+
+        row_id  the image at the new path
         """
         with self._transaction():
             moved = bookkeeping.moved_to(self._all, row_id)
@@ -370,7 +379,7 @@ class ResultStore(ResultQuery):
         return moved
 
     def set_state(self, run_id: int, state: RunState, *, reason: Reason | None = None) -> None:
-        """Note how a run stands."""
+        """Store the state of a run, with its end if it has ended."""
         ended_s = None if state in ("running", "paused") else time.time()
         why = reason_text(reason) if reason else None
         self._all("UPDATE runs SET state = ?, reason = ?, ended_s = ? WHERE id = ?", state, why, ended_s, run_id)
@@ -385,19 +394,21 @@ class ResultStore(ResultQuery):
     ) -> StoredImage:
         """Commit the outcomes of a run's packs for one image, in the order of the packs. Returns the stored image.
 
-        resumed        positions of the packs whose answer is taken over from an earlier run
-        keeps_preview  whether preview and thumbnail of the image are stored, too
+        All outcomes are committed, or none. An image that the run already has is overwritten and keeps its row.
 
-        An image that the run already has is overwritten and keeps its row. All answers are committed, or none.
+        resumed        positions of the packs whose outcome is taken over from an earlier run
+        keeps_preview  whether preview and thumbnail of the image are stored, too
         """
         (image,) = self.save_all(run_id, [(answers, resumed)], spec=spec, keeps_preview=keeps_preview)
         return image
 
     def replace(self, answer_id: int, outcome: Outcome, *, run: Run, keeps_preview: bool = True) -> StoredImage:
-        """Commit another outcome of the image that an answer is about, in a run that nobody works on.
+        """Replace the outcome in a result of a run on which no program works. Returns the stored image.
 
-        A verdict on the one before stays with that one. Raises UsageProblem (again_busy) where another program works on
-        the run, StorageProblem (store_gone) where the answer is of another image or another run by now.
+        A verdict on the replaced outcome is kept with that outcome.
+
+        Raises UsageProblem (again_busy) if another program works on the run. Raises StorageProblem (store_gone) if the
+        result belongs to another image or another run now.
         """
         if run.state != "finished" and not self._locks.hold(run.run_id):
             raise UsageProblem(reason("again_busy"))
@@ -426,19 +437,19 @@ class ResultStore(ResultQuery):
             )
 
     def _keep_pictures(self, outcomes: Sequence[Outcome]) -> None:
-        """Store the pictures before the results, so that a saved result always has its pictures."""
+        """Store pictures. This happens before the results, so that a stored result always has its pictures."""
         self._pictures.add([row for row in map(picture_row, outcomes) if row])
 
     def stamp_key(self) -> bytes:
-        """Return the key of all stamps in this store, made on first use."""
+        """Return the key of all stamps in this database, which is made on first use."""
         self._all(bookkeeping.NEW_KEY, secrets.token_bytes(bookkeeping.KEY_BYTES))
         (key,) = self._made(lambda row: bookkeeping.checked_key(row["value"]), self._all(bookkeeping.KEY))
         return key
 
     def take_over(self, run_id: int, taken: TakenOver) -> tuple[int, ...]:
-        """Commit earlier answers to a run as seen by its current pass, all or none. Returns the images' row ids.
+        """Commit results of earlier runs to a run's current pass, all or none. Returns the images' row ids.
 
-        Raises StorageProblem (results_lost) if an answer is gone.
+        Raises StorageProblem (results_lost) if a result is gone.
         """
         with self._transaction():
             answers = bookkeeping.take_over(self._connection, run_id, taken)
@@ -456,7 +467,10 @@ class ResultStore(ResultQuery):
     def _save(
         self, run_id: int, answers: Mapping[int, Outcome], *, spec: RunSpec, resumed: Collection[int] = ()
     ) -> StoredImage:
-        """Write what the packs at these positions say of one image; the image with these answers."""
+        """Write outcomes of one image. Returns the image with all its stored results.
+
+        answers  outcome by the position of the pack
+        """
         outcomes, now_s = list(answers.values()), time.time()
         image = {
             "run_id": run_id,
@@ -465,7 +479,7 @@ class ResultStore(ResultQuery):
             "saved_s": now_s,
             "absent_s": None,
             "stamp": outcomes[0].facts.stamp or None,
-            "pass_number": run_id,  # whose it is
+            "pass_number": run_id,  # replaced by the pass of this run, see `_put_statement`
         }
         row_id = self._put("images", image, by="run_id, image_key")
         stored = []
@@ -491,38 +505,41 @@ class ResultStore(ResultQuery):
                 answer = replace(answer, **self._judgement(answer_id, columns["result_hash"]))
             stored.append(answer)
         saved = _image(stored)
-        if len(stored) < len(spec.packs):  # one was given again: the others order the image, too
+        if len(stored) < len(spec.packs):  # one result was replaced: the other packs' results count for the rank, too
             saved = self.image(row_id)
             self._all(bookkeeping.RANK, rows=json.dumps([row_id]))
         self._list(run_id, saved)
         return saved
 
     def _put(self, table: str, columns: Mapping[str, Any], *, by: str) -> int:
-        """Write a row, over the one that is there; its number."""
+        """Write a row, or replace the row with equal values in the columns `by`. Returns the row's id."""
         return int(self._all(_put_statement(table, tuple(columns), by), *columns.values())[0]["id"])
 
     def _judgement(self, answer_id: int, judged: bytes) -> dict[str, Any]:
-        """Return the reader's verdict on this result of an answer, as columns."""
+        """Return the reader's verdict on a result, and whether it was read, as fields of `StoredAnswer`."""
         query = "SELECT choice, note FROM verdicts WHERE answer_id = ? AND result_hash = ?"
         rows = self._all(query, answer_id, judged)
         (verdict,) = self._made(lambda row: verdict_of(row) if row["choice"] else None, rows) or (None,)
         return {"is_read": bool(rows), "verdict": verdict}
 
     def _list(self, run_id: int, image: StoredImage) -> None:
-        """List an image, or what one that is listed holds now."""
+        """Write or replace the row of an image in the work list."""
         self._all(bookkeeping.LIST, *bookkeeping.listed_row(run_id, image.row_id, image.leading.outcome))
 
     def set_verdict(
         self, answer_id: int, verdict: Verdict | None, *, judged: Outcome, over: Collection[Verdict | None] = (None,)
     ) -> Verdict | None:
-        """Store the reader's verdict on an answer, or withdraw it (None). Returns the verdict that is then stored.
+        """Store the reader's verdict on a result, or withdraw it (None). Returns the verdict that is then stored.
 
-        judged  the outcome that the person saw. If the answer has another outcome by now, the verdict is kept, but not
-                shown with the new outcome.
-        over    verdicts that may be replaced, None for no verdict. Any other stored verdict is newer: it stays.
+        A stored verdict survives a power cut once this method returns. A result can be computed again, a verdict
+        cannot.
 
-        A verdict survives a power cut once this returns: a result can be computed again, a verdict cannot. Raises
-        StorageProblem (verdict_misplaced) where the answer is of another image, as after a backup was put back.
+        judged  the outcome that the person saw. If the result now holds another outcome, the verdict is kept, but not
+                shown
+        over    verdicts that may be replaced, None for no verdict. Any other stored verdict is newer, and stays
+
+        Raises StorageProblem (verdict_misplaced) if the result belongs to another image, as after a backup was
+        restored.
         """
         with storage_problems(self.path), synchronous_writes(self._connection), self._judging(answer_id, judged):
             found = self.verdict(answer_id, judged)
@@ -532,7 +549,7 @@ class ResultStore(ResultQuery):
         return verdict
 
     def set_read(self, answer_id: int, *, judged: Outcome, is_read: bool) -> None:
-        """Note that a person has read this outcome of an answer, or has not. A verdict implies that they have.
+        """Record that a person has read an outcome of a result, or has not. An outcome with a verdict is read.
 
         Raises StorageProblem (verdict_misplaced) as `set_verdict`.
         """
@@ -541,7 +558,10 @@ class ResultStore(ResultQuery):
 
     @contextlib.contextmanager
     def _judging(self, answer_id: int, judged: Outcome) -> Iterator[None]:
-        """Open a transaction that changes an answer's verdict, if the answer belongs to the judged image."""
+        """Open a transaction that changes the verdict on a result.
+
+        Raises StorageProblem (verdict_misplaced) if the result belongs to another image than `judged`.
+        """
         self._verdicts.forget()
         with self._transaction():
             query = "SELECT image_key FROM answers JOIN images ON images.id = image_id WHERE answers.id = ?"
@@ -558,7 +578,7 @@ class ResultStore(ResultQuery):
 
 @functools.cache
 def _put_statement(table: str, names: tuple[str, ...], by: str) -> str:
-    """Return the SQL that writes a row with these columns, replacing the row with equal values in `by`."""
+    """Return the SQL that writes a row with these columns, or replaces the row with equal values in `by`."""
     changes = ", ".join(f"{name} = excluded.{name}" for name in names if name not in by.split(", "))
     values = ("(SELECT pass_number FROM runs WHERE id = ?)" if name == "pass_number" else "?" for name in names)
     return f"""INSERT INTO {table} ({", ".join(names)}) VALUES ({", ".join(values)})

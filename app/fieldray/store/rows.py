@@ -1,6 +1,6 @@
-"""Outcomes, references to images and run specifications as columns, and back.
+"""Conversion of outcomes, references to images and run requests to database columns, and back.
 
-What all results of a run have in common is told by its specification and not said again in each row.
+Facts that all results of a run share are stored with the run, not in each row.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ from fieldray.typed_json import converted, decoded
 
 Row = sqlite3.Row | Mapping[str, Any]
 AnyRow = TypeVar("AnyRow", bound=Row)
-# Runs, each with its packs as JSON, in their order.
+# Rows of runs, each with the JSON of its packs in order.
 RUNS: Final = """
     (SELECT runs.*, (SELECT json_group_array(json_object('position', position, 'spec', CAST(spec AS TEXT)))
                      FROM (SELECT position, spec FROM run_packs WHERE run_id = runs.id ORDER BY position)) AS packs
      FROM runs)
 """
-SAMPLED: Final = 2  # the value of `is_resumed` where a file was known by its stamp alone
+SAMPLED: Final = 2  # value of `is_resumed` if the file was recognised by its stamp alone
 _LAST_S: Final = 2.5e11  # in the year 9892
 _NONE: Final = type(None)
 _TYPES: Final[Mapping[str, type[Any] | tuple[type[Any], ...]]] = {
@@ -106,15 +106,15 @@ class Judged(Protocol):
 
 
 def outcome_columns(outcome: Outcome, *, points: Sequence[OperatingPoint] = ()) -> dict[str, Any]:
-    """The columns of `images` and `answers` for an outcome. The caller adds the columns of the run.
+    """Return the columns of `images` and `answers` for an outcome. The caller adds the columns of the run.
 
-    points  the operating points of the pack in the run, which are not stored again with each answer
+    points  the operating points of the pack in the run, which are not stored again with each result
     """
     return {**image_columns(outcome), **answer_columns(outcome, points=points)}
 
 
 def image_columns(outcome: Outcome) -> dict[str, Any]:
-    """Return the columns of `images`, which the answers of all packs share."""
+    """Return the columns of `images` for an outcome, which all packs' results of an image share."""
     facts = outcome.facts
     return {
         "image_key": image_key(outcome.ref),
@@ -133,7 +133,10 @@ def _median(grey: NDArray[np.uint8]) -> float:
 
 
 def answer_columns(outcome: Outcome, *, points: Sequence[OperatingPoint] = ()) -> dict[str, Any]:
-    """The columns of `answers` that hold the outcome."""
+    """Return the columns of `answers` for an outcome.
+
+    points  the operating points of the pack in the run, which are not stored again with each result
+    """
     facts = outcome.facts
     screened = outcome if isinstance(outcome, Screened) else None
     maps = screened.class_maps if screened else None
@@ -200,7 +203,7 @@ def _lungs_of(row: Row, *, looks_inside: bool) -> LungFields | None:
 
 
 def result_hash(outcome: Outcome) -> bytes:
-    """SHA-256 of the facts that a verdict judges: the content, the model, the decisions and the scores."""
+    """Return the SHA-256 of the facts that a verdict judges: content, model, decisions and scores."""
     judged: list[Any] = [outcome.facts.content_sha256, outcome.ref.frame, outcome.status]
     if isinstance(outcome, Screened):
         points = [found.point.threshold if found.point else None for found in outcome.findings]
@@ -213,7 +216,7 @@ def result_hash(outcome: Outcome) -> bytes:
 
 
 def verdict_columns(judged: Outcome, verdict: Verdict | None = None) -> dict[str, Any]:
-    """Return the columns of `verdicts`: the judged result, and the verdict."""
+    """Return the columns of `verdicts` for a judged outcome and, if given, its verdict."""
     about = outcome_columns(judged)
     kept = {name: about[name] for name in ("result_hash", "content_sha256", "category", "score")}
     return {**kept, "choice": verdict.choice, "note": verdict.note} if verdict else kept
@@ -289,13 +292,13 @@ def _ref_of(row: Row, details: Details) -> ImageRef:
 
 
 def ref_text(ref: ImageRef) -> str:
-    """Format a reference as JSON in ASCII, with the column names of a row as keys."""
+    """Format a reference to an image as JSON in ASCII, with the column names of a row as keys."""
     columns = {"image_key": os.fsdecode(image_key(ref)), "frame": ref.frame, "header": header_text(ref.header)}
     return compact({**columns, "details": compact(_details(ref, ReadFacts(), None))})
 
 
 def ref_of(text: str) -> ImageRef:
-    """Parse a reference from the JSON of `ref_text`. Raises ValueError."""
+    """Parse a reference to an image from the JSON of `ref_text`. Raises ValueError."""
     columns = decoded(text, dict[str, Any])
     try:
         row = checked({**columns, "image_key": os.fsencode(str(columns["image_key"]))})
@@ -307,7 +310,7 @@ def ref_of(text: str) -> ImageRef:
 def stored_of(
     row: sqlite3.Row, thumbnail: NDArray[np.uint8] | None = None, *, looks_inside: bool = True
 ) -> StoredAnswer:
-    """Read an answer from a row of `answers` joined with its image, pack and verdict."""
+    """Read a stored result from a row of `answers` joined with its image, pack and verdict."""
     return StoredAnswer(
         answer_id=row["id"],
         row_id=row["image_id"],
@@ -322,7 +325,7 @@ def stored_of(
 
 
 def findings_of(text: str, run: Judged) -> tuple[Finding, ...]:
-    """The findings in a row of this run. Raises ValueError and others."""
+    """Read the findings of a result from JSON. Raises ValueError and others."""
     found = []
     for kept in decoded(text, tuple[Found, ...]):
         point = kept.point
@@ -333,7 +336,7 @@ def findings_of(text: str, run: Judged) -> tuple[Finding, ...]:
 
 
 def brief_of(row: sqlite3.Row) -> ResultBrief:
-    """Read an answer without its large columns from a row with image, pack and verdict.
+    """Read a result without its large columns from a row joined with image, pack and verdict.
 
     Raises ValueError and others.
     """
@@ -359,7 +362,7 @@ def brief_of(row: sqlite3.Row) -> ResultBrief:
 
 
 def tally_of(row: sqlite3.Row) -> Tally:
-    """The tally in a row that counts results. Raises ValueError and others."""
+    """Read a tally from a row that counts results. Raises ValueError and others."""
     return Tally(
         spec=pack_spec_of(row["spec"]),
         category=category_in(row),
@@ -377,7 +380,7 @@ def category_of(rank: int) -> Category:
 
 
 def kind_of(row: sqlite3.Row) -> ResultKind:
-    """The kind and number of results in a row that counts `answers`. Raises ValueError and others."""
+    """Read category, codes and number from a row that counts results. Raises ValueError and others."""
     checked(row)
     why = [decoded(row["reason"], Why)] if row["reason"] else []
     codes = tuple(each.code for each in (*why, *decoded(row["notes"], tuple[Why, ...])))
@@ -385,7 +388,7 @@ def kind_of(row: sqlite3.Row) -> ResultKind:
 
 
 def sample_of(row: sqlite3.Row) -> DriftSample:
-    """Read the values for drift checks from a row of `answers` with its image."""
+    """Read the values by which drift is measured from a row of `answers` joined with its image."""
     scores = {found.label: found.score for found in decoded(row["findings"], tuple[Found, ...])}
     inside = decoded(row["lungs"], Lungs).evidence_inside if row["lungs"] and scores else None
     return DriftSample(category=category_in(row), scores=scores, grey=row["grey"], evidence_inside=inside)
@@ -408,7 +411,7 @@ def pack_spec_of(text: str) -> PackSpec:
 
 
 class _Position(msgspec.Struct, frozen=True):
-    """A row of `run_packs`."""
+    """A row of `run_packs`: the position of a pack, and its JSON."""
 
     position: int
     spec: str
@@ -450,7 +453,10 @@ def superseded_verdict_of(row: sqlite3.Row) -> SupersededVerdict:
 
 
 def checked(row: AnyRow) -> AnyRow:
-    """Returns the row. Raises TypeError for a type that this program never writes: SQLite columns take any type."""
+    """Return the row unchanged. Raises TypeError for a type that this program never writes.
+
+    The check is needed because SQLite columns take any type.
+    """
     for name, types in _types_of(tuple(row.keys())):
         if not isinstance(row[name], types):
             raise TypeError(f"{name} is {type(row[name]).__name__}")
@@ -463,7 +469,7 @@ def _types_of(names: tuple[str, ...]) -> tuple[tuple[str, Any], ...]:
 
 
 def category_in(row: Row) -> Category:
-    """The category that a row names. Raises ValueError."""
+    """Return the category in a row. Raises ValueError."""
     category: Category = row["category"]
     if category not in WORK_LIST_ORDER:
         raise ValueError("no category of a result")
@@ -471,7 +477,7 @@ def category_in(row: Row) -> Category:
 
 
 def moment_in(row: sqlite3.Row, name: str) -> float:
-    """Read the time in a column, which must also be a valid date. Raises TypeError, ValueError."""
+    """Return the time in a column of a row, which must be a valid date. Raises TypeError, ValueError."""
     seconds: float = row[name]
     if not 0 <= seconds < _LAST_S:
         raise ValueError(f"no time is {seconds}")

@@ -1,10 +1,10 @@
-"""The tables of a store, as statements, and whether a file holds these and nothing else.
+"""The tables of the results database and of the picture database, and the test whether a file has exactly these.
 
 `PRAGMA user_version` is the version of a file's tables, and `PRAGMA application_id` that of the program that made it. A
-file that was copied from somewhere else may bring along what this program never made: a trigger, a view or a computed
-column is run with the statements of whoever opens it.
+file copied from elsewhere may contain what this program never made. A trigger, a view or a computed column would run
+with the statements of this program.
 
-Below stand the types of all columns with JSON. Whatever else stands in such a column is damage, whoever wrote it.
+The types of all columns with JSON follow below. Any other content in such a column is damage.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from fieldray.domain.model import OperatingPoint
 from fieldray.reasons import Reason, reason
 from fieldray.typed_json import decoded, encoded
 
-# Another form of the tables has another number, and a step in `migrations` that leads to it.
+# Any change of the tables needs a new number, and a step in `migrations`.
 VERSION: Final = 12
-FIRST_VERSION: Final = 11  # of the program 0.2.0; those below it were used before the first release
+FIRST_VERSION: Final = 11  # version of program 0.2.0; lower versions were used before the first release
 _PICTURES_VERSION: Final = 11
-_VERSION_AT: Final = 60  # of the file (sqlite.org/fileformat.html); what the log of changes holds may be newer
+_VERSION_AT: Final = 60  # offset (sqlite.org/fileformat.html); the write-ahead log may hold a newer version
 
 Tables = tuple[str, ...]
 
-# A run is one pass over images by one or more packs (`run_packs`, by position). Each image of a run has one row, and
-# for each pack an answer. What is sorted, filtered or looked up is a column; the rest is JSON. Nothing is said twice in
-# a row, and nothing that its run says. Texts that may hold file names are JSON in ASCII or bytes: a name that is not
-# valid Unicode must not stop a run. Hashes are bytes. `grey` is the median of the thumbnail, `images.rank` that of the
-# most urgent answer.
+# A run is one pass over images by one or more packs (`run_packs`, by position). Each image of a run has one row in
+# `images`, and one row in `answers` for each pack. Facts by which rows are sorted, filtered or found are columns; all
+# others are JSON. No fact is stored twice in a row, or in a row and its run. Texts that may hold file names are JSON in
+# ASCII or bytes, because a name that is no valid Unicode must not stop a run. Hashes are bytes. `grey` is the median of
+# the thumbnail, `images.rank` the rank of the most urgent result.
 #
-# A run is gone through in passes: what the last one did not see is absent. `stamp` is what an image's file is known by,
-# and `is_resumed` is 2 where an answer was taken over by that alone. A verdict is on what was seen when it was given
-# (`result_hash`): it is shown while its answer holds that result, and kept when the answer holds another one. Without a
-# `choice` it says that a person read the image.
+# A resumed run has several passes. An image that the last pass did not see is absent. `stamp` identifies the state of
+# an image's file, and `is_resumed` is 2 if a result was taken over by the stamp alone. A verdict is on the result that
+# the person saw (`result_hash`). It is shown while its row in `answers` holds that result, and kept when the row holds
+# another one. A verdict without a `choice` records that a person read the image.
 #
-# Of the work list see `bookkeeping`: a repair and a migration make it again. The statements are short, so that the
-# schema has one page: a file that lost one of several is lost as a whole.
+# The work list (see `bookkeeping`) is made again by a repair or a migration. The statements are short, so that the
+# schema fits one page: a file that lost one of several pages would be lost as a whole.
 RESULTS: Final[Tables] = (
     """CREATE TABLE runs (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -137,7 +137,8 @@ RESULTS: Final[Tables] = (
     "CREATE INDEX work_list_by_patient_id ON work_list (patient_id, image_id) WHERE patient_id != x''",
 )
 
-# The other file: small pictures, once for all results of the same bytes. It may be deleted; no result is lost with it.
+# The picture database: small pictures, stored once for all results of one file content. It may be deleted without
+# losing results.
 PICTURES: Final[Tables] = (
     """CREATE TABLE pictures (
         id INTEGER PRIMARY KEY,
@@ -178,7 +179,7 @@ def version_of(connection: sqlite3.Connection) -> int:
 
 
 def program_number(version: str) -> int:
-    """A version of the program as a number, for `PRAGMA application_id`: 2000 for 0.2.0."""
+    """Return a program version as a number for `PRAGMA application_id`: 2000 for 0.2.0."""
     major, minor, patch = map(int, version.split("."))
     return (major * 1000 + minor) * 1000 + patch
 
@@ -211,12 +212,15 @@ def made_by(tables: Tables) -> frozenset[tuple[object, ...]]:
 
 
 def has_table(connection: sqlite3.Connection, name: str) -> bool:
-    """Whether an ordinary table has this name; False for a view or virtual table, whose rows have no limit."""
+    """Return whether an ordinary table has this name.
+
+    False for a view or virtual table, whose rows may have no end.
+    """
     query = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ? AND sql LIKE 'CREATE TABLE %'"
     return bool(connection.execute(query, (name,)).fetchone()[0])
 
 
-OF_RUN: Final = 1  # in place of an operating point: that of the run for this label
+OF_RUN: Final = 1  # stands for the run's operating point for the label
 _HEADER: Final = {field.name: field.default for field in dataclasses.fields(ImageHeader)}
 
 MapValues = tuple[float, float, float, float]  # of a pixel map
@@ -225,7 +229,7 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class Why(msgspec.Struct, frozen=True, array_like=True):
-    """A reason, by its code."""
+    """A reason as stored: its code and parameters."""
 
     code: str
     parameters: tuple[tuple[str, str], ...]
@@ -247,7 +251,7 @@ class Details(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Found(msgspec.Struct, frozen=True, array_like=True):
-    """A finding."""
+    """A finding as stored."""
 
     label: str
     score: Share
@@ -256,7 +260,7 @@ class Found(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Lungs(msgspec.Struct, frozen=True, array_like=True):
-    """Lung fields, but for their shares."""
+    """Lung fields as stored, without their shares."""
 
     rows: Count
     columns: Count
@@ -278,24 +282,27 @@ class Lungs(msgspec.Struct, frozen=True, array_like=True):
     unseen_by: LungMeasurement | None = None
 
     def fields(self, shares: bytes) -> LungFields:
-        """Return the lung fields with these shares, as `KeptShares.data`."""
+        """Return the lung fields with these shares.
+
+        shares  compressed shares, as in `KeptShares.data`
+        """
         kept = KeptShares(self.rows, self.columns, self.threshold, shares)
         values = {name: getattr(self, name) for name in LUNG_VALUES}
         return LungFields(**values, kept=kept, pixel_map=PixelMap(*self.pixel_map))
 
 
 _OF_CELLS: Final = ("rows", "columns", "threshold", "pixel_map")
-# What is kept of lung fields behind that, in this order: all but the shares and where they lie.
+# The further fields of stored lung fields, in order: all but the shares and their position.
 LUNG_VALUES: Final = Lungs.__struct_fields__[len(_OF_CELLS) :]
 
 
 def compact(value: Any) -> str:
-    """A value, or a struct of this module, as JSON in ASCII without blanks."""
+    """Format a value, or a struct of this module, as JSON in ASCII without blanks."""
     return encoded(value).decode()
 
 
 def map_values(pixel_map: PixelMap) -> MapValues:
-    """The values of a pixel map, in their order."""
+    """Return the four numbers of a pixel map."""
     return (pixel_map.row_scale, pixel_map.row_offset, pixel_map.column_scale, pixel_map.column_offset)
 
 
@@ -305,8 +312,8 @@ def map_values(pixel_map: PixelMap) -> MapValues:
 def image_key(ref: ImageRef) -> bytes:
     """Return the bytes that identify an image within a run.
 
-    The parts are separated by zero bytes, which no file or member name contains. `ImageRef.key` is for people only: a
-    file may be named `a.zip!b.dcm` next to a zip file with that member.
+    The bytes are path, member and frame, separated by zero bytes, which no name contains. `ImageRef.key` is for people
+    only: a file may be named `a.zip!b.dcm` next to a zip file with that member.
     """
     frame = str(ref.frame) if ref.header.number_of_frames > 1 else ""
     parts = [str(ref.path), ref.member or "", frame] if ref.member is not None or frame else [str(ref.path)]
@@ -314,13 +321,13 @@ def image_key(ref: ImageRef) -> bytes:
 
 
 def image_text(key: bytes) -> str:
-    """An image's key for a person: `path`, `path!member`, `...#frame`."""
+    """Return an image's key as text for a person: `path`, `path!member`, `...#frame`."""
     path, member, frame = ([*os.fsdecode(key).split("\0"), "", ""])[:3]
     return path + (f"!{member}" if member else "") + (f"#{frame}" if frame else "")
 
 
 def path_of(key: bytes) -> tuple[Path, str | None]:
-    """The file, and the member if it is in a zip, that an image's key names."""
+    """Return the path in an image's key, and the member if the image is in a zip file."""
     path, *member = os.fsdecode(key).split("\0")[:2]
     return Path(path), member[0] if member and member[0] else None
 
@@ -329,7 +336,7 @@ def path_of(key: bytes) -> tuple[Path, str | None]:
 
 
 def header_text(header: ImageHeader) -> str:
-    """The fields of a header as JSON, without those that have their default value."""
+    """Format a header as JSON, without fields that have their default value."""
     return compact({name: value for name in _HEADER if (value := getattr(header, name)) != _HEADER[name]})
 
 
@@ -345,7 +352,7 @@ def why_of_reason(given: Reason) -> Why:
 
 
 def reason_text(given: Reason) -> str:
-    """A reason as JSON."""
+    """Format a reason as JSON."""
     return compact(why_of_reason(given))
 
 

@@ -1,10 +1,9 @@
-"""Queries of lists: past runs with their counts, a run's results without their large columns, and a run's work list.
+"""Queries of lists: past runs with their counts, a run's results without large columns, and a run's work list.
 
-A list of a million results is sorted, filtered and searched without reading one of them: it has a narrow row for each
-image that is present in a run (see `bookkeeping`). By class, by patient and in order of arrival, rows are read from an
-index; SQLite sorts them by any other column. In the order by class, images of earlier days than their patient's newest
-image are then moved behind all others (`domain.patient`). In the order by patient, a patient's images are moved to the
-first.
+A list of a million results is sorted, filtered and searched without reading a result, because each present image has a
+narrow row (see `bookkeeping`). By class, by patient and in order of arrival, rows are read from an index. By any other
+column, SQLite sorts them. In the order by class, images of earlier days than their patient's newest image are then
+moved behind all others (`domain.patient`). In a list by patient, all images of a patient follow the first one.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from fieldray.store.results import ResultQuery
 from fieldray.store.rows import brief_of, category_of, checked, sample_of, tally_of
 from fieldray.store.schema import image_key, reasons_of
 
-# By class, what needs eyes first on top; so are rows that are equal by any other column, whichever way it is sorted.
+# The order by class, the most urgent first. It also orders rows that are equal in any other column.
 _BY_CLASS: Final = "rank, score DESC, image_id"
 # An index, and the order in which rows are read from it.
 _READ: Final[dict[ResultOrder, tuple[str, str]]] = {
@@ -58,7 +57,7 @@ _READ: Final[dict[ResultOrder, tuple[str, str]]] = {
     ResultOrder("patient"): ("INDEXED BY work_list_by_patient", f"patient, {_BY_CLASS}"),
     ResultOrder("patient", True): ("INDEXED BY work_list_by_patient", f"patient DESC, {_BY_CLASS}"),
 }
-# By these SQLite sorts the rows of the run, in memory: a million take two to three seconds and 50 MB.
+# Columns by which SQLite sorts in memory: a million rows take two to three seconds and 50 MB.
 _SORTED: Final[dict[ListColumn, str]] = {
     "date": "study_date",
     "view": "view",
@@ -81,7 +80,7 @@ OWNER_STATEMENT: Final = (
     "SELECT image_id, person, study, study_date FROM work_list NOT INDEXED WHERE run_id = ? {only} ORDER BY image_id"
 )
 _ONLY_THESE: Final = "AND person IN (SELECT person FROM work_list WHERE run_id = ? AND image_id IN ({}))"
-# CROSS: from the verdicts, which are few, to their answers.
+# CROSS makes SQLite begin with the verdicts, which are few.
 _JUDGED: Final = """
     SELECT image_id FROM verdicts CROSS JOIN answers
     ON answers.id = verdicts.answer_id AND answers.result_hash = verdicts.result_hash WHERE answers.run_id = :run_id
@@ -106,14 +105,14 @@ _BACKENDS_ABSENT: Final = """
     WHERE absent_s IS NOT NULL GROUP BY 1, 2
 """
 _ABSENT: Final = "SELECT run_id, COUNT(*) AS number FROM images WHERE absent_s IS NOT NULL GROUP BY run_id"
-# CROSS: from the verdicts, which are few, to their answers, never through all answers.
+# CROSS makes SQLite begin with the verdicts, which are few, instead of reading all answers.
 _CHOICES: Final = """
     SELECT images.run_id, choice, COUNT(*) AS number
     FROM verdicts CROSS JOIN answers ON answers.id = answer_id AND answers.result_hash = verdicts.result_hash
     JOIN images ON images.id = image_id
     WHERE absent_s IS NULL AND choice IS NOT NULL GROUP BY images.run_id, choice
 """
-# Through an index of all images, and one of the few answers with notes of how the image was taken.
+# These queries use an index of all images, and an index of the few answers with notes on image quality.
 _DAY: Final = "date({}saved_s, 'unixepoch', 'localtime') AS day"
 _BY_DAY: Final = f"""
     SELECT {_DAY.format("")}, COUNT(*) AS number FROM images
@@ -138,7 +137,7 @@ _BRIEFS: Final = """
 _IN_ORDER: Final = f"SELECT image_id FROM work_list INDEXED BY work_list_by_class WHERE run_id = ? ORDER BY {_BY_CLASS}"
 _AT_ONCE: Final = 256
 
-# What runs are compared by. The same image in both says nothing; one whose bytes were not read is known by its path.
+# The identity of an image when runs are compared: its bytes, or its path if the bytes were not read.
 _IDENTITY = "CASE content_sha256 WHEN x'' THEN image_key ELSE CAST(hex(content_sha256) || '#' || frame AS BLOB) END"
 _SAMPLES = """SELECT category, findings, grey, lungs FROM answers JOIN images ON images.id = image_id
             WHERE absent_s IS NULL AND category NOT IN ('failed', 'not_an_image') """
@@ -146,11 +145,11 @@ _SAMPLES = """SELECT category, findings, grey, lungs FROM answers JOIN images ON
 
 _MOST_SITES: Final = 100
 _SEPARATOR: Final = os.fsencode(os.sep)
-_AFTER_SEPARATOR: Final = bytes([_SEPARATOR[0] + 1])  # keys of what a folder holds come before it
+_AFTER_SEPARATOR: Final = bytes([_SEPARATOR[0] + 1])  # keys of a folder's content sort before this byte
 
 
-# The newest answer by each model for what it first saw in a time, by the points it was made at. A failure does not
-# count once its file is gone from the run, or was read by that model.
+# The newest result of each model for images that it first saw in a period, by operating points. A failure does not
+# count if its file is gone from the run, or was later read by that model.
 _OF_PACK: Final = "(run_packs.run_id, run_packs.position) = (answers.run_id, answers.position)"
 _TALLIES: Final = f"""
     SELECT MAX(spec) AS spec, answers.category, answers.reason, choice, COUNT(*) AS number
@@ -172,7 +171,7 @@ _TALLIES: Final = f"""
 class HistoryQuery(ResultQuery):
     """Reads past runs and their work lists, from one thread only except for `interrupt`.
 
-    Methods raise StorageProblem when the file cannot be read.
+    Methods raise StorageProblem if the database cannot be read.
     """
 
     @property
@@ -184,16 +183,16 @@ class HistoryQuery(ResultQuery):
         return connection
 
     def interrupt(self) -> None:
-        """Make the query under way raise sqlite3.OperationalError. May be called from any thread."""
+        """Make the running query raise sqlite3.OperationalError. May be called from any thread."""
         if self._opened:
             self._opened.interrupt()
 
     def listed(self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None = None) -> Listed:
-        """Return the rows that pass the filter in the wanted order, at most `limit` of them, and the counts of the
-        whole run.
+        """Return the rows of a run that pass a filter, in order, and the counts of the whole run.
 
-        By class, images of earlier days than their patient's newest image in the run are behind all others. By patient,
-        a limit selects the rows that would come first.
+        In the order by class, images of earlier days than their patient's newest image come after all others.
+
+        limit  maximum number of rows; in a list by patient, these are the first ones before grouping
         """
         with self.at_one_moment(), storage_problems(self.path):
             counted = dict(self._tuples(_COUNTED, (run_id,)))
@@ -211,7 +210,7 @@ class HistoryQuery(ResultQuery):
     def _owned(
         self, run_id: int, row_ids: NDArray[np.int64], *, is_all: bool
     ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return the patient of each image, and whether the run has an image of a later day of that patient.
+        """Return patient, study and day of each image, and whether the run has a later day of its patient.
 
         is_all  whether to read all images of the run instead of only these patients' images, for a large selection
         """
@@ -248,7 +247,11 @@ class HistoryQuery(ResultQuery):
         return None
 
     def next_unread(self, run_id: int, row_ids: NDArray[np.int64], position: int) -> int | None:
-        """Return the first row below a position that nobody has read, or else the first unread row above it."""
+        """Return the nearest row below a position that nobody has read, or else the first unread row above it.
+
+        row_ids   (n,) the rows of the list
+        position  position in the list
+        """
         read = self._numbers(_JUDGED.replace(":run_id", "?"), run_id)
         unread = np.flatnonzero(~np.isin(row_ids, read))
         positions = np.concatenate([unread[unread > position], unread[unread < position]])
@@ -257,7 +260,7 @@ class HistoryQuery(ResultQuery):
     def of_patient(self, patient_id: str, *, run_id: int | None = None) -> tuple[StoredImage, ...]:
         """Return up to 500 images with this Patient ID.
 
-        The run's images come first, then those that did not fail, the newest first.
+        Images of the given run come first, then images of other runs that did not fail, the newest first.
         """
         number = patient_id.strip()
         asked = {"key": key_of(number), "run_id": run_id, "failed": WORK_LIST_ORDER.index("failed")}
@@ -272,7 +275,7 @@ class HistoryQuery(ResultQuery):
         return self.image(rows[0]["id"]) if rows else None
 
     def _studies(self, run_id: int, row_ids: NDArray[np.int64]) -> list[int]:
-        """Return the studies of these rows, 0 for rows that are not listed any more."""
+        """Return the number of the study of each row; 0 for a row that is not listed any more."""
         listed = ", ".join(map(str, row_ids.tolist()))
         query = f"SELECT image_id, study FROM work_list WHERE run_id = ? AND image_id IN ({listed})"
         known = {row["image_id"]: row["study"] for row in self._all(query, run_id)}
@@ -281,7 +284,7 @@ class HistoryQuery(ResultQuery):
     # ---- the runs
 
     def summaries(self) -> tuple[RunSummary, ...]:
-        """All runs with their counts, the newest first. Reads no result, only an index of them."""
+        """Return all runs with their counts, the newest first. Only indexes are read, no results."""
         counts: defaultdict[int, Counter[Category]] = defaultdict(Counter)
         backends: defaultdict[int, Counter[str]] = defaultdict(Counter)
         verdicts: defaultdict[int, Counter[VerdictChoice]] = defaultdict(Counter)
@@ -308,8 +311,7 @@ class HistoryQuery(ResultQuery):
     def quality(self, *, since_s: float) -> dict[str, Counter[str]]:
         """Return counts by day (ISO 8601, local time) since `since_s`, the newest day first.
 
-        Counted are the number of "images", and the number of images with each note on image quality, by the note's
-        code.
+        A day has the number of "images", and the number of images with each note on image quality, by the note's code.
         """
         counted = self._all(_BY_DAY, since_s, WORK_LIST_ORDER.index("not_an_image"))
         days = {str(row["day"]): Counter({"images": int(row["number"])}) for row in counted}
@@ -319,7 +321,7 @@ class HistoryQuery(ResultQuery):
         return days
 
     def briefs(self, run_id: int, *, position: int | None = None) -> Iterator[ResultBrief]:
-        """Yield the answers of a run in the order of `in_order`, with all answers for an image together.
+        """Yield the results of a run in the order of its work list, with all results of an image together.
 
         position  position of the only wanted pack; None for all packs
         """
@@ -332,25 +334,26 @@ class HistoryQuery(ResultQuery):
                 yield from of_image[row_id]
 
     def tallies(self, since_s: float, until_s: float, *, folder: Path | None = None) -> tuple[Tally, ...]:
-        """Return the counts of the images that each pack first saw in a period (seconds since 1970), the largest first.
+        """Return the counts of the images that each pack saw for the first time in a period, the largest first.
 
-        folder  counts only images in this folder and its subfolders
+        since_s, until_s  the period, seconds since 1970
+        folder            only images in this folder and its subfolders count; None for all
         """
         inside = os.fsencode(folder) if folder else b""
         ends = inside, inside + _SEPARATOR, inside + _AFTER_SEPARATOR
         return self._made(tally_of, self._all(_TALLIES, since_s, until_s, *ends))
 
     def in_order(self, run_id: int) -> Iterator[StoredImage]:
-        """The images of a run in the order of the work list: by their most urgent answer, the most urgent first.
+        """Yield the images of a run in the order of its work list, the most urgent first.
 
-        Images older than their patient's newest image come last, and are marked as such.
+        Images of an earlier day than their patient's newest image come last, and are marked as such.
         """
         for page in self._pages(run_id):
             for image in self.images(list(page)):
                 yield image.of_earlier_day() if page[image.row_id] else image
 
     def _pages(self, run_id: int) -> Iterator[dict[int, bool]]:
-        """Yield the images in work list order, some hundreds at a time, and whether each is of an earlier day."""
+        """Yield some hundred images at a time, in work list order: row id, and whether of an earlier day."""
         with self.at_one_moment(), storage_problems(self.path):
             row_ids = self._numbers(_IN_ORDER, run_id)
             _, is_earlier = self._owned(run_id, row_ids, is_all=True)
@@ -360,10 +363,10 @@ class HistoryQuery(ResultQuery):
             yield dict(zip(row_ids[some].tolist(), is_earlier[some].tolist(), strict=True))
 
     def shared_instances(self, run_id: int, *, position: int = 0) -> int:
-        """Return the number of a run's files that share their SOP Instance UID with a file of different pixels.
+        """Return the number of a run's files that share a SOP Instance UID with a file of different pixels.
 
-        Files with equal pixels in another compression have equal median grey and score, up to the effect of reduced
-        reading.
+        Files with equal pixels in another compression do not count. They are recognised by nearly equal median grey and
+        score.
         """
         uid = "json_extract(header, '$.sop_instance_uid')"
         named = f"SELECT id, {uid}, frame FROM images WHERE run_id = ? AND absent_s IS NULL AND {uid} IS NOT NULL"
@@ -379,14 +382,20 @@ class HistoryQuery(ResultQuery):
         return int(self._all(query, position, json.dumps(repeated))[0]["files"])
 
     def drift_samples(self, of: PackOfRun, *, limit: int) -> tuple[DriftSample, ...]:
-        """The values for drift checks of a pack's answers, from the first `limit` images that did not fail."""
+        """Return the values by which drift is measured, of a pack's results in a run.
+
+        limit  number of images, the first ones that did not fail
+        """
         query = f"{_SAMPLES} AND answers.run_id = ? AND position = ? ORDER BY image_id LIMIT ?"
         return self._made(sample_of, self._all(query, *of, limit))
 
     def previous_samples(self, run: Run, position: int, *, limit: int) -> tuple[DriftSample, ...]:
-        """Samples of the newest `limit` other images of these folders in earlier runs.
+        """Return the values by which drift is measured, of other images of a run's folders in earlier runs.
 
-        The runs had this model and these settings; folders are compared by `domain.run.site_of`.
+        The earlier runs had an equal model and equal settings. Folders are compared by `domain.run.site_of`.
+
+        position  position of the pack in the run
+        limit     number of images, the newest ones
         """
         sites = [os.fsencode(site) for site in dict.fromkeys(map(site_of, run.spec.paths))][:_MOST_SITES]
         ends = [end for site in sites for end in (site, site + _SEPARATOR, site + _AFTER_SEPARATOR)]
@@ -405,7 +414,7 @@ def list_statement(wanted: ResultFilter, order: ResultOrder) -> tuple[str, dict[
     """Return the SQL that reads rows in the order of an index, and its values except `run_id` and `limit`."""
     where, values = ["run_id = :run_id"], dict[str, Any]()
     if wanted.category is not None:
-        # Where it is not sought in the index, the plus keeps SQLite from sorting what the index has in order.
+        # The plus keeps SQLite from using another index and sorting rows that are already in order.
         where.append("rank = :rank" if order.column == "class" else "+rank = :rank")
         values["rank"] = WORK_LIST_ORDER.index(wanted.category)
     if wanted.backend:
@@ -427,21 +436,21 @@ def list_statement(wanted: ResultFilter, order: ResultOrder) -> tuple[str, dict[
 
 
 def plain_letters(text: str) -> str:
-    """The text as used for searching: case-folded, without accents and apostrophes."""
+    """Return a text as used for searching: case-folded, without accents and apostrophes."""
     letters = unicodedata.normalize("NFKD", text.casefold()).translate(_UNDIVIDED)
     return "".join(letter for letter in letters if not unicodedata.combining(letter))
 
 
 def _searched(text: bytes) -> bytes:
-    """Return the SQL form of `plain_letters` for the searched columns."""
+    """Return `plain_letters` of stored bytes, as a function for SQL."""
     return plain_letters(text.decode("utf-8", "surrogatepass")).encode("utf-8", "surrogatepass")
 
 
 def _search_condition(words: Sequence[str]) -> tuple[str, dict[str, bytes]]:
-    """Return the SQL condition that a row contains all of these words or parts of words in any order, and its values.
+    """Return the SQL condition that a row contains all of these words or parts of words, in any order, and its values.
 
-    A date matches in any of its forms. Words without accents are compared with the stored text; for other words the
-    row's letters are reduced to plain letters.
+    A date matches in any of its forms. A word is first compared with the stored text. If the row has accents, the row
+    is compared without them as well.
     """
     terms, values = list[str](), dict[str, bytes]()
     for place, word in enumerate(words[:_MOST_WORDS]):
@@ -455,7 +464,7 @@ def _search_condition(words: Sequence[str]) -> tuple[str, dict[str, bytes]]:
 
 
 def _dates_in(word: str) -> Iterator[str]:
-    """Yield a word that is a date, or a year and month, as DICOM writes it (PS3.5 6.2)."""
+    """Yield a word that is a date, or a year and month, in the form of DICOM (PS3.5 6.2)."""
     if found := _YEAR_FIRST.fullmatch(word):
         yield "".join(part for part in found.groups() if part)
     if found := _DAY_FIRST.fullmatch(word):
@@ -470,7 +479,10 @@ def _day_number(study_date: bytes) -> int:
 
 
 def _by_patient(owned: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """Return the positions of rows with patients and studies grouped together, and what begins in each row."""
+    """Return the positions of rows grouped by patient and study, and what begins in each row.
+
+    owned  (n,) patient and study of each row
+    """
     person, study = _first_positions(owned["person"]), _first_positions(owned["study"])
     positions = np.lexsort((study, person))
     begins = np.full(len(positions), SAME_STUDY, np.uint8)

@@ -29,9 +29,9 @@ _MOST_LEVELS: Final = 7
 
 
 def bits_and_levels_of(source: bytes) -> tuple[int, int]:
-    """The bits per sample and decomposition levels in the main header (T.800 A.5.1 and A.6.1).
+    """Return bits per sample and decomposition levels from the main header (T.800 A.5.1 and A.6.1).
 
-    Gives 0 bits unless the data is a bare codestream of one unsigned component, untiled, at the origin.
+    The bits are 0 unless the data are a bare codestream of one unsigned component, untiled, at the origin.
     """
     if not source.startswith(_START) or len(source) < 44:
         return 0, 0
@@ -50,8 +50,9 @@ def bits_and_levels_of(source: bytes) -> tuple[int, int]:
 
 
 def _with_end(source: bytes) -> bytes:
-    """Return the codestream with its end marker, if a writer left it out with at most one byte after the last tile
-    part.
+    """Return a JPEG 2000 codestream with its end marker.
+
+    The marker is added if a writer left it out, with at most one byte after the last tile part.
     """
     start = source.rfind(_TILE_PART)
     end = start + int.from_bytes(source[start + 6 : start + 10], "big")
@@ -63,18 +64,20 @@ def _with_end(source: bytes) -> bytes:
 
 
 def reduced_wavelets(frame: Frame, needed: TargetSize) -> tuple[NDArray[np.uint16], int] | None:
-    """The values at the largest step of `reduction` that the codestream offers, and the step; None for a step of 1.
+    """Decode a frame at the largest step of `reduction` that its codestream offers. Returns values and step.
+
+    Returns None for a step of 1, and for a frame that cannot be read reduced.
 
     frame   plain unsigned grey
-    needed  what the tensor takes
+    needed  resolution that the network's input needs
 
-    Raises OSError, ValueError, SyntaxError for what Pillow cannot read.
+    Raises OSError, ValueError, SyntaxError for data that Pillow cannot read.
     """
     if frame.padding:
         return None
     (stated, levels), bits = bits_and_levels_of(frame.source), frame.bits_stored
     if stated < bits or (stated > bits and frame.is_lossless):
-        return None  # bits that lie above the stored ones cannot be told from them at a lower resolution
+        return None  # at a lower resolution, bits above the stored ones cannot be separated from them
     steps = [1 << level for level in range(min(levels, _MOST_LEVELS) + 1)]
     step = largest_reduction(frame.rows, frame.columns, needed, cover=WAVELET_COVER, steps=steps)
     if step == 1:
@@ -88,10 +91,10 @@ def reduced_wavelets(frame: Frame, needed: TargetSize) -> tuple[NDArray[np.uint1
 
 
 def decode_wavelets(source: bytes, step: int, bits: int) -> NDArray[np.uint16]:
-    """Decode an unsigned grey image of `bits` bits at 1 / `step` (a power of two), as its wavelets hold it.
+    """Decode an unsigned grey image of `bits` bits at 1 / `step` (a power of two).
 
-    Returns (ceil(rows / step), ceil(columns / step)). Raises OSError, ValueError or SyntaxError for what Pillow cannot
-    read.
+    Returns (ceil(rows / step), ceil(columns / step)). Raises OSError, ValueError or SyntaxError for data that Pillow
+    cannot read.
     """
     image: Any = Jpeg2KImageFile(io.BytesIO(source))
     image.reduce = step.bit_length() - 1
@@ -104,9 +107,9 @@ def decode_wavelets(source: bytes, step: int, bits: int) -> NDArray[np.uint16]:
 
 
 def _centred(values: NDArray[np.float32], step: int, bits: int) -> NDArray[np.uint16]:
-    """Move wavelet samples to the middle of the pixels they stand for, as integers of `bits` bits.
+    """Move wavelet samples to the middle of the pixels they stand for. Returns integers of `bits` bits.
 
-    Every level keeps every other sample, not the middle of two (T.800 F.3.1): this shifts by the sum of these offsets.
+    Every level keeps every other sample, not the middle of two (T.800 F.3.1). The shift is the sum of these offsets.
     """
     shift = np.float32(0.5 - 0.5 / step)
     for _ in range(2):

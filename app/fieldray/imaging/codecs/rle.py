@@ -15,7 +15,10 @@ from fieldray.imaging.codec import Codec, Frame
 
 
 def _decode(frame: Frame) -> NDArray[Any]:
-    """Raises ValueError or RuntimeError for a frame that is not laid out as the standard says, or is too short."""
+    """Decode an RLE frame: (rows, columns) or (rows, columns, samples).
+
+    Raises ValueError or RuntimeError for a frame that is too short, or whose layout violates the standard.
+    """
     kind = np.dtype(frame.kind).newbyteorder("<")
     count, *starts = struct.unpack("<16I", frame.source[:64].ljust(64, b"\0"))
     if count != frame.samples * kind.itemsize or starts[0] != 64:
