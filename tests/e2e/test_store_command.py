@@ -18,7 +18,7 @@ def test_results_are_checked_copied_and_put_back_after_damage(
     ]
     assert "already exists" in fieldray("store", "backup", tmp_path / "backup").err
     (home / "results.sqlite").write_bytes(b"no results" * 9000)
-    fieldray("store", "check").ends_with(1).complains("screen a folder")
+    fieldray("store", "check").ends_with(1).complains("screen any folder")
     fieldray("store", "restore", tmp_path / "backup").ends_with(2).complains("--yes")
     restored = fieldray("store", "restore", tmp_path / "backup", "--yes").ends_with(0)
     restored.prints(str(home / "results.damaged-1.sqlite"))

@@ -360,7 +360,7 @@ def test_a_question_goes_over_to_the_window_in_another_language(desk: Desk, aske
     desk.application.change_settings({"language": "uk"})
     box = desk.dialog(QMessageBox)
     assert "Чи всі пацієнти віком від 1 до 5 років?" in box.text() and "Знімки: /images" in box.informativeText()
-    press(box, "Так, усі")
+    press(box, "Так, усі пацієнти")
     desk.until(lambda: desk.rooms.session.ages_confirmed == [True])
 
 

@@ -371,7 +371,7 @@ def test_another_patients_file_is_asked_about_first(desk: Desk, comparing: Compa
     desk.rooms.priors.files[Path("/images/other-8.dcm")] = other
     comparing.choose_file(Path("/images/other-8.dcm"))
     box = desk.dialog(QMessageBox)
-    assert "Another patient's image" in box.text()
+    assert "The two images show different patients" in box.text()
     assert comparing.prior is None
     box.defaultButton().click()  # Cancel
     assert comparing.prior is None
@@ -379,7 +379,7 @@ def test_another_patients_file_is_asked_about_first(desk: Desk, comparing: Compa
     box = desk.dialog(QMessageBox)
     next(button for button in box.buttons() if button is not box.defaultButton()).click()
     assert comparing.prior.outcome is other
-    assert "Another patient's image" in desk.window.prior_bar.doubts.text()
+    assert "The two images show different patients" in desk.window.prior_bar.doubts.text()
     assert "not screened yet" in texts(desk.window.prior_card)
     desk.open_row(4)
     desk.until(lambda: not comparing.is_searching)

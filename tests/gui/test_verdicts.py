@@ -789,7 +789,7 @@ def test_a_verdict_of_the_run_before_is_not_taken_back(desk: Desk) -> None:
     desk.until(lambda: len(desk.rooms.session.batches) == 2)
     desk.until(lambda: desk.bench.rows.run_id == desk.rooms.session.batches[-1].run_id)
     desk.window.actions_by_name["undo"].trigger()
-    assert "taken back" not in desk.notices and len(desk.rooms.session.judged) == 1
+    assert "withdrawn" not in desk.notices and len(desk.rooms.session.judged) == 1
 
 
 def test_undo_takes_back_what_was_done_last(desk: Desk) -> None:

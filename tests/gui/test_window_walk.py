@@ -213,7 +213,7 @@ class WindowWalk(RuleBasedStateMachine):
                 given = verdicts.of(Judged(row.answer_id, row.outcome))
                 shown[row.row_id] = given.wanted or row.verdict
         panel, opened = self.window.result.verdict, self.bench.image.row
-        if opened is not None and panel._how.text().startswith("Saved"):
+        if opened is not None and panel._how.text().startswith("Your verdict was saved"):
             choice = next(choice for choice, button in panel.buttons.items() if button.isChecked())
             shown[opened.row_id] = Verdict(choice=choice, note=panel.note.text().strip())
         return shown

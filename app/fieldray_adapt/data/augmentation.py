@@ -30,14 +30,14 @@ class SharedAugmentation:
 
     shift: float = key("Shift, as a share of the side.", default=0.0, low=0, high=1)
     scale: float = key("Zoom, in powers of e.", default=0.0, low=0, high=1)
-    stretch: float = key("Share by which height and width change against each other.", default=0.0, low=0, high=1)
-    rotation_degrees: float = key("Rotation.", default=0.0, unit="degrees", low=0, high=45)
+    stretch: float = key("Change of the ratio of height to width, as a share.", default=0.0, low=0, high=1)
+    rotation_degrees: float = key("Rotation of the image.", default=0.0, unit="degrees", low=0, high=45)
     gamma: float = key("Gamma, in powers of e.", default=0.0, low=0, high=2)
     contrast: float = key("Contrast, in powers of e.", default=0.0, low=0, high=2)
     brightness: float = key("Brightness, as a share of the range.", default=0.0, low=0, high=1)
     shading: float = key(
-        "A smooth field is added, up to this share of the range. Broad differences of grey, which often come "
-        "from the archive and not from the lungs, then say little.",
+        "Strength of an added smooth field, as a share of the range. The network then ignores broad "
+        "differences of grey, which often come from the archive and not from the lungs.",
         default=0.0,
         low=0,
         high=1,
@@ -47,18 +47,21 @@ class SharedAugmentation:
     )
     noise: float = key("Standard deviation of noise, as a share of the range.", default=0.0, low=0, high=1)
     coarsen: float = key(
-        "Probability of shrinking to between 48 pixels and the full side, and back.", default=0.0, low=0, high=1
+        "Probability of shrinking the image to between 48 pixels and the full side, and enlarging it again.",
+        default=0.0,
+        low=0,
+        high=1,
     )
 
 
 @table
 class Augmentation(SharedAugmentation):
-    """The largest changes of a classifier's training images. Amounts are drawn uniformly from -x..x, or 0..x. Zero: no
-    change.
+    """Largest strength x of each augmentation; each strength is drawn evenly from -x..x (or 0..x). All zeros change
+    nothing.
     """
 
     flip: float = key(
-        "Probability of a mirror image. The heart changes sides: keep it small.", default=0.0, low=0, high=1
+        "Probability of mirroring. Keep this small, because the heart changes sides.", default=0.0, low=0, high=1
     )
     cutout: float = key("Largest side of one erased square, as a share.", default=0.0, low=0, high=1)
 
@@ -166,17 +169,22 @@ _MARKS: Final = "LRAP"
 
 @table
 class PairAugmentation(SharedAugmentation):
-    """The largest changes of an image and its mask. Amounts are drawn uniformly from -x..x, or 0..x. Zero: none."""
+    """Largest strength x of each augmentation of an image and its mask; each strength is drawn evenly from -x..x (or
+    0..x). All zeros change nothing.
+    """
 
     elastic: float = key(
         "Standard deviation of the displacement of each knot of an 8 x 8 grid, as a share.", default=0.0, low=0
     )
     inversion: float = key("Probability of the negative image.", default=0.0, low=0, high=1)
     opacities: float = key(
-        "Probability of one to three soft light patches, as of infiltrates.", default=0.0, low=0, high=1
+        "Probability of one to three soft bright patches, like infiltrates.", default=0.0, low=0, high=1
     )
     whitening: float = key(
-        "Probability that a lung, or a part of it, is painted white: visible no more.", default=0.0, low=0, high=1
+        "Probability that a lung, or part of a lung, is painted white and so made invisible.",
+        default=0.0,
+        low=0,
+        high=1,
     )
     letters: float = key("Probability of letters near the border.", default=0.0, low=0, high=1)
     collimation: float = key("Probability of black or white borders.", default=0.0, low=0, high=1)

@@ -26,18 +26,19 @@ class MaskSource:
         default="table",
     )
     masks: Path | None = key("Layout folders: the folder of the masks.", default=None)
-    name: str = key("What figures call it; the path's last part by default.", default="")
+    name: str = key("Name of the source in figures; by default the last part of the path.", default="")
     where: Mapping[str, tuple[str, ...]] = key(
         "Only rows whose columns have one of these values.", default_factory=dict
     )
     shows: Literal["visible", "region"] = key(
-        "visible: the lung that can be seen; region: where lung belongs, behind the heart and opacities too.",
+        "visible: masks of the visible lung; region: masks of the region where lung belongs, behind heart and "
+        "opacities too.",
         default="visible",
     )
-    share: float = key("How often it is drawn, relative to the others.", default=1.0, above=0)
+    share: float = key("How often the source is drawn, relative to the others.", default=1.0, above=0)
     evaluate_only: bool = key(
-        "No mask of it is learnt or chosen on: it shows how masks do at another hospital. Where its images are among "
-        "`chests` too, the checks learn from them, and only `adapt cross` measures it wholly unseen.",
+        "The masks of this source are only measured, as those of another hospital. If its images are also "
+        "among `chests`, the checks learn from them; then only `adapt cross` measures the source unseen.",
         default=False,
     )
 
@@ -61,9 +62,9 @@ class LungNetwork:
         default="compact",
     )
     channels: tuple[int, ...] = key(
-        "Of the compact network's five steps.", default=COMPACT_CHANNELS, unit="channels", low=1
+        "Channels of the compact network's five steps.", default=COMPACT_CHANNELS, unit="channels", low=1
     )
-    root_channels: int = key("Of the published network's first step.", default=64, unit="channels", low=1)
+    root_channels: int = key("Channels of the published network's first step.", default=64, unit="channels", low=1)
     region: bool = key(
         "Whether the compact network gives a second mask, learnt from masks that show the region.", default=False
     )
@@ -85,26 +86,28 @@ class LungNetwork:
 class TrainingStage:
     """A stage of the training at one image size. Small images teach the rough shape at a quarter of the cost."""
 
-    side: int = key("Of the images in this stage.", unit="pixels", low=32, high=1024, example=224)
+    side: int = key("Side of the images in this stage.", unit="pixels", low=32, high=1024, example=224)
     epochs: int = key("Epochs of `steps_per_epoch` steps.", low=1, example=10)
-    learning_rate: float = key("The highest rate; it falls to 0 by a half cosine.", default=3e-3, above=0)
+    learning_rate: float = key(
+        "The highest learning rate; the rate falls to 0 by a half cosine.", default=3e-3, above=0
+    )
 
 
 @table
 class LungTraining:
     """How the network is trained: AdamW, stages with growing images, averaged weights."""
 
-    stages: tuple[TrainingStage, ...] = key("One after another; the last has the size of the input.")
-    steps_per_epoch: int = key("Steps between two looks at the validation images.", default=100, low=1)
+    stages: tuple[TrainingStage, ...] = key("Stages of the training, in order; the last has the size of the input.")
+    steps_per_epoch: int = key("Steps between two evaluations on the validation images.", default=100, low=1)
     masks_per_step: int = key("Images with a mask in a step.", default=8, unit="images", low=1)
     checks_per_step: int = key("Images for the checks in a step.", default=8, unit="images", low=0)
-    checks_weight: float = key("Of the checks' loss, relative to the masks'.", default=0.5, low=0)
-    ood_share: float = key("Of the images for the checks that are no chest.", default=0.38, low=0, high=1)
-    weight_decay: float = key("Of AdamW.", default=0.01, low=0)
-    seed: int = key("Of initial weights, order and augmentation.", default=0)
+    checks_weight: float = key("Weight of the checks' loss, relative to the masks' loss.", default=0.5, low=0)
+    ood_share: float = key("Share of the images for the checks that show no chest.", default=0.38, low=0, high=1)
+    weight_decay: float = key("Weight decay of AdamW.", default=0.01, low=0)
+    seed: int = key("Seed of initial weights, order and augmentation.", default=0)
     threads: int = key("CPU threads; 0 leaves the choice to the framework.", default=0, low=0)
     panel_images: int = key(
-        "Fixed samples that are drawn after each epoch: image, mask and prediction.", default=4, low=0
+        "Fixed samples that are shown after each epoch: image, mask and prediction.", default=4, low=0
     )
 
     def rules(self) -> Rules:
@@ -116,12 +119,12 @@ class LungTraining:
 class LungEvaluation:
     """What is measured, and how thresholds are chosen on the validation images."""
 
-    mask_threshold: float = key("From this share on a cell is lung.", default=0.5, above=0, high=0.99)
+    mask_threshold: float = key("A cell is lung if its share reaches this value.", default=0.5, above=0, high=0.99)
     keeps: float = key(
-        "Share of the validation images that each check leaves as they are.", default=0.99, low=0.8, high=1
+        "Share of the validation images on which a check must not report a change.", default=0.99, low=0.8, high=1
     )
     shows_images: bool = key(
-        "Whether the report shows overlays of real images; false where they may not be shown.", default=True
+        "Whether the report shows overlays of real images; false if they must not be shown.", default=True
     )
 
 
@@ -133,7 +136,7 @@ class LungRecipe(PackRecipe):
     network: LungNetwork = key("The network.", default=LungNetwork())
     masks: tuple[MaskSource, ...] = key("Images with masks.")
     chests: tuple[Source, ...] = key(
-        "Frontal chest images without masks, any of which the checks must accept.", default=()
+        "Frontal chest images without masks, all of which the checks must accept.", default=()
     )
     ood_images: tuple[Source, ...] = key(
         "Images that are no chest X-rays; others are drawn by the program.", default=()
@@ -144,7 +147,7 @@ class LungRecipe(PackRecipe):
         "Random changes of images for the checks.", default_factory=PairAugmentation
     )
     training: LungTraining = key("How the network is trained.")
-    evaluation: LungEvaluation = key("What is measured.", default=LungEvaluation())
+    evaluation: LungEvaluation = key("What is measured on the trained network.", default=LungEvaluation())
 
     @property
     def region_sources(self) -> frozenset[str]:

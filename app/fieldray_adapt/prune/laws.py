@@ -50,7 +50,7 @@ class Context:
 
 @table
 class Bounds:
-    """Bounds of a law's values."""
+    """Limits for the values of a law."""
 
     lowest: float = key("No value is below this.", default=-math.inf)
     highest: float = key("No value is above this.", default=math.inf)
@@ -68,7 +68,7 @@ class Bounds:
 class ConstantLaw:
     """A constant value (3.1)."""
 
-    start: float = key("The value.")
+    start: float = key("The constant value.")
 
     def next(self, previous: float, context: Context) -> float:  # noqa: ARG002 - all laws have these parameters
         """Return the start value."""
@@ -81,7 +81,7 @@ class LinearLaw:
 
     start: float = key("The first value.")
     step: float = key("Added after each iteration.")
-    bounds: Bounds = key("Bounds that every value stays in.", default=Bounds())
+    bounds: Bounds = key("Limits for every value.", default=Bounds())
 
     def next(self, previous: float, context: Context) -> float:  # noqa: ARG002
         """Return `previous` plus the step."""
@@ -94,7 +94,7 @@ class MultiplicativeLaw:
 
     start: float = key("The first value.")
     factor: float = key("Multiplies the value after each iteration.", above=0)
-    bounds: Bounds = key("Bounds that every value stays in.", default=Bounds())
+    bounds: Bounds = key("Limits for every value.", default=Bounds())
 
     def next(self, previous: float, context: Context) -> float:  # noqa: ARG002
         """Return `previous` times the factor."""
@@ -111,13 +111,13 @@ class ContextDependentLaw:
     size: float = key("Strength of the change in parameters.", default=0.0)
     loss: float = key("Strength of the change in validation loss.", default=0.0)
     time: float = key("Strength of the change in time per image.", default=0.0)
-    batch: float = key("Strength of the batch size proposed over the one used last.", default=0.0)
+    batch: float = key("Strength of the ratio of the proposed batch size to the last one.", default=0.0)
     form: Literal["product", "sum"] = key(
         "product: value x r ^ strength, for values above 0; sum: value + strength x log2 r, for values that may be 0 "
         "or negative.",
         default="product",
     )
-    bounds: Bounds = key("Bounds that every value stays in.", default=Bounds())
+    bounds: Bounds = key("Limits for every value.", default=Bounds())
 
     def next(self, previous: float, context: Context) -> float:
         """Return `previous`, changed by the ratios of the context and their strengths."""

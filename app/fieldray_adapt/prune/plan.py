@@ -14,9 +14,9 @@ from fieldray_adapt.recipes.tables import key, table
 
 @table
 class StopRules:
-    """Rules that end the pruning. The first rule that applies ends it."""
+    """When to stop: at the first rule that is met."""
 
-    iterations: int = key("At most.", low=1, example=3)
+    iterations: int = key("Largest number of iterations.", low=1, example=3)
     lowest_quality: float = key(
         "Stop once retraining does not bring the validation quality back to this.", default=0.0, low=0, high=1
     )
@@ -44,21 +44,25 @@ class PruneRecipe:
 
     batch_size: AnyLaw = key("Images in a step of retraining.", example={"start": 32})
     epochs: AnyLaw = key("Epochs of retraining after each cut.", example={"start": 1.0})
-    learning_rate: AnyLaw = key("Of retraining.", example={"start": 3e-4})
-    cut_off: AnyLaw = key("Where the cut lies; its meaning is in cut_kind.", example={"start": 0.3})
+    learning_rate: AnyLaw = key("Learning rate of retraining.", example={"start": 3e-4})
+    cut_off: AnyLaw = key("Limit of the cut; cut_kind gives its meaning.", example={"start": 0.3})
     minimum_channels: AnyLaw = key("Fewest channels left in a layer.", example={"start": 16})
     stop: StopRules = key("When to stop.")
     batch_sizes: tuple[int, ...] = key(
         "After each iteration a profile proposes one of these batch sizes; none for no profile.", default=(), low=1
     )
     cut_kind: CutKind = key(
-        "level: channels that are used less than the cut-off; deviation: less than the mean by so many standard "
-        "deviations.",
+        "level: cut channels that are used less than the cut-off; deviation: less than the mean minus so many "
+        "standard deviations.",
         default="deviation",
     )
-    largest_share: float = key("Of a layer's channels that one iteration may cut.", default=1.0, above=0, high=1)
+    largest_share: float = key(
+        "Largest share of a layer's channels that one iteration may cut.", default=1.0, above=0, high=1
+    )
     multiple: int = key("Channel counts stay multiples of this.", default=1, unit="channels", low=1)
-    calibration: int = key("Training images that the use is measured on.", default=200, unit="images", low=1)
+    calibration: int = key(
+        "Training images on which the use of channels is measured.", default=200, unit="images", low=1
+    )
 
     @property
     def fingerprint(self) -> str:

@@ -17,17 +17,17 @@ from fieldray_adapt.training.loop import Effort
 class Original:
     """The network to prune: a VGG-16, trained from random weights."""
 
-    training: Effort = key("How it is trained.")
+    training: Effort = key("Training of the original network.")
     width: float = key("Share of the published channel counts.", default=1.0, above=0, high=2)
-    dropout: float = key("Before the last layers.", default=0.5, low=0, high=0.95)
-    precision: Precision = key("Of this training alone; pruned networks train in float32.", default="float32")
+    dropout: float = key("Dropout before the last layers.", default=0.5, low=0, high=0.95)
+    precision: Precision = key("Precision of this training only; pruned networks train in float32.", default="float32")
 
 
 @table
 class StudyData:
     """An .npz file with x_train, y_train, x_test and y_test (uint8)."""
 
-    file: Path = key("The file.", example="mnist.npz")
+    file: Path = key("The .npz file.", example="mnist.npz")
     validation: int = key("Training images that are kept for validation.", default=5000, unit="images", low=1)
     training: int = key("Images to train on; 0: all others.", default=0, unit="images", low=0)
 
@@ -41,10 +41,12 @@ class RunRecipe(PruneRecipe):
     """
 
     name: str = key("Name of the run.", example="constant")
-    continues: str = key("A run above, whose last network that kept the quality is pruned further.", default="")
-    after_iteration: int | None = key("Its network after this iteration instead.", default=None, low=0)
-    teacher: str = key("A run above, whose network gives targets besides the labels.", default="")
-    teacher_iteration: int | None = key("Its network after this iteration.", default=None, low=0)
+    continues: str = key("An earlier run; its last network with sufficient quality is pruned further.", default="")
+    after_iteration: int | None = key(
+        "Use the earlier run's network after this iteration instead.", default=None, low=0
+    )
+    teacher: str = key("An earlier run; its network gives targets in addition to the labels.", default="")
+    teacher_iteration: int | None = key("The iteration of the teacher's network.", default=None, low=0)
     teacher_share: float = key("The teacher's share of the targets.", default=0.5, low=0, high=1)
     temperature: float = key("Divides the teacher's logits (arXiv:1503.02531).", default=2.0, above=0)
 
@@ -66,13 +68,16 @@ class BaselineRecipe:
 
 @table
 class Scratch:
-    """Training of the pruned networks' shapes from random weights, to see whether the weights that pruning keeps
-    matter.
+    """Final shapes of runs, trained again from random weights. This tests whether the kept weights matter or only the
+    shape.
     """
 
-    runs: tuple[str, ...] = key("The runs.", example=("constant",))
+    runs: tuple[str, ...] = key("Names of the runs.", example=("constant",))
     seeds: int = key("Trainings of each shape, which differ in weights and order.", default=3, low=1)
-    training: Effort = key("Of each, as long as fairness needs: a pruned network had that of all before it.")
+    training: Effort = key(
+        "Training of each shape. For a fair comparison it must be as long as the whole "
+        "training of the pruned network, including earlier iterations."
+    )
 
 
 @table
@@ -81,22 +86,20 @@ class StudyRecipe:
 
     kind: Literal["pruning-study"] = key("What the recipe makes.", example="pruning-study")
     name: str = key("Name of the study.", example="my-study")
-    run: Path = key("Folder for everything that a run leaves.", default=Path("run"))
+    run: Path = key("Folder for all outputs of a run.", default=Path("run"))
     results: Path = key(
         "The table of results, a .json file; the report is written beside it.", default=Path("results.json")
     )
-    seed: int = key("Of initial weights, order and the drawn parts.", default=0)
-    data: StudyData = key("Where the images are.")
+    seed: int = key("Seed of initial weights, order and the drawn parts.", default=0)
+    data: StudyData = key("Sources of labelled images.")
     original: Original = key("The network to prune.")
     runs: tuple[RunRecipe, ...] = key("The pruning runs.")
     baselines: tuple[BaselineRecipe, ...] = key("One-shot pruning to compare with.", default=())
-    scratch: Scratch | None = key("Pruned shapes from random weights.", default=None)
+    scratch: Scratch | None = key("Pruned shapes, trained again from random weights.", default=None)
     threads: int = key("CPU threads for timing.", default=1, low=1)
-    rounds: int = key("Rounds in which the networks are timed alternating.", default=7, low=1)
+    rounds: int = key("Rounds of timing; in each round the networks take turns.", default=7, low=1)
     training_threads: int = key("CPU threads for training; 0: the framework's choice.", default=0, low=0)
-    representative: int = key(
-        "Training images that decide the ranges of the integers.", default=200, unit="images", low=1
-    )
+    representative: int = key("Training images that set the ranges for int8.", default=200, unit="images", low=1)
     profile: ProfileChoice = key(
         "What `fieldray adapt profile` measures of the original.", default_factory=ProfileChoice
     )

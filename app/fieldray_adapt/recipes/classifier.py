@@ -33,27 +33,27 @@ NO_WEIGHTS: Final = "none"
 INPUT_KEYS: Final = {
     "height": Key("Rows of the image as the network sees it.", unit="pixels", low=8, high=2048, example=224),
     "width": Key("Columns of the image as the network sees it.", unit="pixels", low=8, high=2048, example=224),
-    "channels": Key("1 for grey; 3 where the weights come from a network for colour.", low=1, high=3),
+    "channels": Key("1 for grey; 3 if the starting weights come from a network for colour.", low=1, high=3),
     "intensity": Key(
-        "as_displayed: the file's own window; percentile: besides, its 1st to 99th percentile becomes 0..255."
+        "as_displayed: with the window of the file; percentile: then the 1st to 99th percentile is stretched to 0..255."
     ),
     "fit": Key("How an image of another shape is fitted: stretched, padded with black, or cropped."),
     "margin": Key("Share of each side that is cut off before fitting.", low=0, high=0.2),
     "crop": Key(
-        "lungs: only the lungs that can be seen are fitted, as the lung-field pack finds them; lung_region: all of "
-        "where lung belongs; the pack then requires one."
+        "lungs: crop to the visible lungs; lung_region: crop to the region where lung belongs. The pack then "
+        "requires a lung-field pack."
     ),
-    "crop_margin": Key("Share of the lungs' height and width that is kept around them on each side.", low=0, high=0.5),
+    "crop_margin": Key("Margin around the lungs on each side, as a share of their height and width.", low=0, high=0.5),
 }
 """Descriptions of the keys of a network's input, whose class is in another package."""
 
 
 @table
 class ClassNames:
-    """The names of the two classes of an image."""
+    """Names of the two classes of an image."""
 
-    abnormal: Texts = key("From the zone's upper edge on.", example={"en": "Signs of pneumonia"})
-    normal: Texts = key("Below its lower edge.", example={"en": "None found by this pack"})
+    abnormal: Texts = key("Name for scores at or above the uncertain zone.", example={"en": "Signs of pneumonia"})
+    normal: Texts = key("Name for scores below the uncertain zone.", example={"en": "None found by this pack"})
 
     def rules(self) -> Rules:
         """Return the rules between the keys of the table (see `tables.table`)."""
@@ -63,7 +63,7 @@ class ClassNames:
 
 @table
 class PackTexts:
-    """The texts of the manifest and the model card."""
+    """Texts of the manifest and the model card."""
 
     id: str = key(
         "Name of the pack's folder: lower-case letters, digits and hyphens.", example="my-pack", check=pack_id_problem
@@ -77,21 +77,21 @@ class PackTexts:
         default_factory=lambda: {"en": "Sorts chest X-rays by the labels that it was trained on."},
     )
     intended_use: Texts = key(
-        "What the pack is for, and what not.",
+        "What the pack is for, and what it is not for.",
         default_factory=lambda: {"en": "Research and education. Research use only. Not for diagnostic use."},
     )
     limits: Texts = key(
-        "Whom and what the pack was not measured on.",
+        "Patients and images on which the pack was not measured.",
         default_factory=lambda: {"en": "Results on images of another site were not measured, and may be worse."},
     )
     class_names: ClassNames | None = key(
-        "What the two classes of an image are called, in place of *abnormal* and *normal*.", default=None
+        "Names of the two classes of an image, instead of *abnormal* and *normal*.", default=None
     )
     credits: Path | None = key(
         "File with sources, licences and citations; NAME.credits.md beside NAME.toml by default.", default=None
     )
-    data_licence: str = key("Licence of the images it learnt from; stands in the manifest and on the card.", default="")
-    weights_licence: str = key("The same of the network's weights.", default="")
+    data_licence: str = key("Licence of the training images, for manifest and card.", default="")
+    weights_licence: str = key("Licence of the network's weights, for manifest and card.", default="")
     accepted_views: tuple[str, ...] = key("View positions that the pack accepts.", default=("PA", "AP"))
     accepted_ages_years: tuple[int, int] | None = key(
         "Youngest and oldest patient; any age by default.", default=None, unit="years"
@@ -127,20 +127,18 @@ class NetworkChoice:
         default=(),
         low=1,
     )
-    channels: Mapping[str, int] = key(
-        "Channel counts that differ from that, by the layers' names.", default_factory=dict
-    )
+    channels: Mapping[str, int] = key("Channel counts that differ from `width`, by layer name.", default_factory=dict)
     weights: str = key(
-        "none, or a path: a weights file of this toolchain, or the folder of a pack, whose widths are then taken over "
-        "(of a ResNet or a MobileNet).",
+        "Starting weights: none, a weights file of this toolchain, or the folder of a pack. The widths of a "
+        "pack's ResNet or MobileNet are adopted.",
         default=NO_WEIGHTS,
     )
     last_stride: int = key(
         "Stride of a ResNet's last stage; 1 makes class maps of twice the side.", default=2, low=1, high=2
     )
     frozen: tuple[str, ...] = key(
-        'Layers whose names begin with one of these stay as they are: ["conv1", "conv2"] the first two stages of a '
-        'ResNet50, ["conv"] all but the head.',
+        'Layers whose names begin with one of these are not trained. ["conv1", "conv2"]: the first two stages '
+        'of a ResNet50; ["conv"]: all but the head.',
         default=(),
     )
 
@@ -167,20 +165,20 @@ class ClassifierTraining:
 
     epochs: int = key("Passes over the training images.", default=20, low=1, example=20)
     batch_size: int = key("Images in a step.", default=32, unit="images", low=1)
-    learning_rate: float = key("The highest rate.", default=1e-3, above=0)
-    warm_up_epochs: float = key("The rate rises from 0 for so long.", default=1.0, unit="epochs", low=0)
+    learning_rate: float = key("The highest learning rate.", default=1e-3, above=0)
+    warm_up_epochs: float = key("Time in which the learning rate rises from 0.", default=1.0, unit="epochs", low=0)
     average_epochs: float = key("How far back the averaged weights reach.", default=1.0, unit="epochs", low=0)
     label_smoothing: float = key("Targets are moved towards 0.5 by this share.", default=0.0, low=0, high=1)
-    images_per_epoch: int = key("Draws in an epoch; 0: as many as images.", default=0, unit="images", low=0)
-    weight_decay: float = key("Of AdamW, on kernels only.", default=0.05, low=0)
+    images_per_epoch: int = key("Images drawn per epoch; 0: the number of images.", default=0, unit="images", low=0)
+    weight_decay: float = key("Weight decay of AdamW, on kernels only.", default=0.05, low=0)
     average_sources: bool = key(
-        "A network is trained on each group of sources alone, all from the same weights, and their weights are "
-        "averaged in the groups' shares. What one hospital alone teaches then counts for less. It needs a network that "
-        "has learnt before, and rates that do not lead far from it.",
+        "One network is trained on each group of sources, all from equal starting weights. Their weights are "
+        "averaged by the shares of the groups, so that the peculiarities of one hospital count for less. This "
+        "needs a pretrained network and small learning rates.",
         default=False,
     )
     evidence_outside: float = key(
-        "Weight of a second loss: what the pack's class maps have above 0 outside the lungs. It needs the key lungs.",
+        "Weight of a second loss on evidence outside the lungs: class-map values above 0. Needs the key lungs.",
         default=0.0,
         low=0,
     )
@@ -190,32 +188,33 @@ class ClassifierTraining:
         "prediction.",
         default=None,
     )
-    seed: int = key("Of initial weights, order and augmentation.", default=0)
+    seed: int = key("Seed of initial weights, order and augmentation.", default=0)
     engine: EngineName = key(
-        "The framework that trains; auto: PyTorch where it is installed, and without Triton (as for the CPU alone), "
-        "which cannot be in one process with TensorFlow.",
+        "The framework for training. auto: PyTorch, if it is installed without Triton (the CPU version). "
+        "Triton cannot run in one process with TensorFlow.",
         default="auto",
     )
-    precision: Precision = key("bfloat16 is faster where the CPU has it.", default="float32")
+    precision: Precision = key("bfloat16 is faster if the CPU supports it.", default="float32")
     threads: int = key("CPU threads; 0 leaves the choice to the framework.", default=0, low=0)
 
 
 @table
 class OperatingPointChoice:
-    """An operating point. Its threshold and its uncertain zone are chosen on the validation images."""
+    """An operating point. Its threshold and uncertain zone are chosen on the validation images."""
 
     name: str = key("Name in settings and on the command line.", example="balanced")
     titles: Texts = key("Name for people; the name by default.", default_factory=dict)
     rule: Literal["balance", "sensitivity"] = key(
-        "balance: the largest sum of sensitivity and specificity; sensitivity: at least the one given below.",
+        "balance: the largest sum of sensitivity and specificity; sensitivity: at least the value of the key "
+        "sensitivity.",
         default="balance",
     )
-    sensitivity: float = key("With the rule sensitivity: at least this.", default=0.95, low=0.5, high=1)
+    sensitivity: float = key("With the rule sensitivity: the least sensitivity.", default=0.95, low=0.5, high=1)
     band_catches: float = key(
-        "Share of the positive images that are not below the not-sure band.", default=0.98, low=0.5, high=1
+        "Share of the positive images that are not below the uncertain zone.", default=0.98, low=0.5, high=1
     )
     band_clears: float = key(
-        "Share of the negative images that are not above the not-sure band.", default=0.95, low=0.5, high=1
+        "Share of the negative images that are not above the uncertain zone.", default=0.95, low=0.5, high=1
     )
 
     def defaults(self) -> Mapping[str, Any]:
@@ -245,23 +244,28 @@ class Evaluation:
         "Completes 'Measured on ...' in the program; {images} and {patients} become numbers.",
         default_factory=_the_test_part,
     )
-    ood_images: Source | None = key("Images that are no chest X-rays, which the gate must refuse.", default=None)
+    ood_images: Source | None = key(
+        "Images that are no chest X-rays, which the out-of-distribution check must refuse.", default=None
+    )
     elsewhere: Source | None = key(
-        "Labelled images of another hospital. Nothing is trained or chosen on them; the pack is measured on them with "
-        "the thresholds that it has.",
+        "Labelled images of another hospital. They are only for measurement, with the thresholds of the pack, "
+        "and never for training or choices.",
         default=None,
     )
     ood_side: int = key(
-        "Test images are shrunk to this side before they are compared with the OOD images, so that sharpness alone "
-        "decides nothing; 0: as they are.",
+        "Side to which test images are shrunk before the comparison with OOD images, so that sharpness alone "
+        "decides nothing; 0: unchanged.",
         default=0,
         unit="pixels",
         low=0,
     )
     ood_gate_keeps: float = key(
-        "Share of the validation images that the gate accepts.", default=0.99, low=0.9, high=0.99999
+        "Share of the validation images that the out-of-distribution check accepts.",
+        default=0.99,
+        low=0.9,
+        high=0.99999,
     )
-    ood_gate_components: int = key("Components of the gate's whitening.", default=64, low=1)
+    ood_gate_components: int = key("Components of the whitening in the out-of-distribution check.", default=64, low=1)
     example_images: int = key(
         "Images with class maps in the report; 0 for a report that is published.", default=8, low=0
     )
@@ -272,12 +276,9 @@ class Evaluation:
         return ((bool(names) and len(set(names)) == len(names), "points", "must be one or more, with different names"),)
 
 
-CalibrationImages = Annotated[int, Key("Training images that decide the ranges of the integers.", unit="images", low=1)]
-"""The key for the number of calibration images."""
+CalibrationImages = Annotated[int, Key("Training images that set the ranges for int8.", unit="images", low=1)]
 PackInput = Annotated[InputSpec, Key("The image as the network sees it; 224 x 224 by default.", keys=INPUT_KEYS)]
-"""The key for the network's input."""
-PatientSplit = Annotated[Split, Key("Which patients are for training, validation and test.")]
-"""The key for the split of the patients."""
+PatientSplit = Annotated[Split, Key("Split of the patients into training, validation and test.")]
 
 
 @table
@@ -285,11 +286,11 @@ class PackRecipe:
     """The keys of every recipe that makes a pack."""
 
     kind: str
-    run: Path = key("Folder for everything that a run leaves.", default=Path("run"))
-    signing_key: Path = key("Private key that signs the pack; made there if absent.", default=Path("signing.pem"))
-    packs_folder: Path = key("Folder that gets the pack.", default=Path("packs"))
+    run: Path = key("Folder for all outputs of a run.", default=Path("run"))
+    signing_key: Path = key("Private key that signs the pack; created if missing.", default=Path("signing.pem"))
+    packs_folder: Path = key("Folder in which the pack is written.", default=Path("packs"))
     calibration_images: CalibrationImages = 100
-    pack: PackTexts = key("What the pack says of itself.")
+    pack: PackTexts = key("Texts and identity of the pack.")
     input: PackInput = field(default_factory=lambda: InputSpec(height=224, width=224))
 
 
@@ -298,20 +299,24 @@ class ClassifierRecipe(PackRecipe):
     """A classifier: from labelled images to a signed pack."""
 
     kind: Literal["classifier"] = key("What the recipe makes.", default="classifier")
-    results: Path | None = key("Folder for what is published of cross-validations; the run by default.", default=None)
+    results: Path | None = key(
+        "Folder for published results of cross-validations; the run's folder by default.", default=None
+    )
     calibration_images: CalibrationImages = 200
     lungs: Path | None = key(
-        "Folder of the lung-field pack, for an input that is cropped to the lungs, or evidence_outside.", default=None
+        "Folder of the lung-field pack, needed for a crop to the lungs or for evidence_outside.", default=None
     )
     network: NetworkChoice = key("The network.", default=NetworkChoice())
-    labels: tuple[LabelRule, ...] = key("What the pack looks for.")
-    data: tuple[Source, ...] = key("Where the images are.")
+    labels: tuple[LabelRule, ...] = key("Labels (findings) that the pack looks for.")
+    data: tuple[Source, ...] = key("Sources of labelled images.")
     split: PatientSplit = field(default_factory=Split)
     augmentation: Augmentation = key("Random changes of training images.", default_factory=Augmentation)
     training: ClassifierTraining = key("How the network is trained.", default=ClassifierTraining())
-    prune: PruneRecipe | None = key("How the trained network is pruned; without it, it is not.", default=None)
+    prune: PruneRecipe | None = key(
+        "How the trained network is pruned; without this table, it is not pruned.", default=None
+    )
     profile: ProfileChoice = key("What `fieldray adapt profile` measures.", default_factory=ProfileChoice)
-    evaluation: Evaluation = key("What is measured.", default=Evaluation())
+    evaluation: Evaluation = key("What is measured on the trained network.", default=Evaluation())
 
     def rules(self) -> Rules:
         """Return the rules between the keys of the table (see `tables.table`)."""

@@ -79,9 +79,9 @@ class LabelRule:
     auxiliary: bool = key(
         "Trained because it helps the other labels, and removed before the pack is made.", default=False
     )
-    weight: float = key("Of its loss, relative to the other labels.", default=1.0, above=0)
+    weight: float = key("Weight of the label's loss, relative to the other labels.", default=1.0, above=0)
     column: Literal["classes", "view", "sex", "age"] = key(
-        "What decides; an auxiliary label may also be of the view, the sex or the age.", default="classes"
+        "The column that gives the label. An auxiliary label may also use view, sex or age.", default="classes"
     )
     above_years: float | None = key("With column age: positive above this age.", default=None, unit="years")
 
@@ -112,7 +112,9 @@ class Source:
     layout: Layout = key(
         "folders: a folder per class; csv: a table with columns of your own; or a published layout.", default="folders"
     )
-    name: str = key("Training draws evenly within each name; the path's last part by default.", default="")
+    name: str = key(
+        "Name of the source; training draws evenly within each name. By default the last part of the path.", default=""
+    )
     images: Path | None = key("Folder that file names count from; the CSV file's own by default.", default=None)
     where: Mapping[str, tuple[str, ...]] = key(
         "Only rows whose columns have one of these values.", default_factory=dict
@@ -122,9 +124,11 @@ class Source:
         "Layout csv: which column holds path, classes, patient, split, fold, view, age, sex.", default_factory=dict
     )
     splits: Mapping[str, SplitName] = key(
-        "What values of the split column mean; other rows are left out.", default_factory=dict
+        "Meaning of each value of the split column; other rows are left out.", default_factory=dict
     )
-    uncertain: UncertainRule | None = key("Layout chexpert: what -1 means. It has to be said there.", default=None)
+    uncertain: UncertainRule | None = key(
+        "Layout chexpert: what the label -1 means. Required for this layout.", default=None
+    )
     patient: str = key(
         "Layout folders: a regular expression whose first group, found in the file name, is the patient. Without it, "
         "each file counts as a patient of its own.",
@@ -132,17 +136,17 @@ class Source:
         check=pattern_problem,
     )
     group: str = key(
-        "With average_sources: sources of one group train one network. Of lung fields: the hospital, which `adapt "
-        "cross` leaves out. The name by default.",
+        "With average_sources: sources of one group train one network. For lung fields: the hospital that "
+        "`adapt cross` leaves out. By default the name.",
         default="",
     )
     share: float = key(
-        "How often it is drawn, relative to the other sources; 0: it is measured and never learnt from.",
+        "How often the source is drawn, relative to the others; 0: only measured, never used for training.",
         default=1.0,
         low=0,
     )
     evaluated: bool = key(
-        "Whether results may be measured on it. Use a confounded source for training only.", default=True
+        "Whether results may be measured on this source. Use a confounded source for training only.", default=True
     )
 
     def defaults(self) -> Mapping[str, Any]:
@@ -157,7 +161,7 @@ class Source:
 
 @table
 class Split:
-    """The division of the patients into training, validation and test."""
+    """Split of the patients into training, validation and test."""
 
     by: Literal["random", "column", "fold"] = key(
         "column: the source's own split column; fold: its fold column; random: each patient by a hash with the seed, "
@@ -169,8 +173,8 @@ class Split:
     cross_folds: tuple[int, ...] = key(
         "Folds of a cross-validation: each is scored by a network trained on all others.", default=()
     )
-    validation_share: float = key("With random: share of the patients.", default=0.15, above=0, high=0.9)
-    test_share: float = key("With random: share of the patients.", default=0.15, above=0, high=0.9)
+    validation_share: float = key("With random: share of the patients in this part.", default=0.15, above=0, high=0.9)
+    test_share: float = key("With random: share of the patients in this part.", default=0.15, above=0, high=0.9)
     seed: int = key("With random: another seed gives another split.", default=0)
     table: Path | None = key(
         "With random: a CSV file with the columns patient and part, for patients who are not drawn: whoever the "
@@ -192,11 +196,11 @@ class Split:
 
 @table
 class ProfileChoice:
-    """A profile: the time of an iteration by batch size and image size."""
+    """What a profile measures: the time of an iteration by batch size and image size."""
 
     batch_sizes: tuple[int, ...] = key("Images in a step.", default=(8, 16, 32, 64), unit="images", low=1)
     sides: tuple[int, ...] = key("Image sides; the recipe's own by default.", default=(), unit="pixels", low=8)
-    iterations: int = key("Of each size; the first two are kept apart.", default=6, low=3)
+    iterations: int = key("Iterations of each size; the first two are reported separately.", default=6, low=3)
 
     def rules(self) -> Rules:
         """Return the rules between the keys of the table (see `tables.table`)."""

@@ -311,7 +311,7 @@ class Effort:
 
     batch_size: int = key("Images in a step.", unit="images", low=1, example=32)
     epochs: float = key("Passes over the images; parts of one are allowed.", above=0, example=10.0)
-    learning_rate: float = key("The highest rate.", above=0, example=1e-3)
+    learning_rate: float = key("The highest learning rate.", above=0, example=1e-3)
 
 
 def train_on_arrays(

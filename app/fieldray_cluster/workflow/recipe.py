@@ -190,15 +190,15 @@ def _command_problem(text: str) -> str | None:
 class RetryPolicy:
     """Rules for repeating tasks, of an experiment or of a sweep's trials."""
 
-    workers: int = key("Tasks at the same time at most; 0: as many as there are workers.", default=0, low=0)
-    retries: int = key("How often a command that ended with an error is tried again.", default=0, low=0)
+    workers: int = key("Largest number of tasks at the same time; 0: as many as workers.", default=0, low=0)
+    retries: int = key("How often a failed command is tried again.", default=0, low=0)
     preemptible: bool | None = key(
-        "Machines may be taken away at any moment: a task whose worker was lost is begun again and that is no attempt "
-        "of its own. By default as [cluster] says.",
+        "Whether machines may be taken away at any moment. A task that loses its worker then starts again "
+        "without losing an attempt. By default the value of [cluster].",
         default=None,
     )
     lost_workers: int = key(
-        "After so many lost workers a task is believed to be the reason, and fails, preemptible or not.",
+        "After this number of lost workers the task counts as the cause and fails, preemptible or not.",
         default=8,
         low=1,
     )
@@ -209,19 +209,19 @@ class Experiment(RetryPolicy):
     """A command, and the parameter values of its tasks."""
 
     command: str = key(
-        "Words as in a shell, but no shell runs them. {{name}} becomes a parameter's value, within one word whatever "
-        "the value is.",
+        "Command, split into words as in a shell but run without a shell. {{name}} is replaced by the "
+        "parameter's value and stays one word.",
         check=_command_problem,
     )
     depends_on: tuple[str, ...] = key("Experiments whose tasks must all be done before.", default=())
     parameters: Mapping[str, Parameter] = key(
-        "A value is a constant, a list is discrete, a table with low and high is a continuous range.",
+        "Values of the parameters: a constant, a list of values, or a table with low and high for a continuous range.",
         default_factory=dict,
     )
     samples: int = key("Number of tasks; 0: one for each combination of the lists.", default=0, low=0, high=MOST_TASKS)
     inputs: tuple[str, ...] = key(
-        "Files and folders that the command reads. Where they change, the tasks are run again. Files count by content, "
-        "those of folders by name, size and time.",
+        "Files and folders that the command reads. If they change, the tasks run again. Files are compared by "
+        "content, folders by name, size and time of their files.",
         default=(),
     )
 
@@ -243,10 +243,12 @@ class Experiment(RetryPolicy):
 
 @table
 class TrialPruning:
-    """Early end of trials: a trial ends if its best figure is below the median of the others' at that epoch."""
+    """Early stopping of trials: a trial stops if its best figure is below the median of the other trials at that
+    epoch.
+    """
 
-    trials: int = key("Trials that are never ended early, the first ones.", default=4, low=1)
-    epochs: int = key("Epochs of each trial that are always trained.", default=1, low=0)
+    trials: int = key("Number of first trials that are never stopped early.", default=4, low=1)
+    epochs: int = key("Number of epochs that each trial is always trained.", default=1, low=0)
 
 
 @table
@@ -254,15 +256,17 @@ class Sweep(RetryPolicy):
     """A search for the best values of a recipe of `fieldray adapt`."""
 
     recipe: Path = key("The recipe of `fieldray adapt` whose keys are tried.")
-    trials: int = key("How many trainings there are.", default=16, low=1, high=MOST_TASKS)
+    trials: int = key("Number of trials (trainings).", default=16, low=1, high=MOST_TASKS)
     metric: str = key(
-        "The validation figure: a key of the rows of history.json. Of a list the mean counts.", default="auc"
+        "The validation figure: a key of the rows of history.json. For a list, the mean is used.", default="auc"
     )
-    direction: Literal["maximize", "minimize"] = key("Which figures are better.", default="maximize")
+    direction: Literal["maximize", "minimize"] = key(
+        "Whether larger or smaller figures are better.", default="maximize"
+    )
     keys: Mapping[str, Parameter] = key(
         'Keys of the recipe and their values, for example "training.batch_size" = [16, 32].'
     )
-    pruning: TrialPruning | None = key("How poor trials are ended early; without it, none is.", default=None)
+    pruning: Pruning | None = key("How poor trials are stopped early; without this table, none is.", default=None)
 
     def rules(self) -> Rules:
         """Return the rules between the keys of the table (see `tables.table`)."""
@@ -278,15 +282,15 @@ class Cluster:
     )
     workers: int = key("Processes of this computer, or of the cluster to wait for.", default=2, low=1)
     certificates: Path | None = key("Folder of this computer's certificates.", default=None)
-    preemptible: bool = key("Whether its machines may be taken away at any moment.", default=False)
+    preemptible: bool = key("Whether machines of the cluster may be taken away at any moment.", default=False)
 
 
 @table
 class Workflow:
     """Experiments, or a sweep, and the cluster on which they run."""
 
-    run: Path = key("Folder for everything that a run leaves; every node must see it.", default=Path("run"))
-    seed: int = key("The same seed draws the same samples.", default=0)
+    run: Path = key("Folder for all outputs of a run; every node must see this folder.", default=Path("run"))
+    seed: int = key("Seed of the samples; equal seeds draw equal samples.", default=0)
     cluster: Cluster = key("Where the tasks are run.", default=Cluster())
     experiments: Mapping[str, Experiment] = key("Experiments by their names.", default_factory=dict)
     sweep: Sweep | None = key("A search for the best values of a recipe.", default=None)
