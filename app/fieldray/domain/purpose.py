@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -304,19 +305,31 @@ def _words(text: str) -> str:
     return re.sub(r"\b(\w) (?=\w\b)", r"\1", words)
 
 
+_ADJECTIVE: Final = "OF THE CHEST"
+_KEPT_TEXTS: Final = 256
+
+
 def _part_pattern(entries: str) -> re.Pattern[str]:
     forms = {"~": "{}", "=": r"\b{}\b"}
     found = [forms.get(entry[0], r"\b{}").format(re.escape(_words(entry.lstrip("~=")))) for entry in entries.split()]
     return re.compile("|".join(found))
 
 
-_VIEW_PATTERNS: Final = {
-    term: tuple(re.compile(unicodedata.normalize("NFKD", part)) for part in parts) for term, parts in _VIEWS.items()
-}
-_PART_PATTERNS: Final = {term: _part_pattern(entries) for term, entries in _BODY_PARTS.items()}
-_CHEST_ADJECTIVE: Final = _part_pattern(_OF_THE_CHEST)
+# The patterns take milliseconds of a process's start, and PNG and JPEG files have no words. The headers of an archive
+# have the same few words.
 
 
+@functools.cache
+def _view_patterns() -> Mapping[str, Sequence[re.Pattern[str]]]:
+    return {term: [re.compile(unicodedata.normalize("NFKD", part)) for part in parts] for term, parts in _VIEWS.items()}
+
+
+@functools.cache
+def _part_patterns() -> Mapping[str, re.Pattern[str]]:
+    return {term: _part_pattern(entries) for term, entries in {**_BODY_PARTS, _ADJECTIVE: _OF_THE_CHEST}.items()}
+
+
+@functools.lru_cache(maxsize=_KEPT_TEXTS)
 def views_of(text: str) -> frozenset[str]:
     """Return the views that a text names: PA, AP, FRONTAL, LATERAL, OBLIQUE, and AXIAL for any other known view.
 
@@ -324,7 +337,7 @@ def views_of(text: str) -> frozenset[str]:
     """
     words = _words(text)
     compact = words.replace(" ", "")
-    found = {term for term, (spaced, run) in _VIEW_PATTERNS.items() if spaced.search(words) or run.search(compact)}
+    found = {term for term, (spaced, run) in _view_patterns().items() if spaced.search(words) or run.search(compact)}
     if _DECUBITUS.search(words):  # decubitus: the patient lies on the side, and the view may still be frontal
         return frozenset(found & _FRONTAL or {"LATERAL"})
     if not found and _OTHER_VIEWS.search(words):
@@ -337,14 +350,15 @@ def view_of_code(code: str, meaning: str) -> str:
     return _VIEW_CODES.get(code.strip().upper(), meaning)
 
 
+@functools.lru_cache(maxsize=_KEPT_TEXTS)
 def body_parts_of(text: str) -> frozenset[str]:
     """Return the body parts that a text names, as keys of `_BODY_PARTS`; empty for unknown words."""
     words = _words(text)
     words = f"{words} {words.replace(' ', '')}"
-    found = {term for term, pattern in _PART_PATTERNS.items() if pattern.search(words)}
-    if found <= {"ABDOMEN"} and _CHEST_ADJECTIVE.search(words):
+    found = {term for term, pattern in _part_patterns().items() if pattern.search(words)}
+    if _ADJECTIVE in found and found <= {_ADJECTIVE, "ABDOMEN"}:
         found.add("CHEST")
-    return frozenset(found)
+    return frozenset(found - {_ADJECTIVE})
 
 
 def view_says(header: ImageHeader, rules: HeaderRules) -> Saying:

@@ -18,7 +18,6 @@ import numpy as np
 import PIL.Image
 from numpy.typing import NDArray
 from PIL.JpegImagePlugin import JpegImageFile
-from PIL.PngImagePlugin import PngImageFile
 
 from fieldray.domain.finding import PREVIEW_SIDE, THUMBNAIL_SIDE, ReadFacts
 from fieldray.domain.image import UPRIGHT, Image, ImageRef, Window
@@ -390,6 +389,8 @@ def _png_orientation(data: bytes) -> int:
     """Return the EXIF orientation of a PNG. Pillow is used only if a chunk may hold an orientation."""
     if not any(kind == b"eXIf" or data.startswith(_OF_ORIENTATION, start) for kind, start, _ in _chunks(data)):
         return 1
+    from PIL.PngImagePlugin import PngImageFile  # few files need it, and each process would wait for it
+
     with PngImageFile(io.BytesIO(data)) as image:
         return _orientation(image)
 

@@ -38,7 +38,6 @@ from fieldray.inference.litert import Network, NetworkSpec, load_runtime
 from fieldray.processes.child import served
 from fieldray.processes.serving import announce
 from fieldray.reasons import Reason, reason
-from fieldray.reports.outputs import is_own_report
 from fieldray.surroundings import lower_priority
 from fieldray.workers import calls
 
@@ -403,6 +402,13 @@ def _shown(question: calls.Show) -> ShownImage:
     return ShownImage(pixels=pixels, rows=rows, columns=columns)
 
 
+def _is_own_report(head: bytes) -> bool:
+    """Whether a file with this beginning is a report of this program: see `outputs.is_own_report`."""
+    from fieldray.reports.outputs import is_own_report  # only archives and objects need it, at their first file
+
+    return is_own_report(head)
+
+
 # A process that looks at images needs the runtime in any case, and may be started before it is told which networks.
 with contextlib.suppress(BackendProblem):
     load_runtime()
@@ -424,6 +430,6 @@ handle: Final = served(
     (calls.SHOWN, _shown),
     (calls.PREVIEW, lambda question: calls.PixelArray(unpacked(question))),
     (calls.HASH, lambda question: content_hash(question.ref)[0]),
-    (calls.MEMBERS, functools.partial(search, is_own_report=is_own_report)),
-    (calls.IDENTIFY, functools.partial(identify_beginning, is_own_report=is_own_report)),
+    (calls.MEMBERS, functools.partial(search, is_own_report=_is_own_report)),
+    (calls.IDENTIFY, functools.partial(identify_beginning, is_own_report=_is_own_report)),
 )

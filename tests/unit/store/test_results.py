@@ -20,7 +20,7 @@ from fieldray.reasons import reason
 from fieldray.store.database import StoreConnection
 from fieldray.store.opening import open_database
 from fieldray.store.results import ResultQuery, ResultStore
-from fieldray.store.rows import result_hash
+from fieldray.store.rows import image_columns, result_hash
 from fieldray.store.work_list import HistoryQuery
 from lungs import SIDE, lungs, two_lungs
 from outcomes import failed, image_ref, pack_spec, read_facts, refused, run_spec, screened
@@ -295,3 +295,11 @@ def test_what_is_to_be_saved_waits_for_longer_than_what_is_read(tmp_path: Path) 
         query.runs()
         waits_ms = [connection.execute("PRAGMA busy_timeout").fetchone()[0] for connection in opened]
     assert waits_ms == [120_000, 30_000]
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 3), (4, 4)])
+def test_the_grey_of_an_image_is_the_median_of_its_thumbnail(shape: tuple[int, int]) -> None:
+    thumbnail = np.random.default_rng(5).integers(0, 256, shape, dtype=np.uint8)
+    outcome = screened(image_ref("a.dcm"))
+    outcome = replace(outcome, facts=replace(outcome.facts, thumbnail=thumbnail))
+    assert image_columns(outcome)["grey"] == np.median(thumbnail)
