@@ -35,8 +35,7 @@ _START_S: Final = 60.0
 def network_run(
     images: Path, folder: Path, options: Sequence[str], expected: Said, *, count: int, notify: Notify
 ) -> dict[str, Any]:
-    """Screen the images with a cut of all links and the loss of a computer. Returns figures and sentences for the
-    report.
+    """Screen images while links are cut and a computer is lost. Returns figures and sentences for the report.
 
     Raises NotPermitted, ScreeningFailed.
     """

@@ -125,34 +125,34 @@ def digest(*parts: object) -> str:
     return found.hexdigest()
 
 
-def _add(found: Any, part: object) -> None:
+def _add(hasher: Any, part: object) -> None:
     if isinstance(part, np.ndarray):
-        _add_text(found, f"array {part.dtype.str} {part.shape}")
-        found.update(np.ascontiguousarray(part))
+        _add_text(hasher, f"array {part.dtype.str} {part.shape}")
+        hasher.update(np.ascontiguousarray(part))
     elif is_dataclass(part) and not isinstance(part, type):
-        _add_mapping(found, {field.name: getattr(part, field.name) for field in fields(part)}, type(part).__name__)
+        _add_mapping(hasher, {field.name: getattr(part, field.name) for field in fields(part)}, type(part).__name__)
     elif isinstance(part, Mapping):
-        _add_mapping(found, part, "mapping")
+        _add_mapping(hasher, part, "mapping")
     elif isinstance(part, set | frozenset):
-        _add_text(found, f"set {sorted(digest(item) for item in part)}")
+        _add_text(hasher, f"set {sorted(digest(item) for item in part)}")
     elif isinstance(part, tuple | list):
-        _add_text(found, f"list {len(part)}")
+        _add_text(hasher, f"list {len(part)}")
         for item in part:
-            _add(found, item)
+            _add(hasher, item)
     elif part is None or isinstance(part, bool | int | float | str | Path):
         value = float(part) if isinstance(part, float) else part  # NumPy's floats have another text than Python's
-        _add_text(found, f"{'path' if isinstance(part, Path) else type(value).__name__} {value}")
+        _add_text(hasher, f"{'path' if isinstance(part, Path) else type(value).__name__} {value}")
     else:
         raise TypeError(f"no digest of a {type(part).__name__}")
 
 
-def _add_mapping(found: Any, part: Mapping[Any, object], name: str) -> None:
-    _add_text(found, f"{name} {len(part)}")
+def _add_mapping(hasher: Any, part: Mapping[Any, object], name: str) -> None:
+    _add_text(hasher, f"{name} {len(part)}")
     for key in sorted(part):
-        _add(found, key)
-        _add(found, part[key])
+        _add(hasher, key)
+        _add(hasher, part[key])
 
 
-def _add_text(found: Any, text: str) -> None:
+def _add_text(hasher: Any, text: str) -> None:
     data = text.encode(errors="surrogatepass")
-    found.update(f"{len(data)}:".encode() + data)
+    hasher.update(f"{len(data)}:".encode() + data)

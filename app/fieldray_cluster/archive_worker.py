@@ -405,7 +405,7 @@ def parse_results(
         raise ValueError("results of other work")
     outcomes = unpack_outcomes(data, request)
     for outcome, ref in zip(outcomes, refs, strict=True):
-        _require_result_of(outcome, ref, known=(hashes or {}).get(ref.path, "") if ref.member is None else "")
+        _require_result_of(outcome, ref, known_sha256=(hashes or {}).get(ref.path, "") if ref.member is None else "")
     return outcomes
 
 
@@ -429,11 +429,11 @@ def _file(table: pa.Table, request: ArchiveRequest) -> bytes:
     return stream.getvalue()
 
 
-def _require_result_of(outcome: Outcome, ref: ImageRef, *, known: str) -> None:
+def _require_result_of(outcome: Outcome, ref: ImageRef, *, known_sha256: str) -> None:
     found = outcome.ref
     if (found.path, found.member, found.frame) != (ref.path, ref.member, ref.frame):
         raise ValueError("results of another image")
-    if known and outcome.facts.content_sha256 not in ("", known):
+    if known_sha256 and outcome.facts.content_sha256 not in ("", known_sha256):
         raise ValueError("results of another content")
 
 

@@ -283,11 +283,11 @@ def describe_cluster(client: Client, state: ProcessState = process_state) -> lis
     return [f"{client.scheduler.address}: {len(workers)} workers  {scheduler_state(client, state)}", *lines]
 
 
-def _state_text(said: object, *, local_clock_s: float) -> str:
-    if not (isinstance(said, tuple | list) and len(said) == 2 and isinstance(said[0], float)):
+def _state_text(answer: object, *, local_clock_s: float) -> str:
+    if not (isinstance(answer, tuple | list) and len(answer) == 2 and isinstance(answer[0], float)):
         return "It does not answer."
-    note = clock_note(said[0], local_clock_s=local_clock_s)
-    return f"{said[1]}  {note.text}" if note else str(said[1])
+    note = clock_note(answer[0], local_clock_s=local_clock_s)
+    return f"{answer[1]}  {note.text}" if note else str(answer[1])
 
 
 def is_host(text: str) -> bool:

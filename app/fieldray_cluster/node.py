@@ -354,10 +354,10 @@ class NodeProcess:
             self._changed.notify_all()
 
 
-def _last_lines(said: IO[bytes]) -> str:
+def _last_lines(output: IO[bytes]) -> str:
     """Return the last line of a file that is not blank."""
-    said.seek(max(0, said.seek(0, os.SEEK_END) - _LAST_BYTES))
-    lines = said.read().decode(errors="replace").splitlines()
+    output.seek(max(0, output.seek(0, os.SEEK_END) - _LAST_BYTES))
+    lines = output.read().decode(errors="replace").splitlines()
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 

@@ -410,8 +410,8 @@ class _Web:
     def ask_anything(self) -> None:
         self._files.info(self._address)
 
-    def _state_of(self, found: Mapping[str, Any]) -> str:
-        return _state(found["size"], found.get("ETag") or found.get("Last-Modified"))
+    def _state_of(self, entry: Mapping[str, Any]) -> str:
+        return _state(entry["size"], entry.get("ETag") or entry.get("Last-Modified"))
 
 
 class _Page(HTMLParser):

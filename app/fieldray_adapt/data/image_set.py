@@ -111,18 +111,18 @@ def rows_digest(rows: Sequence[Row]) -> str:
     return digest([replace(row, path=Path(), origin="") for row in rows])
 
 
-def _digest_of(path: Path, known: dict[str, list[Any]]) -> str:
-    """Return the SHA-256 of a file from `known`; compute and add it there if the file is new or has changed."""
+def _digest_of(path: Path, cached: dict[str, list[Any]]) -> str:
+    """Return the SHA-256 of a file from `cached`; compute and add it there if the file is new or has changed."""
     try:
         facts = path.stat()
     except OSError:
         return ""
     state = [facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino]
-    kept = known.get(str(path))
+    kept = cached.get(str(path))
     if kept is not None and kept[:-1] == state:
         return str(kept[-1])
     if found := file_sha256(path):
-        known[str(path)] = [*state, found]
+        cached[str(path)] = [*state, found]
     return found
 
 

@@ -75,12 +75,14 @@ def external_images(run: Run, data: Dataset) -> ImageSet | None:
     return read_network_inputs(run, rows, name="elsewhere")
 
 
-def _shortcuts(own: Dataset, column: int, images: NDArray[np.uint8], targets: NDArray[np.float32]) -> dict[str, float]:
+def _shortcuts(
+    dataset: Dataset, column: int, images: NDArray[np.uint8], targets: NDArray[np.float32]
+) -> dict[str, float]:
     """Return the AUC of each shortcut on `images`. The shortcut classifiers are fitted to the training images.
 
     `column` is the label's column in the targets of the recipe.
     """
-    training = own.samples("training")
+    training = dataset.samples("training")
     labelled, asked = ~np.isnan(training.targets[:, column]), ~np.isnan(targets)
     truth = training.targets[labelled, column] >= 0.5
     return {

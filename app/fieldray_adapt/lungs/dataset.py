@@ -146,8 +146,8 @@ def data_step(run: Run) -> StepFacts:
     )
     parts = _image_parts(recipe, pairs)
     learnt = {pair.row.patient for pair in pairs if not pair.evaluate_only}
-    chests = _check_images(run, recipe.chests, "chests", taken=learnt)
-    ood_images = _check_images(run, recipe.ood_images, "ood_images", taken=set())
+    chests = _check_images(run, recipe.chests, "chests", excluded_patients=learnt)
+    ood_images = _check_images(run, recipe.ood_images, "ood_images", excluded_patients=set())
     arrays = {
         "images": images,
         "masks": np.stack([mask_shares(read_mask(pair.mask), recipe.input.height) for pair in pairs]),
@@ -180,16 +180,22 @@ def _pairs(recipe: LungRecipe) -> list[ImageMaskPair]:
     return pairs
 
 
-def _check_images(run: Run, sources: Sequence[Source], name: str, *, taken: set[str]) -> dict[str, NDArray[Any]]:
+def _check_images(
+    run: Run, sources: Sequence[Source], name: str, *, excluded_patients: set[str]
+) -> dict[str, NDArray[Any]]:
     """Read the images of sources for the checks. Returns images, sources, parts and patients.
 
-    Images of the patients `taken` are left out: they are read together with their masks.
+    Images of `excluded_patients` are left out, because they are read together with their masks.
     """
     side = run.recipe.input.height
     if not sources:
         none = np.zeros(0, np.str_)
         return {"s": np.zeros((0, side, side), np.uint8), "_parts": none, "_sources": none, "_patients": none}
-    rows = [row for row in read_rows(sources, folder=run.folder("data")) if row.patient not in taken or not row.patient]
+    rows = [
+        row
+        for row in read_rows(sources, folder=run.folder("data"))
+        if row.patient not in excluded_patients or not row.patient
+    ]
     found = read_images(rows, run.recipe.input, cache=run.folder("data") / f"{name}.npz", progress=run.progress)
     return {
         "s": found.images[..., 0],

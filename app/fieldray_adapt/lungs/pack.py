@@ -27,8 +27,8 @@ from fieldray_adapt.run import Run, StepFacts
 from fieldray_adapt.training.steps import read_converted_file
 
 
-def lung_card(recipe: LungRecipe, *, data: LungDataFigures, metrics: LungFigures, **made: Any) -> str:
-    """Return the model card as Markdown. `made` are further arguments of `pack.card.render_card`."""
+def lung_card(recipe: LungRecipe, *, data: LungDataFigures, metrics: LungFigures, **card_arguments: Any) -> str:
+    """Return the model card as Markdown. `card_arguments` are further arguments of `pack.card.render_card`."""
     evaluated_only = [source.name for source in recipe.masks if source.evaluate_only]
     return render_card(
         "lungs_card.md",
@@ -40,7 +40,7 @@ def lung_card(recipe: LungRecipe, *, data: LungDataFigures, metrics: LungFigures
         both=sorted(set(evaluated_only) & set(data.chests)),
         head=FIT_HEAD,
         fits=[fit_row(name, found) for name, found in metrics.masks["int8"].items()],
-        **made,
+        **card_arguments,
     )
 
 

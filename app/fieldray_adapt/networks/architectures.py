@@ -268,12 +268,12 @@ class _Layers:
         )
 
 
-def _vgg_blocks(made: _Layers) -> str:
+def _vgg_blocks(layers: _Layers) -> str:
     last = INPUT
     for block, (count, convolutions) in enumerate(_VGG_BLOCKS, start=1):
         for number in range(1, convolutions + 1):
-            last = made.conv(f"block{block}_conv{number}", last, count, kernel=3)
-        last = made.pool(f"block{block}_pool", last, kernel=2)
+            last = layers.conv(f"block{block}_conv{number}", last, count, kernel=3)
+        last = layers.pool(f"block{block}_pool", last, kernel=2)
     return last
 
 

@@ -90,11 +90,11 @@ def _in_words(interval: str, language: str) -> str:
     return _number(interval.replace("(", "(від ").replace(" to ", " до "), language) if language != SOURCE else interval
 
 
-def _interval(found: Any, form: str, language: str) -> str:
+def _interval(figure: Any, form: str, language: str) -> str:
     """Format counts, value and interval of a figure in words of a language."""
     if language == SOURCE:
-        return figure_text(found, form)
-    counts, _, value = figure_text(found, form).rpartition(": ")
+        return figure_text(figure, form)
+    counts, _, value = figure_text(figure, form).rpartition(": ")
     counts = f"{counts.replace(' of ', ' із ')}: " if counts else ""
     return counts + _in_words(value, language)
 

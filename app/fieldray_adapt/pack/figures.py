@@ -27,17 +27,17 @@ class PackPart(ImageCounts, frozen=True, kw_only=True):
     classes: dict[str, dict[str, dict[str, Share]]]
 
     @classmethod
-    def of(cls, found: PartFigures) -> PackPart:
+    def of(cls, figures: PartFigures) -> PackPart:
         """Return the figures for the manifest; all others are on the model card only."""
         return cls(
-            images=found.images,
-            patients=found.patients,
-            positive=found.positive,
-            negative=found.negative,
-            auc=found.auc,
-            specificity_at_sensitivity=found.specificity_at_sensitivity,
-            calibration_error=found.calibration_error,
-            classes={name: point.classes for name, point in found.points.items()},
+            images=figures.images,
+            patients=figures.patients,
+            positive=figures.positive,
+            negative=figures.negative,
+            auc=figures.auc,
+            specificity_at_sensitivity=figures.specificity_at_sensitivity,
+            calibration_error=figures.calibration_error,
+            classes={name: point.classes for name, point in figures.points.items()},
         )
 
 
@@ -58,15 +58,15 @@ class PackLabel(Struct, frozen=True, kw_only=True, omit_defaults=True):
     float_against_int8: Int8Comparison
 
     @classmethod
-    def of(cls, found: LabelFigures) -> PackLabel:
+    def of(cls, figures: LabelFigures) -> PackLabel:
         """Return the figures of a label for the manifest."""
         return cls(
-            test=PackPart.of(found.test),
-            external_test=PackPart.of(found.external_test) if found.external_test else None,
-            reference=ReferenceScores(scores=found.test.score_counts),
-            heat_map=found.heat_map,
-            shortcuts=found.shortcuts,
-            float_against_int8=found.float_against_int8,
+            test=PackPart.of(figures.test),
+            external_test=PackPart.of(figures.external_test) if figures.external_test else None,
+            reference=ReferenceScores(scores=figures.test.score_counts),
+            heat_map=figures.heat_map,
+            shortcuts=figures.shortcuts,
+            float_against_int8=figures.float_against_int8,
         )
 
 

@@ -61,15 +61,15 @@ def _plots(curves: Sequence[PruningCurve], others: Mapping[str, tuple[float, flo
     return [Figure(svg=pruning_plots(curves, quality="test accuracy", points=others), caption=_CURVES)]
 
 
-def _run(found: RunResults) -> list[ReportPart]:
+def _run(results: RunResults) -> list[ReportPart]:
     names = [field.name for field in fields(IterationSettings)]
     settings = [
-        [str(row.iteration), *(f"{getattr(row.settings, name):.4g}" for name in names)] for row in found.measured
+        [str(row.iteration), *(f"{getattr(row.settings, name):.4g}" for name in names)] for row in results.measured
     ]
     head = ("iteration", *(name.replace("_", " ") for name in names))
     return [
-        Paragraph(f"Stopped by: {found.stopped_by.replace('_', ' ')}."),
-        _table({str(row.iteration): row for row in found.measured}),
+        Paragraph(f"Stopped by: {results.stopped_by.replace('_', ' ')}."),
+        _table({str(row.iteration): row for row in results.measured}),
         Table(head=head, rows=settings, caption="The settings of each iteration."),
     ]
 

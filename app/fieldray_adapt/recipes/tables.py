@@ -119,13 +119,13 @@ def table(kind: TableClass) -> TableClass:
     return dataclass(frozen=True, slots=True, kw_only=True)(kind)  # type: ignore[return-value]
 
 
-def _settle(made: Any) -> None:
-    if defaults := getattr(made, "defaults", None):
+def _settle(parsed: Any) -> None:
+    if defaults := getattr(parsed, "defaults", None):
         for name, value in defaults().items():
-            if not getattr(made, name):
-                object.__setattr__(made, name, value)
-    require_ranges(made)
-    if rules := getattr(made, "rules", None):
+            if not getattr(parsed, name):
+                object.__setattr__(parsed, name, value)
+    require_ranges(parsed)
+    if rules := getattr(parsed, "rules", None):
         require_rules(*rules())
 
 
@@ -133,21 +133,21 @@ PRINTED_PATH_KEYS: Final = ("run", "results", "signing_key", "packs_folder")
 """Keys whose paths are printed, stored and copied: their paths have no `..`."""
 
 
-def resolve_paths(made: T, base: Path) -> T:
+def resolve_paths(parsed: T, base: Path) -> T:
     """Return a table with absolute paths. Relative paths count from the folder `base`, also in inner tables.
 
     A table with a method `resolve_paths` is resolved by that method.
     """
-    if own := getattr(made, "resolve_paths", None):
+    if own := getattr(parsed, "resolve_paths", None):
         return typing.cast("T", own(base))
     changes = dict[str, Any]()
-    for name in (known.name for known in fields(typing.cast("Any", made))):
-        before = getattr(made, name)
+    for name in (known.name for known in fields(typing.cast("Any", parsed))):
+        before = getattr(parsed, name)
         after = _resolved(before, base)
         changes |= (
             {name: after.resolve() if name in PRINTED_PATH_KEYS and after else after} if after is not before else {}
         )
-    return replace(typing.cast("Any", made), **changes) if changes else made
+    return replace(typing.cast("Any", parsed), **changes) if changes else parsed
 
 
 def _resolved(value: Any, base: Path) -> Any:

@@ -306,19 +306,19 @@ def write_cross_validation(path: Path, results: PublishedCross, *, scored: Mappi
     )
 
 
-def _fold_section(code: str, found: CrossFigures, scored: Scored) -> Section:
-    stages, both, change = found.stages, found.float_against_int8, found.after_training
+def _fold_section(code: str, figures: CrossFigures, scored: Scored) -> Section:
+    stages, both, change = figures.stages, figures.float_against_int8, figures.after_training
     rows = [
-        ["images, patients", f"{found.images:,}, {found.patients:,}"],
-        ["with, without the finding", f"{found.positive:,}, {found.negative:,}"],
+        ["images, patients", f"{figures.images:,}, {figures.patients:,}"],
+        ["with, without the finding", f"{figures.positive:,}, {figures.negative:,}"],
         *[[f"AUC, {_STAGES[stage]}", figure_text(made.auc)] for stage, made in stages.items()],
         *([["AUC, int8 file minus as trained", figure_text(change, "+.3f")]] if change else []),
         *([["score, int8 against float: mean difference", f"{both.mean_absolute_difference:.4f}"]] if both else []),
         *[[f"AUC of fold {fold}, int8 file", f"{area:.3f}"] for fold, area in stages["int8"].auc_by_fold.items()],
-        *[[f"AUC of the image's {name} alone", f"{area:.3f}"] for name, area in found.shortcuts.items()],
+        *[[f"AUC of the image's {name} alone", f"{area:.3f}"] for name, area in figures.shortcuts.items()],
         *[
             [f"specificity at a sensitivity of {float(at):.0%}", figure_text(value)]
-            for at, value in found.specificity_at_sensitivity.items()
+            for at, value in figures.specificity_at_sensitivity.items()
         ],
     ]
     return Section(
@@ -326,6 +326,6 @@ def _fold_section(code: str, found: CrossFigures, scored: Scored) -> Section:
         parts=[
             Figure(svg=score_plots(*scored, points={}), caption=SCORES_CAPTION),
             Table(head=("figure", "value (95 % interval)"), rows=rows),
-            *group_tables(found.by_group),
+            *group_tables(figures.by_group),
         ],
     )

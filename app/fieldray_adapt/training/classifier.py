@@ -219,15 +219,15 @@ def train_groups(
         Trains one network; has the arguments of `train`.
     """
 
-    def on(own: Samples, own_folder: Path) -> tuple[Weights, list[EpochFigures]]:
+    def on(samples: Samples, subfolder: Path) -> tuple[Weights, list[EpochFigures]]:
         return train_one(
             specification,
             dict(weights),
-            training=own,
+            training=samples,
             validation=validation,
             options=options,
-            folder=own_folder,
-            progress=progress(own_folder),
+            folder=subfolder,
+            progress=progress(subfolder),
         )
 
     schedule = options.schedule
@@ -245,13 +245,13 @@ def train_groups(
     return averaged, history
 
 
-def _mean(shares: Sequence[float], found: Sequence[Weights]) -> Weights:
+def _mean(shares: Sequence[float], networks: Sequence[Weights]) -> Weights:
     """Return the weighted mean of networks that had equal initial weights.
 
     For a linear head, the logits of the mean are the mean of the logits.
     """
-    parts = [(share / sum(shares), weights) for share, weights in zip(shares, found, strict=True)]
-    return {key: np.asarray(sum(share * own[key] for share, own in parts), np.float32) for key in found[0]}
+    parts = [(share / sum(shares), weights) for share, weights in zip(shares, networks, strict=True)]
+    return {key: np.asarray(sum(share * own[key] for share, own in parts), np.float32) for key in networks[0]}
 
 
 @dataclass(eq=False, slots=True)

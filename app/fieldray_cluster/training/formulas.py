@@ -277,9 +277,9 @@ def advice(
         yield _sentence("estimate_second" if second.speed_up > 1 + _NO_GAIN else "estimate_second_not", second)
 
 
-def _fastest(known: Sequence[Estimate]) -> Estimate:
+def _fastest(estimates: Sequence[Estimate]) -> Estimate:
     """Return the estimate with the largest speed-up. Of equal ones it is the one with the fewest workers."""
-    return min(known, key=lambda one: (-round(one.speed_up, 9), one.workers))
+    return min(estimates, key=lambda one: (-round(one.speed_up, 9), one.workers))
 
 
 def _sentence(code: str, one: Estimate) -> Reason:

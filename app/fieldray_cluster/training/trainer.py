@@ -85,9 +85,9 @@ class _Divided:
     def optimiser_state(self) -> dict[str, NDArray[Any]]:
         return {name: np.asarray(getattr(self.state, name)) for name in ("average", "first", "second", "steps")}
 
-    def set_optimiser_state(self, found: Mapping[str, NDArray[Any]]) -> None:
-        parts = {name: found[name] for name in ("average", "first", "second")}
-        self.state = replace(self.state, steps=int(found["steps"]), **parts)
+    def set_optimiser_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        parts = {name: state[name] for name in ("average", "first", "second")}
+        self.state = replace(self.state, steps=int(state["steps"]), **parts)
 
 
 class DividedTrainer:

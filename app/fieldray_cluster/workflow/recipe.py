@@ -139,12 +139,12 @@ def _combination(discrete: Mapping[str, Sequence[Value]], number: int) -> dict[s
     return found
 
 
-def _draw(known: Parameter, generator: random.Random) -> float:
-    if known.scale == "log":
-        number = math.exp(generator.uniform(math.log(known.low), math.log(known.high)))
+def _draw(parameter: Parameter, generator: random.Random) -> float:
+    if parameter.scale == "log":
+        number = math.exp(generator.uniform(math.log(parameter.low), math.log(parameter.high)))
     else:
-        number = generator.uniform(known.low, known.high)
-    return min(max(number, known.low), known.high)  # rounding may lead out of the range
+        number = generator.uniform(parameter.low, parameter.high)
+    return min(max(number, parameter.low), parameter.high)  # rounding may lead out of the range
 
 
 def _is_value(value: object) -> TypeGuard[Value]:

@@ -264,12 +264,12 @@ class _Trials:
             working_folder=self._sweep.recipe.parent,
         )
 
-    def _report(self, task: str, own: optuna.Trial) -> bool:
+    def _report(self, task: str, trial: optuna.Trial) -> bool:
         """Report the figures of new epochs to Optuna. Returns whether there were any."""
-        known = self._study.get_trials(deepcopy=False)[own.number].intermediate_values
+        known = self._study.get_trials(deepcopy=False)[trial.number].intermediate_values
         new = [row for row in self._figures(task) if row[0] not in known]
         for epoch, value in new:
-            own.report(value, epoch)
+            trial.report(value, epoch)
         return bool(new)
 
     def _figures(self, task: str) -> EpochValues:

@@ -369,10 +369,10 @@ def _run(spec: TaskSpec, node: str, began: float) -> Outcome:
     return Outcome(node=node, began=began, seconds=seconds, was_stopped=was_stopped, **{**found, "problem": problem})
 
 
-def _problem(found: Mapping[str, Any], node: str, *, was_stopped: bool) -> str:
-    """Return why the command failed; "" after success. `found` is the guard's report."""
-    code = found.get("exit_code", 0)
-    if detail := found.get("problem"):
+def _problem(guard_report: Mapping[str, Any], node: str, *, was_stopped: bool) -> str:
+    """Return why the command failed; "" after success. `guard_report` is the guard's report."""
+    code = guard_report.get("exit_code", 0)
+    if detail := guard_report.get("problem"):
         return reason("workflow_not_started", node=node, detail=detail).text
     if was_stopped:
         return reason("workflow_stopped").text
