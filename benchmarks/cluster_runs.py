@@ -28,7 +28,7 @@ COUNTED: Final = (0, 1)  # exit codes: every image has an outcome, or some faile
 _LOOK_S: Final = 0.25
 _WARM: Final = 0.1
 _PREAMBLE: Final = 128  # of a DICOM file: its bytes mean nothing (PS3.10 7.1)
-_DRAWN: Final = 24
+_SYNTHETIC: Final = 24
 _DRAWN_SIDE: Final = 768
 _CURVE: Final = 40
 _SHOWN_EVERY_S: Final = 60.0
@@ -112,7 +112,7 @@ class _Watch:
 def draw_sources(folder: Path) -> Path:
     """Draw a few images as JPEG files. Raises OSError."""
     folder.mkdir(parents=True)
-    for number in range(_DRAWN):
+    for number in range(_SYNTHETIC):
         pixels = chest_phantom(_DRAWN_SIDE, _DRAWN_SIDE, number + 1, abnormal=number % 3 == 0)
         Image.fromarray((pixels >> 4).astype(np.uint8)).save(folder / f"study-{number:02}.jpg", quality=90)
     return folder

@@ -152,7 +152,7 @@ _KINDS: Final = (
     "--kinds",
     {"type": _file_kinds, "default": (), "metavar": "KIND,...", "help": "of files (default: all)"},
 )
-_DRAWN: Final = "(otherwise: drawn by the program)"
+_SYNTHETIC: Final = "(otherwise: drawn by the program)"
 _APP: Final = "app/fieldray"
 _SCREENING: Final = tuple(
     f"{_APP}/{room}" for room in ("imaging", "inference", "packs", "pipeline", "processes", "store", "workers")
@@ -166,7 +166,7 @@ COMMANDS: Final = (
         paths=_SCREENING,
         takes="options",
         arguments=(
-            _folder("folder", f"images to enlarge {_DRAWN}", nargs="?"),
+            _folder("folder", f"images to enlarge {_SYNTHETIC}", nargs="?"),
             _number("--files", 144, "files of the six usual kinds"),
             _number("--others", 6, "files of each other kind", least=0),
             ("--megapixels", {**_SIZES, "help": "size of the images (default: 1-7)"}),
@@ -194,7 +194,7 @@ COMMANDS: Final = (
         paths=_SCREENING,
         takes="screen",
         arguments=(
-            _folder("source", f"images to screen {_DRAWN}", nargs="?"),
+            _folder("source", f"images to screen {_SYNTHETIC}", nargs="?"),
             _numbers("--counts", (200, 2000), "numbers of images, one run each"),
             _number("--starts", 5, "short runs"),
         ),
@@ -254,7 +254,7 @@ COMMANDS: Final = (
         paths=(*_SCREENING, "app/fieldray_cluster"),
         takes="screen",
         arguments=(
-            _folder("source", f"images to copy {_DRAWN}", nargs="?"),
+            _folder("source", f"images to copy {_SYNTHETIC}", nargs="?"),
             _number("--count", 2000, "images", least=100),
             _numbers("--workers", (1, 2), "numbers of workers"),
             _number("--rounds", 1, "runs of each"),

@@ -70,7 +70,7 @@ def _measure_copy(pair: Pair, generator: np.random.Generator, found: Found) -> N
     if done.aligned is None:
         return
     alignment = done.aligned.alignment
-    found.jacobians.append(alignment.least_jacobian)
+    found.jacobians.append(alignment.min_jacobian)
     errors = np.linalg.norm((alignment.displacement - copy.displacement).astype(np.float64), axis=2)
     found.errors_px.append(errors[copy.image.lungs][::_EVERY])
     inside = compared_area(prior, copy.image, alignment.displacement)

@@ -85,7 +85,7 @@ def _reader() -> Iterator[Callable[[Path], FramedImage | None]]:
     from fieldray.workers.pool import open_workers
 
     settings, _ = load()
-    finder = PackLibrary(user_data()).shipped_lungs()
+    finder = PackLibrary(user_data()).load_shipped_lungs()
     assert finder is not None
     known: dict[Path, FramedImage | None] = {}
     with contextlib.closing(open_workers(settings, 1)) as readers:

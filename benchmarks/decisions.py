@@ -251,7 +251,7 @@ def _large_enough(
 
 MOST_MEAN_DIFFERENCE: Final = 0.01
 LEAST_EQUAL: Final = 0.995
-FEWEST_IMAGES: Final = 1000
+MIN_IMAGES: Final = 1000
 
 
 def decision_report(compared: Compared, *, pack: str, images: str) -> Report:
@@ -281,7 +281,7 @@ def _marks(compared: Compared) -> tuple[Mark, ...]:
     differences = compared.differences
     count, mean = float(sum(compared.images.values())), float(differences.mean())
     return (
-        Mark(name="Images compared", measured=count, goal=FEWEST_IMAGES, unit="images"),
+        Mark(name="Images compared", measured=count, goal=MIN_IMAGES, unit="images"),
         at_most("Mean difference of scores", mean, MOST_MEAN_DIFFERENCE, unit=""),
         Mark(name="Share of equal decisions", measured=compared.equal_share, goal=LEAST_EQUAL, unit=""),
         at_most("Jumps between above and below", compared.jumps, 0, unit="images"),

@@ -15,7 +15,7 @@ import numpy as np
 from fieldray.domain.finding import Finding, Outcome, ReadFacts, Refused, Screened, decide
 from fieldray.domain.image import Image, ImageHeader, ImageRef, PixelMap
 from fieldray.domain.lungs import LungFields
-from fieldray.domain.mask import KeptShares
+from fieldray.domain.mask import CompressedShares
 from fieldray.domain.model import Model
 from fieldray.domain.run import PackSpec, RunSpec
 from fieldray.imaging.preprocess import thumbnail
@@ -130,7 +130,7 @@ def _chest(number: int) -> tuple[Image, LungFields]:
         rotation_degrees=0,
         is_inverted=False,
         is_mirrored=False,
-        kept=KeptShares.of(lung_mask(_LUNG_SIDE, _LUNG_SIDE, number), 128),
+        kept=CompressedShares.of(lung_mask(_LUNG_SIDE, _LUNG_SIDE, number), 128),
         pixel_map=PixelMap(rows / _LUNG_SIDE, 0.0, columns / _LUNG_SIDE, 0.0),
         evidence_inside=0.8,
     )

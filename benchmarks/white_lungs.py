@@ -23,7 +23,7 @@ from sklearn.linear_model import LogisticRegression
 
 from benchmarks.processes import own_home
 from fieldray.domain.image import Image, ImageRef
-from fieldray.domain.lungs import THIRDS, halves, lung_parts, middle_between, third_facts, thirds
+from fieldray.domain.lungs import THIRDS, features_of_thirds, halves, lung_parts, middle_between, thirds
 from fieldray.domain.mask import Mask
 from fieldray.domain.model import LUNG_CHECKS
 from fieldray.imaging.preprocess import to_tensor, with_window
@@ -47,7 +47,7 @@ class Finder:
     """The shipped lung-field network, run in this process."""
 
     def __init__(self, home: Path) -> None:
-        model = PackLibrary(home).shipped_lungs()
+        model = PackLibrary(home).load_shipped_lungs()
         assert model is not None and model.manifest.lung_rules is not None
         spec = NetworkSpec(input=model.manifest.input, outputs=model.manifest.outputs, labels=len(LUNG_CHECKS))
         self._input, self._rules = model.manifest.input, model.manifest.lung_rules
@@ -92,7 +92,7 @@ def facts_of(mask: NDArray[np.float32], grey: NDArray[np.uint8], place: Mask) ->
     step = _SIDE // len(is_lung)
     white, outer = halves(place[::step, ::step], middle), [lateral for _, lateral in thirds(halves(is_lung, middle))]
     covered = [[float(half[where].mean()) if where.any() else 0.0 for where in outer] for half in white]
-    return third_facts(shares, is_lung, grey, middle), np.array(covered)
+    return features_of_thirds(shares, is_lung, grey, middle), np.array(covered)
 
 
 def samples(data: Path, finder: Finder) -> list[tuple[str, str, str, NDArray[Any], NDArray[Any]]]:

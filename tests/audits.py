@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fieldray.audit.drift import stability
+from fieldray.audit.drift import drift_of
 from fieldray.audit.figures import audit
 from fieldray.audit.report import AuditReport, Paired, PairedFigure, Prices, Side, Subject, Wanted, plan, propose
 from fieldray.audit.units import Case, Rule
@@ -52,7 +52,7 @@ def audit_report(
         subject=subject,
         audit=audit(cases, points, rule=rule),
         missing={True: 0, False: 0},
-        drifts=(stability([60, 0], [0, 60], of="scores"),),
+        drifts=(drift_of([60, 0], [0, 60], of="scores"),),
         proposal=proposal,
         plan=plan(cases, thresholds, rule=rule, pattern=point, prevalence=0.1, prices=prices),
         paired=_paired_with_another(Side(run_id=3, pack=text, label=point.label, point=point)),

@@ -88,7 +88,7 @@ class FakeReaders:
     def load_as_group(self, models: Sequence[Model]) -> None:
         """Nothing is loaded."""
 
-    def look_for_each(
+    def analyse_for_each(
         self,
         questions: Sequence[tuple[AnalyseRequest, Model | None]],
         *,
@@ -267,9 +267,9 @@ class LungReaders(FakeReaders):
         assert model
         self.turns.append(question.ref.turn)
         self._worker.load(loading(model if self._finder else replace(model, lungs=None)))
-        return self._worker.look_for_each([replace(question, finds=self._finder is not None)])[0]
+        return self._worker.analyse_for_each([replace(question, finds=self._finder is not None)])[0]
 
-    def look_for_each(
+    def analyse_for_each(
         self, questions: Sequence[tuple[AnalyseRequest, Model | None]], *, run_elsewhere: RunElsewhere, **_: Any
     ) -> tuple[AnalysisResult, ...]:
         ((question, model),) = questions

@@ -18,19 +18,19 @@ def element(tag: int, value: bytes) -> bytes:
 
 
 def dicom_file(
-    *elements: bytes, media_class: bytes = b"1.2.840.10008.5.1.4.1.1.1\0", syntax: bytes = _IMPLICIT
+    *elements: bytes, media_storage_sop_class_uid: bytes = b"1.2.840.10008.5.1.4.1.1.1\0", syntax: bytes = _IMPLICIT
 ) -> bytes:
     """Return a DICOM file with implicit value representation and these elements."""
     meta = b"".join(
         struct.pack("<HH2sH", 2, number, b"UI", len(value)) + value
-        for number, value in ((2, media_class), (0x10, syntax))
+        for number, value in ((2, media_storage_sop_class_uid), (0x10, syntax))
     )
     return bytes(128) + b"DICM" + meta + b"".join(elements)
 
 
 def index_file(records: bytes) -> bytes:
     """Return a DICOMDIR with these bytes as its records."""
-    return dicom_file(element(0x00041220, records), media_class=_INDEX)
+    return dicom_file(element(0x00041220, records), media_storage_sop_class_uid=_INDEX)
 
 
 def record(*elements: bytes) -> bytes:
@@ -47,7 +47,7 @@ HOSTILE: Final[Mapping[str, Callable[[], bytes]]] = {
     "character-sets": lambda: dicom_file(element(0x00080005, b"ISO_IR 6\\" * 1_000_000), PIXELS),
     "items": lambda: index_file(record() * 200_000),
     "items-undefined": lambda: dicom_file(
-        struct.pack("<HHI", 4, 0x1220, 0xFFFFFFFF) + record() * 200_000, media_class=_INDEX
+        struct.pack("<HHI", 4, 0x1220, 0xFFFFFFFF) + record() * 200_000, media_storage_sop_class_uid=_INDEX
     ),
     "components": lambda: index_file(record(element(0x00041500, b"A\\" * 4_000))),
 }

@@ -80,7 +80,7 @@ def pair_comparison(
         matches=(match, replace(match, row=300.0, is_kept=False)),
         similarity_before=0.41,
         similarity_after=0.83,
-        least_jacobian=1.0,
+        min_jacobian=1.0,
     )
     aligned = Aligned(alignment=alignment, warped_prior=pixels.copy(), change=change, regions=tuple(found))
     return PairComparison(prior=image, current=image, aligned=aligned)

@@ -13,7 +13,7 @@ from pydicom import dcmread
 from fieldray.domain.finding import Finding, ReadFacts, Screened
 from fieldray.domain.image import ImageRef, PixelMap, ShownImage
 from fieldray.domain.lungs import LungFields
-from fieldray.domain.mask import KeptShares
+from fieldray.domain.mask import CompressedShares
 from fieldray.domain.run import StoredAnswer, Verdict
 from fieldray.errors import InputProblem
 from fieldray.imaging.discover import discover
@@ -70,7 +70,7 @@ def lungs_in(rows: int, columns: int) -> LungFields:
         rotation_degrees=0,
         is_inverted=False,
         is_mirrored=False,
-        kept=KeptShares.of(shares, 128),
+        kept=CompressedShares.of(shares, 128),
         pixel_map=PixelMap(rows / _LUNG_SIDE, 0.0, columns / _LUNG_SIDE, 0.0),
         evidence_inside=0.75,
     )

@@ -86,7 +86,7 @@ def _looks_for_anything(pack: NamesClasses) -> bool:
 
 def decision_sentence(translator: Translator, finding: Finding) -> str:
     """What the decision means, in a sentence about the pack and not about the patient."""
-    if finding.is_by_larger:
+    if finding.is_by_larger_output:
         return translator.text(
             "Unsigned model without a known operating point. The class follows the larger of the model's two outputs."
         )

@@ -129,7 +129,7 @@ def stay_offline(*, is_toolchain: bool = False, shows_window: bool = False, join
         sys.modules[name] = cast("ModuleType", None)
     _awaits_screen = shows_window and is_screen_remote(os.environ)
     if _awaits_screen:
-        leave_only_the_screen(os.environ)
+        allow_only_display_connection(os.environ)
     else:
         _forbid_in_kernel()
 
@@ -198,7 +198,7 @@ def _is_reachable(host: object) -> bool:
     return any(version == address.version and first <= int(address) <= last for version, first, last in _reachable)
 
 
-def leave_only_the_screen(environment: MutableMapping[str, str]) -> None:
+def allow_only_display_connection(environment: MutableMapping[str, str]) -> None:
     """Take out every address of a server that is not inside this computer, and what would be used in its absence.
 
     Without an address of the desktop's bus Qt starts a program that asks the screen for one.

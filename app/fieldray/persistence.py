@@ -277,7 +277,7 @@ _ASK_AGAIN_S: Final = 0.01
 _HELD_ERRNO: Final = frozenset({errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK})  # flock; msvcrt.locking
 
 
-class HeldError(Exception):
+class LockHeldError(Exception):
     """Somebody else holds the lock; `holder` is what they wrote about themselves."""
 
     def __init__(self, holder: str) -> None:
@@ -291,7 +291,7 @@ class FileLock(contextlib.AbstractContextManager["FileLock"]):
     holder    one line about who holds it, at most 200 characters of ASCII; a disk without room for it locks as well
     wait_s    how long to wait for somebody else at most
     is_made   whether the file is made where there is none; otherwise FileNotFoundError is raised
-    Raises HeldError if somebody else holds it, this process included; OSError if the file cannot be opened or its
+    Raises LockHeldError if somebody else holds it, this process included; OSError if the file cannot be opened or its
     file system knows no locks.
     """
 
@@ -339,7 +339,7 @@ class FileLock(contextlib.AbstractContextManager["FileLock"]):
             if self._is_at_its_path():
                 return
             self.release()
-        raise HeldError("?")
+        raise LockHeldError("?")
 
     def _wait(self, until_s: float) -> None:
         """The systems' own waiting knows no end, so the lock is asked for again and again."""
@@ -350,7 +350,7 @@ class FileLock(contextlib.AbstractContextManager["FileLock"]):
                 if error.errno not in _HELD_ERRNO:
                     raise
                 if time.monotonic() >= until_s:
-                    raise HeldError(self._holder()) from error
+                    raise LockHeldError(self._holder()) from error
             time.sleep(_ASK_AGAIN_S)
 
     def _is_at_its_path(self) -> bool:
@@ -376,7 +376,7 @@ def only_writer(path: Path, *, wait_s: float = 10.0) -> Iterator[None]:
     """
     try:
         held = FileLock(path.with_suffix(".lock"), holder=f"process {os.getpid()}", wait_s=wait_s)
-    except HeldError as rival:
+    except LockHeldError as rival:
         raise StorageProblem(reason("file_in_use", path=path, holder=rival.holder)) from rival
     except OSError as error:
         raise storage_problem(error, path) from error

@@ -22,7 +22,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from fieldray.errors import FieldrayError, StorageProblem, UsageProblem
-from fieldray.persistence import FileLock, HeldError
+from fieldray.persistence import FileLock, LockHeldError
 from fieldray.reasons import reason
 from fieldray.typed_json import converted, decoded
 from fieldray_adapt.files import (
@@ -56,7 +56,7 @@ def lock_run_folder(folder: Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / LOCK_NAME, holder=_holder())
-    except HeldError as held:
+    except LockHeldError as held:
         raise UsageProblem(reason("run_in_use", path=folder, holder=held.holder)) from held
     except OSError as problem:
         raise StorageProblem(reason("not_writable", path=folder, detail=problem.strerror or problem)) from problem

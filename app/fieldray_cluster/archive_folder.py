@@ -39,7 +39,7 @@ from fieldray.imaging.discover import discover
 from fieldray.paths import scratch_folder
 from fieldray.persistence import (
     FileLock,
-    HeldError,
+    LockHeldError,
     make_private,
     storage_problem,
     write_atomically,
@@ -90,7 +90,7 @@ class ArchiveFolder:
             make_private(path)
             make_private(path / "chunks")
             self._lock = FileLock(path / "driver.lock", holder=str(os.getpid()))
-        except HeldError as error:
+        except LockHeldError as error:
             raise UsageProblem(reason("archive_in_use", folder=path, process=error.holder)) from error
         except OSError as error:
             raise storage_problem(error, path) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.comparison_pairs import copied, elastic, part_of, with_opacity
-from fieldray.comparison.matching import least_jacobian, warped
+from fieldray.comparison.matching import min_jacobian, warped
 from pairs import chest
 
 
@@ -20,7 +20,7 @@ def test_warps_reach_half_to_all_of_8_percent_and_do_not_fold() -> None:
     for _ in range(5):
         warp = elastic(generator)
         assert 0.04 * 512 - 0.1 <= np.hypot(warp[..., 0], warp[..., 1]).max() <= 0.08 * 512 + 0.1
-        assert least_jacobian(warp) > 0
+        assert min_jacobian(warp) > 0
 
 
 def test_a_copy_shows_at_a_place_what_the_image_has_at_place_and_displacement() -> None:

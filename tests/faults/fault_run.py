@@ -267,8 +267,8 @@ class Accidents:
         self._policy = policy
         self._session.choose_devices()
 
-    def _rest(self, least_s: float, most_s: float) -> None:
-        time.sleep(self._random.uniform(least_s, most_s))
+    def _rest(self, min_duration_s: float, most_s: float) -> None:
+        time.sleep(self._random.uniform(min_duration_s, most_s))
 
     def _one_of(self, *choices: Choice) -> Choice:
         return self._random.choice(choices)

@@ -27,7 +27,7 @@ from recorder import Recorder
 from fieldray.desktop.application import Application
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.main_window import MainWindow
-from fieldray.desktop.notices import SignalEnd, signal_end
+from fieldray.desktop.notices import SignalEnd, notify_run_end
 from fieldray.domain.run import DrivesChanged, RunChanged
 from fieldray.packs.naming import PackCandidate
 from fieldray.settings import Settings
@@ -181,10 +181,15 @@ def shown(application: Application, qtbot: QtBot) -> Iterator[list[bool]]:
 
 @contextmanager
 def opened(
-    rooms: FakeRooms, qapp: QApplication, qtbot: QtBot, settings: Settings, *, signal_end: SignalEnd = signal_end
+    rooms: FakeRooms,
+    qapp: QApplication,
+    qtbot: QtBot,
+    settings: Settings,
+    *,
+    notify_run_end: SignalEnd = notify_run_end,
 ) -> Iterator[Desk]:
     """A program on these rooms whose window is shown."""
-    application = Application(qapp, settings, services=rooms.open, signal_end=signal_end)
+    application = Application(qapp, settings, services=rooms.open, notify_run_end=notify_run_end)
     with shown(application, qtbot) as ended:
         yield Desk(application, rooms, qtbot, ended)
 

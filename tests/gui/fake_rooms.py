@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from audits import audit_report
 from fieldray.audit.report import AuditReport
-from fieldray.bench.load import KeptCell, KeptStudy
+from fieldray.bench.load import StoredLoadCell, StoredLoadStudy
 from fieldray.bench.machine import LEVELS
 from fieldray.desktop.background import Services
 from fieldray.domain.comparison import (
@@ -500,10 +500,10 @@ class FakePriors:
         self.is_closed = True
 
 
-def load_study(*, is_disturbed: bool = False) -> KeptStudy:
+def load_study(*, is_disturbed: bool = False) -> StoredLoadStudy:
     """10 ms per image without load, 11 at 40 %, 12 at 60 %, 14 at 100 %."""
     cells = (
-        KeptCell(
+        StoredLoadCell(
             case="cpu, 1 thread",
             backend="cpu",
             pack="made-up-1.2.0",
@@ -517,7 +517,7 @@ def load_study(*, is_disturbed: bool = False) -> KeptStudy:
         for level, mean_ms in zip(LEVELS, (10.0, 11.0, 12.0, 14.0), strict=True)
     )
     made = datetime.datetime(2026, 3, 4, 5, 6, tzinfo=datetime.UTC)
-    return KeptStudy(made=made, is_disturbed=is_disturbed, cells=tuple(cells))
+    return StoredLoadStudy(made=made, is_disturbed=is_disturbed, cells=tuple(cells))
 
 
 class FakeRooms:
@@ -536,7 +536,7 @@ class FakeRooms:
         self.stored: dict[int, Verdict] = {}
         self.exported: list[tuple[int, Path, tuple[str, ...], ReportOptions]] = []
         self.while_exporting: Callable[[Count], None] = lambda progress: progress(0, 1)
-        self.load_study: KeptStudy | None = None
+        self.load_study: StoredLoadStudy | None = None
         self.measured: list[tuple[Path, str]] = []
         self.while_measuring: Callable[[Count], None] = lambda progress: progress(1, 12)
         self.open_problem: FieldrayError | None = None
@@ -585,7 +585,7 @@ class FakeRooms:
             measure_load=self._measure_load,
         )
 
-    def _measure_load(self, folder: Path, signer: str, progress: Count) -> KeptStudy:
+    def _measure_load(self, folder: Path, signer: str, progress: Count) -> StoredLoadStudy:
         self.measured.append((folder, signer))
         self.while_measuring(progress)
         self.load_study = load_study()

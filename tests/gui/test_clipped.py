@@ -201,7 +201,7 @@ def test_the_question_about_the_verdict_of_another_window_is_not_cut(
         store.set_verdict(row.answer_id, Verdict(choice="disagree", note="scar"), judged=row.outcome)
     bar = desk.window.result.verdict
     bar.buttons["agree"].click()
-    desk.until(bar.give_in.isVisible)
+    desk.until(bar.keep_stored_verdict.isVisible)
     found = look("conflict")
     assert found == [], "\n".join(found)
 

@@ -14,7 +14,7 @@ from PySide6.QtWidgets import QApplication, QCheckBox, QMessageBox, QScrollArea
 from test_packs import EDGETPU
 
 from fieldray.desktop.packs_page import PackDialog, answer_lines
-from fieldray.domain.prior import as_prior
+from fieldray.domain.prior import prior_from
 from fieldray.domain.run import RunChanged
 from fieldray.errors import PackNotTrusted
 from fieldray.packs.naming import grouped
@@ -398,7 +398,7 @@ def test_an_answer_about_a_prior_image_is_for_the_image_that_was_open(desk: Desk
     comparing = desk.bench.comparing
     other = replace(screened(7, 0.5), ref=image_ref(7, path=Path("/other/image-00007.dcm")))
     rooms.priors.files[other.ref.path] = other
-    assert as_prior(other, rooms.outcomes[0], "file").patient_match == "other"
+    assert prior_from(other, rooms.outcomes[0], "file").patient_match == "other"
     comparing.choose_file(other.ref.path)
     desk.until(lambda: bool(dialogs(desk.window, QMessageBox)))
     question = comparing.question

@@ -229,7 +229,7 @@ def test_a_pack_by_another_signer_of_a_known_name_needs_a_yes(desk: Desk) -> Non
     assert "--pack" not in desk.notices and "drive before" not in desk.notices
     packs = desk.bench.packs
     assert desk.in_use == "made-up-1.2.0"
-    assert packs.in_reach.named("made-up") == packs.in_reach.named("made-up-1.2.0") == packs.source
+    assert packs.available_packs.named("made-up") == packs.available_packs.named("made-up-1.2.0") == packs.source
     press(desk.window.banners, "Review…")
     asked = desk.dialog(PackDialog)
     assert asked.no_button.isDefault() and not asked.yes_button.isDefault()
@@ -239,7 +239,7 @@ def test_a_pack_by_another_signer_of_a_known_name_needs_a_yes(desk: Desk) -> Non
     packs.use(pack)
     desk.dialog(PackDialog).yes_button.click()
     desk.until(lambda: desk.in_use == "made-up-9.0.0")
-    assert not packs.in_reach.is_in_use("made-up") and packs.in_reach.is_in_use(f"made-up@{FINGERPRINT}")
+    assert not packs.available_packs.is_in_use("made-up") and packs.available_packs.is_in_use(f"made-up@{FINGERPRINT}")
 
 
 def broken(folder: str = "aaa") -> PackCandidate:
@@ -319,7 +319,7 @@ def test_an_operating_point_is_never_inherited_by_another_pack(desk: Desk) -> No
     desk.plug_in(EDGETPU, on_edgetpu())
     accept(desk)
     assert packs.point_name is None
-    assert packs.in_reach.used.name == f"lungs@{FINGERPRINT}"
+    assert packs.available_packs.used.name == f"lungs@{FINGERPRINT}"
 
 
 def test_the_model_card_opens_from_the_start_page(desk: Desk) -> None:

@@ -14,7 +14,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QTableWidget
 
 from fieldray.bench.benchmark_case import Report
-from fieldray.bench.load import KeptStudy, keep, kept_study, study_apart
+from fieldray.bench.load import StoredLoadStudy, keep, load_study_in_child, stored_load_study
 from fieldray.desktop.past_runs import Machine
 from fieldray.domain.run import Speed
 from fieldray.errors import Cancelled, UsageProblem
@@ -130,19 +130,19 @@ def test_why_it_could_not_be_measured_is_said(desk: Desk, rooms: FakeRooms) -> N
 
 
 def test_a_study_is_kept_without_its_single_times_and_nonsense_is_none(home: Path) -> None:
-    assert kept_study() is None
+    assert stored_load_study() is None
     cell = {
         "case": "cpu, 1 thread", "backend": "cpu", "pack": "a-1.0.0", "increase": 0.1, "mean_ms": 9.0, "fps_min": 1.0,
         "fps_avg": 2.0, "fps_max": 3.0, "level": {"name": "60 %", "share": 0.6, "is_irregular": False},
         "times_ms": [[1.0] * 1000],
     }  # fmt: skip
     keep(Report(kind="bench-load", title="", blocks=(), data={"cells": [cell], "is_disturbed": False}))
-    study = kept_study()
+    study = stored_load_study()
     assert study is not None and study.cells[0].published == 0.132
     assert abs(study.made - datetime.datetime.now(datetime.UTC)) < datetime.timedelta(minutes=5)
     assert (home / "bench-load.json").stat().st_size < 1000
     (home / "bench-load.json").write_text('{"cells": 3}')
-    assert kept_study() is None
+    assert stored_load_study() is None
 
 
 @pytest.mark.slow
@@ -159,12 +159,12 @@ def test_a_study_is_made_in_a_process_of_its_own_and_ends_when_nobody_wants_it(h
             raise Cancelled
 
     with pytest.raises(Cancelled):
-        study_apart(pack, fingerprint(pack), stop_at_two)
-    assert calls[-1] == (2, 12) and kept_study() is None
+        load_study_in_child(pack, fingerprint(pack), stop_at_two)
+    assert calls[-1] == (2, 12) and stored_load_study() is None
     assert not [path for path in home.rglob("*") if "images" in path.name]
 
 
 def test_the_shown_cases_are_the_first_of_each_backend() -> None:
     study = load_study()
-    other = [KeptStudy(made=study.made, is_disturbed=False, cells=(*study.cells, *study.cells[:1]))]
+    other = [StoredLoadStudy(made=study.made, is_disturbed=False, cells=(*study.cells, *study.cells[:1]))]
     assert [cell.case for cell in other[0].shown] == ["cpu, 1 thread"] * 5

@@ -77,7 +77,7 @@ def test_what_is_not_saved_stays_when_another_image_is_opened() -> None:
     verdicts.open(SECOND)
     verdicts.open(None)
     assert [(judged, given.state) for judged, given in verdicts.unsaved()] == [(FIRST, "not_saved")]
-    verdicts.insist(FIRST)
+    verdicts.keep_own_verdict(FIRST)
     verdicts.written(FIRST, AGREE)
     assert list(verdicts.unsaved()) == []
 
@@ -89,10 +89,10 @@ def test_a_newer_verdict_of_another_window_is_asked_about() -> None:
     given = verdicts.of(FIRST)
     assert (given.state, given.wanted, given.stored, given.asks) == ("not_saved", AGREE, DISAGREE, True)
     assert verdicts.choose("unsure") == ()  # no answer
-    assert verdicts.insist(FIRST) == write(UNSURE, UNSURE, DISAGREE)
+    assert verdicts.keep_own_verdict(FIRST) == write(UNSURE, UNSURE, DISAGREE)
     assert verdicts.written(FIRST, None) == ()  # meanwhile they withdrew it
     assert (given.asks, given.stored) == (True, None)
-    assert verdicts.give_in(FIRST) == (Read(FIRST),)
+    assert verdicts.keep_stored_verdict(FIRST) == (Read(FIRST),)
     assert (given.state, given.wanted) == (None, None)
 
 
@@ -101,7 +101,7 @@ def test_the_other_verdict_that_is_kept_is_the_one_that_the_store_has_by_then() 
     verdicts = opened()
     verdicts.choose("agree")
     verdicts.written(FIRST, DISAGREE)
-    assert verdicts.give_in(FIRST) == (Read(FIRST),)
+    assert verdicts.keep_stored_verdict(FIRST) == (Read(FIRST),)
     verdicts.found(FIRST, None)
     assert (verdicts.of(FIRST).state, verdicts.of(FIRST).wanted) == (None, None)
 
@@ -294,18 +294,18 @@ class RandomWalk(RuleBasedStateMachine):
         window.seen[image].add(before[2])
 
     @rule(number=windows_drawn, place=images_drawn)
-    def insist(self, number: int, place: int) -> None:
+    def keep_own_verdict(self, number: int, place: int) -> None:
         window, image = self.windows[number], IMAGES[place]
         if window.verdicts.of(image).state == "not_saved":
             window.seen[image].add(window.verdicts.of(image).stored)
-        window.take(window.verdicts.insist(image))
+        window.take(window.verdicts.keep_own_verdict(image))
 
     @rule(number=windows_drawn, place=images_drawn)
-    def give_in(self, number: int, place: int) -> None:
+    def keep_stored_verdict(self, number: int, place: int) -> None:
         window, image = self.windows[number], IMAGES[place]
         if window.verdicts.of(image).state == "not_saved":
             window.last.pop(image, None)
-        window.take(window.verdicts.give_in(image))
+        window.take(window.verdicts.keep_stored_verdict(image))
 
     @rule(place=images_drawn, choice=choices_drawn, is_withdrawn=st.booleans())
     def another_program(self, place: int, choice: VerdictChoice, is_withdrawn: bool) -> None:
@@ -403,7 +403,7 @@ class RandomWalk(RuleBasedStateMachine):
                     self.go_on(number, 1, is_heard=True, is_full=False)
                 for image in IMAGES:
                     if window.verdicts.of(image).problem is not None:
-                        window.take(window.verdicts.insist(image))
+                        window.take(window.verdicts.keep_own_verdict(image))
             assert all(given.asks for _, given in window.verdicts.unsaved())
 
 
@@ -547,8 +547,12 @@ def test_two_quick_verdicts_on_a_full_disk_are_not_saved_and_closing_says_so(des
         assert rows.data(cell, spoken).startswith(f"{name},")
         assert ("DOE" in desk.notices + rows.data(cell)) is not hides
     desk.open_row(1)
-    bar.give_in.click()
-    desk.until(lambda: not bar.give_in.isVisible() and mark(desk, 1) is None and not desk.window.banners.isVisible())
+    bar.keep_stored_verdict.click()
+    desk.until(
+        lambda: (
+            not bar.keep_stored_verdict.isVisible() and mark(desk, 1) is None and not desk.window.banners.isVisible()
+        )
+    )
     assert not any(button.isChecked() for button in bar.buttons.values())
     bar.buttons["agree"].click()
     desk.until(bar.again.isVisible)
@@ -558,7 +562,7 @@ def test_two_quick_verdicts_on_a_full_disk_are_not_saved_and_closing_says_so(des
     assert stored(desk, 1) is None
 
 
-@pytest.mark.parametrize("answer", ["again", "give_in"])
+@pytest.mark.parametrize("answer", ["again", "keep_stored_verdict"])
 def test_another_windows_newer_verdict_is_asked_about(desk: Desk, second_desk: Desk, answer: str) -> None:
     for window in (desk, second_desk):
         window.open_row(1)
@@ -573,7 +577,7 @@ def test_another_windows_newer_verdict_is_asked_about(desk: Desk, second_desk: D
     desk.until(bar.again.isVisible)
     said = "Another window changed the verdict on this image: Disagree (scar).\nYour verdict is not saved: Agree."
     assert said in texts(bar)
-    assert (bar.again.text(), bar.give_in.text(), stored(desk, 1)) == (
+    assert (bar.again.text(), bar.keep_stored_verdict.text(), stored(desk, 1)) == (
         "Save my verdict",
         "Keep the other verdict",
         theirs,

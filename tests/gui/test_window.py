@@ -35,7 +35,7 @@ from fieldray.desktop.application import Application
 from fieldray.desktop.dialogs import DocumentDialog, SettingsDialog, choice_label
 from fieldray.desktop.keys import KEYS, KeySheet, cyrillic_twins
 from fieldray.desktop.list_reader import KEYS as COLUMNS
-from fieldray.desktop.notices import signal_end
+from fieldray.desktop.notices import notify_run_end
 from fieldray.desktop.result_panel import FoldingCard, ScoreScale
 from fieldray.desktop.style import colours, style_sheet
 from fieldray.desktop.widgets import Surface
@@ -140,7 +140,7 @@ class _Windows(QObject):
         self.shown: list[str] = []
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        if event.type() == QEvent.Type.Show and isinstance(watched, QWidget) and watched.isWindow():
+        if event.type() == QEvent.Type.ShowRequest and isinstance(watched, QWidget) and watched.isWindow():
             self.shown.append(type(watched).__name__)
         return False
 
@@ -394,7 +394,7 @@ def test_a_narrow_list_leaves_room_for_names_and_shows_classes_by_their_shapes(d
     desk.screen()
     table = desk.window.work_list.table
     place = COLUMNS.index("class")
-    words, below = table.class_width, table.below_width
+    words, below = table.class_column_width, table.below_width
     assert SHAPE_ROOM < below < words - 20
     table.fit_columns(words + 160)  # the score stands below the class
     assert table.isColumnHidden(COLUMNS.index("score"))
@@ -571,7 +571,7 @@ def test_the_end_of_a_run_is_told_to_who_is_elsewhere_and_names_nobody(
 ) -> None:
     messages = []
     record = lambda window, title, words: messages.append((title, words))  # noqa: E731
-    with begin(signal_end=record) as desk:
+    with begin(notify_run_end=record) as desk:
         desk.activate()
         desk.screen()
         desk.finish()
@@ -595,7 +595,7 @@ def test_the_end_of_a_run_is_told_to_who_is_elsewhere_and_names_nobody(
         desk.bench.screening.stop()  # who stopped it knows
         desk.until(lambda: not desk.bench.screening.is_busy)
         assert len(messages) == 1
-        signal_end(desk.window, *messages[0])  # whatever this system has for it
+        notify_run_end(desk.window, *messages[0])  # whatever this system has for it
 
 
 def test_the_toolbar_wraps_when_a_pack_of_a_long_name_comes_into_use(desk: Desk) -> None:

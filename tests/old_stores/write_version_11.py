@@ -80,7 +80,7 @@ def one_pack(path: Path) -> None:
         store.set_read(rows[3], judged=store.row(rows[3]).outcome, is_read=True)
     with ResultStore(path) as store:  # a second pass: an image was moved, one has other bytes now
         again = store.open_run(ADULTS)
-        store.take_over(again, [rows[1], rows[2], rows[3]])
+        store.reuse_answers(again, [rows[1], rows[2], rows[3]])
         store.save(again, image("abnormal.dcm", "b1", 0.6, header=person), spec=ADULTS)
         store.save(again, image("moved-here.dcm", "a6", 0.7), spec=ADULTS, is_resumed=True)
         store.save(again, first[6], spec=ADULTS, is_resumed=True)

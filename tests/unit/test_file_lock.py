@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fieldray.persistence import FileLock, HeldError
+from fieldray.persistence import FileLock, LockHeldError
 
 _FULL = Path("/dev/full")
 _HOLD = """
@@ -39,7 +39,7 @@ def _open_files_at(path: Path) -> int:
 
 
 def test_who_holds_it_is_told_and_it_can_be_had_again(path: Path) -> None:
-    with FileLock(path, holder="process 1"), pytest.raises(HeldError) as caught:
+    with FileLock(path, holder="process 1"), pytest.raises(LockHeldError) as caught:
         FileLock(path, holder="process 2")
     assert caught.value.holder == "process 1"
     with FileLock(path, holder="process 3") as lock:
@@ -53,7 +53,7 @@ def test_a_process_that_ends_leaves_no_lock_behind(path: Path) -> None:
         [sys.executable, "-c", _HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
         assert other.stdout and other.stdout.readline() == "held\n"
-        with pytest.raises(HeldError, match="the other one"):
+        with pytest.raises(LockHeldError, match="the other one"):
             FileLock(path, holder="this one", wait_s=0.05)
         other.kill()
     FileLock(path, holder="this one").release()
@@ -92,7 +92,7 @@ def test_one_that_is_removed_while_it_is_waited_for_is_not_held_twice(path: Path
     first.remove()
     first.remove()
     assert has.wait(60.0)
-    with pytest.raises(HeldError, match="second"):
+    with pytest.raises(LockHeldError, match="second"):
         FileLock(path, holder="third")
     may_end.set()
     waiting.join()
@@ -116,7 +116,7 @@ def test_no_file_stays_open_where_nothing_can_be_written() -> None:
 def test_a_lock_that_is_held_leaves_no_file_open(path: Path) -> None:
     with FileLock(path, holder="first"):
         before = _open_files()
-        with pytest.raises(HeldError):
+        with pytest.raises(LockHeldError):
             FileLock(path, holder="second")
         assert _open_files() == before
 

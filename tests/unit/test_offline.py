@@ -18,7 +18,7 @@ import pytest
 
 import fieldray
 from fieldray.command_names import OWN, PACKAGES, command_line_of, command_lines, is_command, names_images, opens_window
-from fieldray.offline import filter_code, is_screen_remote, leave_only_the_screen
+from fieldray.offline import allow_only_display_connection, filter_code, is_screen_remote
 from fieldray.paths import child_command, program_command
 from program import python
 
@@ -323,16 +323,16 @@ def test_a_screen_elsewhere_opens_the_way_to_no_other_server() -> None:
         "IBUS_ADDRESS": "unixexec:path=/tmp/program",
         "SESSION_MANAGER": "local/here:@/tmp/.ICE-unix/1,tcp/far.example:80",
     }
-    leave_only_the_screen(far)
+    allow_only_display_connection(far)
     nowhere = "unix:path=/dev/null"
     assert far == dict.fromkeys(("DBUS_SESSION_BUS_ADDRESS", "AT_SPI_BUS_ADDRESS", "IBUS_ADDRESS"), nowhere)
     near = {"DBUS_SESSION_BUS_ADDRESS": "unix:path=/run/bus,guid=1", "SESSION_MANAGER": "local/here:@/tmp/.ICE-unix/1"}
     kept = dict(near)
-    leave_only_the_screen(kept)
+    allow_only_display_connection(kept)
     assert kept == near
     for before, bus in (({"XDG_RUNTIME_DIR": "/run/user/7"}, "unix:path=/run/user/7/bus"), ({}, nowhere)):
         environment = dict(before)
-        leave_only_the_screen(environment)  # else a program is started that looks for one
+        allow_only_display_connection(environment)  # else a program is started that looks for one
         assert environment == {**before, "DBUS_SESSION_BUS_ADDRESS": bus}
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from fieldray.audit.layouts import NO_FINDING, LabelRow, Layout, named_columns, published_layout, says_finding
+from fieldray.audit.layouts import NO_FINDING, LabelRow, Layout, finding_test, named_columns, published_layout
 from fieldray.domain.finding import Screened, leading_finding
 from fieldray.domain.image import ImageRef
 from fieldray.domain.run import StoredAnswer
@@ -188,7 +188,7 @@ def table_labels(
     return found.reference(positive)
 
 
-def require_table(
+def check_table(
     table: Path,
     *,
     positive: Sequence[str] = (),
@@ -203,12 +203,12 @@ def require_table(
     found = _Matching(table, (), layout, usual)
     for line, row in rows:
         found.add(line, row)
-    found.require_rows()
+    found.check_rows()
     labels = _certain({one.text for one in found.read}, positive)
     if not layout.has_many and (positive or len({label.casefold() for label in labels}) < 2):
         positive_classes(labels, positive=positive, usual=usual)
     if layout.has_many:
-        says_finding(found.read, positive, negatives=usual.negative)
+        finding_test(found.read, positive, negatives=usual.negative)
 
 
 def _laid_out(table: Path, columns: Mapping[str, str]) -> tuple[list[tuple[int, dict[str, str]]], Layout]:
@@ -381,7 +381,7 @@ class _Matching:
         keys = self._images.get(name) or self._images_by_stem.get(name) or set()
         return f" ≠ {min(keys)}" if keys and name != image else ""
 
-    def require_rows(self) -> None:
+    def check_rows(self) -> None:
         """Raise UsageProblem with all problems of the table, or if no row names an image."""
         for first, second in look_alikes(self._patients):
             self._wrong["numbers"].append(f"{self._patients[first]}, {self._patients[second]} ({first}, {second})")
@@ -393,10 +393,10 @@ class _Matching:
 
     def reference(self, positive: Sequence[str]) -> Reference:
         """Return the labels of all matched images. Raises UsageProblem with all problems of the table."""
-        self.require_rows()
+        self.check_rows()
         counted: tuple[Reason, ...] = ()
         if self._layout.has_many:
-            truth = says_finding(self.read, positive, negatives=self._usual.negative)
+            truth = finding_test(self.read, positive, negatives=self._usual.negative)
         else:
             certain = _certain({row.text for row in self.read}, positive)
             is_positive = positive_classes(certain, positive=positive, usual=self._usual)
@@ -473,7 +473,7 @@ def verdict_truths(results: Iterable[StoredAnswer], *, label: str) -> dict[str, 
         leading = leading_finding(outcome)
         if leading is None or confirms is None or not isinstance(outcome, Screened):
             continue
-        has_one = leading.is_by_larger or len(outcome.findings) == 1
+        has_one = leading.is_by_larger_output or len(outcome.findings) == 1
         is_known = {"abnormal": leading.label == label, "normal": confirms or has_one}
         if is_known.get(outcome.category):
             truths[outcome.ref.key] = (outcome.category == "abnormal") == confirms

@@ -99,7 +99,7 @@ class Drift:
         )
 
 
-def stability(now: Sequence[int], before: Sequence[int], *, of: Quantity, against: Reference = "earlier") -> Drift:
+def drift_of(now: Sequence[int], before: Sequence[int], *, of: Quantity, against: Reference = "earlier") -> Drift:
     """Compute the population stability index of two histograms with the same bins.
 
     Half an image is added to every bin of both histograms, so that an empty bin does not make the index infinite.
@@ -196,7 +196,7 @@ def reference_counts(metrics: Mapping[str, object], label: str) -> Counts:
 def compare(now: Counts, before: Counts, *, against: Reference) -> tuple[Drift, ...]:
     """Return the drift of each quantity for which the run and the reference have enough images."""
     return tuple(
-        stability(now[of], before[of], of=of, against=against)
+        drift_of(now[of], before[of], of=of, against=against)
         for of in now
         if of in before
         and min(sum(now[of]), sum(before[of])) >= (SMALLEST_OF_OTHERS if of == "evidence" else SMALLEST_RUN)

@@ -40,7 +40,7 @@ _NOBODY: Final[Mapping[str, Mapping[str, bool]]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AtPoint:
+class PointPerformance:
     """The performance of one operating point on the units of an audit.
 
     detected          share referred of all units with the condition
@@ -86,11 +86,11 @@ class Group:
     name: str
     units: int
     area: Estimate
-    points: tuple[AtPoint, ...]
+    points: tuple[PointPerformance, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Missed:
+class NotAssessed:
     """The number of units that were not assessed for one reason.
 
     positives  number of such units with the condition
@@ -130,12 +130,12 @@ class Audit:
     assessed: int
     area: Estimate
     curve: tuple[tuple[float, float], ...]
-    points: tuple[AtPoint, ...]
+    points: tuple[PointPerformance, ...]
     prevalence: float
     counts: Mapping[Category, Mapping[bool, int]]
     unsure: Share
     refused: Share
-    not_assessed: tuple[Missed, ...]
+    not_assessed: tuple[NotAssessed, ...]
     bins: tuple[Bin, ...]
     calibration_error: float
     groups: tuple[Group, ...]
@@ -186,7 +186,7 @@ def audit(
         assessed=sum(map(is_assessed, units)),
         area=metrics.area(scores, truth, patients=patients),
         curve=roc_curve(scores, truth),
-        points=tuple(at_point(units, point, rule=rule, prevalence=known) for point in points),
+        points=tuple(performance_at(units, point, rule=rule, prevalence=known) for point in points),
         prevalence=known,
         counts=_counts(units),
         unsure=share(np.array([unit.category == "unsure" for unit in units]), patients=everyone),
@@ -219,7 +219,7 @@ def roc_curve(scores: Scores, truth: Truth) -> tuple[tuple[float, float], ...]:
     return ((0.0, 0.0), *((float(alarm), float(hit)) for alarm, hit in pairs))
 
 
-def at_point(units: Sequence[Case], point: OperatingPoint, *, rule: Rule, prevalence: float) -> AtPoint:
+def performance_at(units: Sequence[Case], point: OperatingPoint, *, rule: Rule, prevalence: float) -> PointPerformance:
     """Return the performance of an operating point on units, assessed or not.
 
     The units must be of both classes. The point must have been chosen on other images, or its figures flatter.
@@ -236,7 +236,7 @@ def at_point(units: Sequence[Case], point: OperatingPoint, *, rule: Rule, preval
     detected, falsely = part(referred, truth), part(referred, ~truth)
     positive, negative = predictive_values(detected, complement(falsely), prevalence=prevalence)
     categories = [category_at(point, unit.score, otherwise=unit.category) for unit in units]
-    return AtPoint(
+    return PointPerformance(
         point=point,
         detected=detected,
         falsely_referred=falsely,
@@ -355,7 +355,7 @@ def images_needed(value: float) -> int:
     return 1 + bisect_left(range(1, _MOST_IMAGES), True, key=is_enough)
 
 
-def _not_assessed(units: Sequence[Case]) -> Iterator[Missed]:
+def _not_assessed(units: Sequence[Case]) -> Iterator[NotAssessed]:
     """Yield the numbers of units that were not assessed, by reason; the most frequent reason comes first."""
     whys = Counter((unit.why, unit.truth) for unit in units if unit.why and not is_assessed(unit))
     alike = merged_by_code(Counter(why for why, _ in whys.elements()))
@@ -364,7 +364,7 @@ def _not_assessed(units: Sequence[Case]) -> Iterator[Missed]:
             sum(number for (own, truth), number in whys.items() if own.code == why.code and truth == side)
             for side in (True, False)
         )
-        yield Missed(why=why, positives=positives, negatives=negatives)
+        yield NotAssessed(why=why, positives=positives, negatives=negatives)
 
 
 def _disagreements(units: Sequence[Case], points: Sequence[OperatingPoint], rule: Rule) -> list[Case]:
@@ -423,7 +423,7 @@ def _groups(
     found = []
     for by, name, units in grouped(cases, rule):
         scores, truth, patients = arrays([unit for unit in units if unit.score is not None])
-        judged = tuple(at_point(units, point, rule=rule, prevalence=prevalence) for point in points)
+        judged = tuple(performance_at(units, point, rule=rule, prevalence=prevalence) for point in points)
         area = metrics.area(scores, truth, patients=patients)
         found.append(Group(by=by, name=name, units=len(units), area=area, points=judged))
     return tuple(found)

@@ -138,7 +138,7 @@ def _by_columns(
     )
 
 
-def says_finding(
+def finding_test(
     rows: Sequence[LabelRow], positive: Sequence[str], *, negatives: frozenset[str]
 ) -> Callable[[LabelRow], bool | None]:
     """Return a function that says for a row whether the finding is present; None if that is uncertain.

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fieldray.audit.drift import Drift
 from fieldray.audit.figures import Audit, arrays, complement, grouped, predictive_values
-from fieldray.audit.units import Case, Rule, is_assessed, is_referred, moved_band, ranks, score_and_category
+from fieldray.audit.units import Case, Rule, is_assessed, is_referred, moved_zone, ranks, score_and_category
 from fieldray.domain import metrics
 from fieldray.domain.metrics import Scores, Share, share_of
 from fieldray.domain.model import Estimate, OperatingPoint, Trust
@@ -110,7 +110,7 @@ def propose(
         else:
             edge = metrics.threshold_for_sensitivity(scores, truth, wanted=wanted.sensitivity)
         chosen = rule.threshold_of(edge, pattern)
-    edge, (low, high) = rule.edge_at(chosen, pattern), moved_band(pattern, chosen)
+    edge, (low, high) = rule.referral_score_at(chosen, pattern), moved_zone(pattern, chosen)
     hits = metrics.sensitivity(scores, truth, threshold=edge, patients=patients)
     if wanted.threshold is not None and not (hits.count and 0 <= chosen <= 1):
         raise UsageProblem(reason("audit_threshold", value=chosen))
@@ -194,7 +194,8 @@ class PairedFigure:
     """One figure of two packs, measured on the same units.
 
     of                     "auc": area under the ROC curve. "detected" and "falsely_referred": shares of all units, as
-                           in `AtPoint`. "sensitivity" and "specificity": shares of the units that both packs assessed
+                           in `PointPerformance`. "sensitivity" and "specificity": shares of the units that both packs
+                           assessed
     difference, low, high  the second pack's figure minus the first's, with the ends of its 95 % interval
     only_right             how many units only the first pack judged correctly, and how many only the second; None for
                            "auc"
@@ -331,7 +332,7 @@ class AuditReport:
 
 
 SCREENED: Final = 1000  # number of units to which the numbers of a plan refer
-EVERYBODY: Final = ("", "")
+ALL_UNITS: Final = ("", "")
 _STEPS: Final = 1000  # steps between the scores 0 and 1
 _LADDER: Final = (1.0, 0.99, 0.98, 0.95, 0.9, 0.85, 0.8, 0.7, 0.5)
 _ROUNDING: Final = 1e-9
@@ -386,7 +387,7 @@ class Plan:
     not_assessed            number of units that are referred at no threshold
     positives_not_assessed  how many of these have the condition
     groups                  the steps by threshold, the lowest first, of each subgroup. A subgroup is (attribute,
-                            value), as ("sex", "F"); `EVERYBODY` comes first
+                            value), as ("sex", "F"); `ALL_UNITS` comes first
     shown                   the thresholds to print in a table: those of the operating points, and for each of several
                             sensitivities the highest threshold that reaches the sensitivity
     """
@@ -428,15 +429,15 @@ def plan(
     units, points = rule.units(cases), set(points)
     (scores, truth, _), groups = ranks(units), {}
     thresholds = sorted(points | {math.floor(_STEPS * score) / _STEPS for score in scores if math.isfinite(score)})
-    zones = {at: (rule.edge_at(at, pattern), *moved_band(pattern, at)) for at in thresholds}
-    for by, name, members in ((*EVERYBODY, units), *grouped(cases, rule)):
+    zones = {at: (rule.referral_score_at(at, pattern), *moved_zone(pattern, at)) for at in thresholds}
+    for by, name, members in ((*ALL_UNITS, units), *grouped(cases, rule)):
         if both := _by_truth(members):
             groups[by, name] = {
                 at: _step(at, zone, both, prevalence=prevalence, prices=prices) for at, zone in zones.items()
             }
-    if EVERYBODY not in groups:
+    if ALL_UNITS not in groups:
         return None
-    steps = groups[EVERYBODY].values()
+    steps = groups[ALL_UNITS].values()
     most = max(step.sensitivity.value for step in steps)
     ladder = {max(step.threshold for step in steps if step.sensitivity.value >= min(each, most)) for each in _LADDER}
     without = np.isneginf(scores)

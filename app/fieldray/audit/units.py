@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from fieldray.audit.cases import Reference
-from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome, Screened, asked_for, calibrate, why_of
+from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome, Screened, asked_for, calibrate, reason_of
 from fieldray.domain.image import ImageHeader, known_person
 from fieldray.domain.metrics import Referral, Scores, Truth, Unit, logit
 from fieldray.domain.model import Calibration, OperatingPoint
@@ -90,7 +90,7 @@ def make_cases(results: Iterable[StoredAnswer], reference: Reference, *, label: 
                 score=score,
                 category=category,
                 header=ref.header,
-                why=why_of(result.outcome),
+                why=reason_of(result.outcome),
                 is_asked=bool(asked_for(result.outcome)),
                 has_patient=bool(patient),
                 identity=result.identity,
@@ -127,15 +127,17 @@ class Rule:
         """Return the score from which on a unit is referred at an operating point."""
         return point.threshold if self.refers == "above" else point.unsure_low
 
-    def edge_at(self, threshold: float, pattern: OperatingPoint | None) -> float:
+    def referral_score_at(self, threshold: float, pattern: OperatingPoint | None) -> float:
         """Return the score from which on a unit is referred, for any threshold instead of an operating point.
 
         pattern  an operating point whose uncertain zone is moved to the threshold; None for no zone
         """
-        return threshold if self.refers == "above" else moved_band(pattern, threshold)[0]
+        return threshold if self.refers == "above" else moved_zone(pattern, threshold)[0]
 
     def threshold_of(self, edge: float, pattern: OperatingPoint | None) -> float:
-        """Return the threshold at which units are referred from the score `edge` on: the inverse of `edge_at`.
+        """Return the threshold at which units are referred from the score `edge` on.
+
+        This is the inverse of `referral_score_at`.
 
         pattern  an operating point whose uncertain zone is moved to the threshold; None for no zone
         """
@@ -182,7 +184,7 @@ def ranks(units: Sequence[Case]) -> tuple[Scores, Truth, list[str]]:
     )
 
 
-def moved_band(pattern: OperatingPoint | None, threshold: float) -> tuple[float, float]:
+def moved_zone(pattern: OperatingPoint | None, threshold: float) -> tuple[float, float]:
     """Return the ends of an operating point's uncertain zone, moved to another threshold.
 
     The distance of each end to the threshold stays equal in log-odds. An end at 0 or 1 stays there. Without an

@@ -39,7 +39,7 @@ from fieldray.surroundings import Priority, give_priority
 from fieldray.workers.pool import Workers
 
 START_UP: Final = 2  # images at the start of a repetition that are reported separately
-FEWEST_IMAGES: Final = START_UP + 1
+MIN_IMAGES: Final = START_UP + 1
 
 Repetitions = Sequence[Sequence[float]]
 Item = TypeVar("Item")
@@ -82,8 +82,8 @@ def summarise(repetitions: Repetitions) -> Summary:
 
     Raises ValueError if there are no repetitions, if one has fewer than three images, or if a time is not above 0.
     """
-    if not repetitions or any(len(times_ms) < FEWEST_IMAGES for times_ms in repetitions):
-        raise ValueError(f"every repetition needs {FEWEST_IMAGES} images")
+    if not repetitions or any(len(times_ms) < MIN_IMAGES for times_ms in repetitions):
+        raise ValueError(f"every repetition needs {MIN_IMAGES} images")
     later = np.concatenate([np.asarray(times_ms[START_UP:], np.float64) for times_ms in repetitions])
     if not bool((later > 0).all()):
         raise ValueError("a time must be above 0")
@@ -133,7 +133,7 @@ def rotated(items: Iterable[Item], by: int) -> list[Item]:
     return [*found[start:], *found[:start]]
 
 
-MOST_IMAGES: Final = 24  # different images; a longer measurement repeats them
+MAX_IMAGES: Final = 24  # different images; a longer measurement repeats them
 _TIMEOUT_S: Final = 60.0
 _MEMORY_MB: Final = 2048
 
@@ -220,7 +220,7 @@ def cpu_case(model: Model, threads: int = 1, *, priority: Priority = "normal") -
     return BenchmarkCase(name=name, model=model, kind=cpu_kind(threads=threads), priority=priority)
 
 
-def on_every_backend(model: Model, *, threads: int) -> tuple[BenchmarkCase, ...]:
+def cases_on_all_backends(model: Model, *, threads: int) -> tuple[BenchmarkCase, ...]:
     """Return one case for each known backend, with `threads` threads on the CPU.
 
     No warm-up image runs before image 1.
@@ -269,12 +269,14 @@ def usable(cases: Sequence[BenchmarkCase]) -> tuple[tuple[BenchmarkCase, ...], d
     return tuple(found), problems
 
 
-def time_images(backend: Backend, images: Sequence[LoadedImage], *, count: int, least_s: float = 0.0) -> list[float]:
+def time_images(
+    backend: Backend, images: Sequence[LoadedImage], *, count: int, min_duration_s: float = 0.0
+) -> list[float]:
     """Time the network alone on one image after another. Returns milliseconds for each image.
 
-    The images are repeated until `count` images have run and `least_s` seconds have passed.
+    The images are repeated until `count` images have run and `min_duration_s` seconds have passed.
     """
-    until_s = time.perf_counter() + least_s
+    until_s = time.perf_counter() + min_duration_s
     times_ms: list[float] = []
     for image in itertools.cycle(images):
         if len(times_ms) >= count and time.perf_counter() >= until_s:

@@ -140,7 +140,7 @@ class MeasureOptions:
     levels    the loads under which images are timed
     cores     number of processes that make a load
     settle_s  seconds for which each load runs alone, and is measured, before images are timed
-    least_s   minimum time in seconds of a repetition of the network alone
+    min_duration_s  minimum time in seconds of a repetition of the network alone
     readers   opens the worker processes that read files
     meter     counts the energy of the CPU; None for no count
     """
@@ -149,7 +149,7 @@ class MeasureOptions:
     levels: Sequence[Level] = (NO_LOAD,)
     cores: int = 1
     settle_s: float = 0.0
-    least_s: float = 0.0
+    min_duration_s: float = 0.0
     readers: Callable[[], Workers] = one_worker
     meter: EnergyMeter | None = None
 
@@ -169,7 +169,7 @@ def measure(
     Raises BackendProblem, OSError.
     """
     levels, scopes, cores, meter = options.levels, options.scopes, options.cores, options.meter
-    timed = partial(time_case, count=effort.images, least_s=options.least_s, readers=options.readers)
+    timed = partial(time_case, count=effort.images, min_duration_s=options.min_duration_s, readers=options.readers)
     found = {
         (case, level, scope): Measurement(case=case, scope=scope, level=level)
         for case in cases
@@ -196,19 +196,19 @@ def time_case(
     scope: str,
     *,
     count: int,
-    least_s: float = 0.0,
+    min_duration_s: float = 0.0,
     readers: Callable[[], Workers] = one_worker,
 ) -> list[float]:
     """Time `count` images of a case one after another, in fresh processes. Returns milliseconds for each image.
 
     scope    NETWORK: the network alone; FILE: reading, preparing, messages between the processes, and the network
-    least_s  minimum duration in seconds, for NETWORK only
+    min_duration_s  minimum duration in seconds, for NETWORK only
 
     Raises BackendProblem.
     """
     if scope == NETWORK:
         with case.opened() as backend:
-            return time_images(backend, images, count=count, least_s=least_s)
+            return time_images(backend, images, count=count, min_duration_s=min_duration_s)
     times_ms = list[float]()
     with readers() as pool, case.opened() as backend:
         for image in itertools.islice(itertools.cycle(images), count):

@@ -33,8 +33,8 @@ from fieldray.workers.calls import AnalyseRequest
 
 Weight = Literal["stop", "change", "well"]
 
-LEAST_MEMORY_MB: Final = 2048
-LEAST_DISK_MB: Final = 1024
+MIN_MEMORY_MB: Final = 2048
+MIN_DISK_MB: Final = 1024
 _BUSY: Final = 0.3
 _HELPS_OTHERS: Final = "pack_not_classifier"  # no fault: classifiers use such a pack
 _FAST: Final = frozenset({"AVX2", "NEON"})
@@ -98,10 +98,10 @@ def inspect(home: Path, library: PackLibrary, *, load: Callable[[], Model]) -> t
     machine, edgetpu, trial = machine_facts(), look(), try_screening(load)
     free_mb, packs = shutil.disk_usage(home).free // 2**20, library.available()
     return (
-        of_machine(machine),
-        of_edgetpu(edgetpu, trial),
-        of_software({name: _version(name, installed_as) for name, installed_as in _LIBRARIES.items()}),
-        of_storage(home, free_mb=free_mb, keys=library.keys, packs=packs, trial=trial),
+        inspect_machine(machine),
+        inspect_edgetpu(edgetpu, trial),
+        inspect_software({name: _version(name, installed_as) for name, installed_as in _LIBRARIES.items()}),
+        inspect_storage(home, free_mb=free_mb, keys=library.keys, packs=packs, trial=trial),
         Part([_of_trial(trial)], {}),
     )
 
@@ -155,7 +155,7 @@ def _of_trial(trial: Trial) -> Finding:
 # ---- the parts
 
 
-def of_software(versions: Mapping[str, str]) -> Part:
+def inspect_software(versions: Mapping[str, str]) -> Part:
     """Describe the program and its packages.
 
     versions  version by import name; empty text for a package that is not installed
@@ -181,7 +181,9 @@ def _version(name: str, installed_as: str) -> str:
         return "?"
 
 
-def of_storage(home: Path, *, free_mb: int, keys: TrustStore, packs: Sequence[PackCandidate], trial: Trial) -> Part:
+def inspect_storage(
+    home: Path, *, free_mb: int, keys: TrustStore, packs: Sequence[PackCandidate], trial: Trial
+) -> Part:
     """Describe the results folder, the trusted keys and the available packs.
 
     home     the user's data folder, tested for write permission
@@ -197,7 +199,7 @@ def of_storage(home: Path, *, free_mb: int, keys: TrustStore, packs: Sequence[Pa
         trusted = len(keys.trusted())
     except StorageProblem as problem:
         found.append(Finding("stop", problem.reason))
-    if free_mb < LEAST_DISK_MB:
+    if free_mb < MIN_DISK_MB:
         found.append(Finding("change", reason("host_disk", free_mb=free_mb, path=home)))
     for pack in packs:
         if (why := pack.problem) and why != trial.problem and why.code != _HELPS_OTHERS:
@@ -220,15 +222,15 @@ def _slow(machine: MachineFacts) -> Iterator[Reason]:
         yield reason("host_power_plan", plan=machine.plan)
     if machine.is_on_battery:
         yield reason("host_battery")
-    if machine.free_memory_mb < LEAST_MEMORY_MB:
-        yield reason("host_memory", free_mb=machine.free_memory_mb, needed_mb=LEAST_MEMORY_MB)
+    if machine.free_memory_mb < MIN_MEMORY_MB:
+        yield reason("host_memory", free_mb=machine.free_memory_mb, needed_mb=MIN_MEMORY_MB)
     if machine.busy > _BUSY:
         yield reason("host_busy", percent=f"{machine.busy * 100:.0f}")
     if machine.usable_threads < machine.threads:
         yield reason("host_few_threads", usable=machine.usable_threads, threads=machine.threads)
 
 
-def of_machine(machine: MachineFacts) -> Part:
+def inspect_machine(machine: MachineFacts) -> Part:
     """Describe operating system, CPU, power and memory."""
     vectors = ", ".join(machine.vectors) if machine.vectors is not None else "not reported by the system"
     clock = f"{machine.clock_mhz:.0f} MHz" if machine.clock_mhz else "not reported by the system"
@@ -246,7 +248,7 @@ def of_machine(machine: MachineFacts) -> Part:
     return Part([Finding("change", why) for why in _slow(machine)], facts)
 
 
-def of_edgetpu(edgetpu: CoralStatus, trial: Trial) -> Part:
+def inspect_edgetpu(edgetpu: CoralStatus, trial: Trial) -> Part:
     """Describe the Edge TPU and its runtime.
 
     A missing runtime is no finding on a computer without an Edge TPU.

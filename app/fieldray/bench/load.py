@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fieldray.bench.benchmark_case import (
-    MOST_IMAGES,
+    MAX_IMAGES,
     BenchmarkCase,
     Effort,
     Points,
@@ -48,7 +48,7 @@ from fieldray.surroundings import usable_cores
 from fieldray.typed_json import decoded
 
 # Each load runs alone for a second. Timing then lasts long enough for several bursts of a user's work.
-UNDER_LOADS: Final = MeasureOptions(scopes=(NETWORK,), levels=LEVELS, settle_s=1.0, least_s=1.5)
+UNDER_LOADS: Final = MeasureOptions(scopes=(NETWORK,), levels=LEVELS, settle_s=1.0, min_duration_s=1.5)
 
 
 def load_cases(model: Model, *, cores: int) -> tuple[BenchmarkCase, ...]:
@@ -171,12 +171,12 @@ def _data(cell: Measurement, cells: Sequence[Measurement]) -> dict[str, Any]:
 # ---- The latest study of this computer. The window shows the study, and runs a new one in a separate process.
 
 _KEPT: Final = "bench-load.json"
-_STUDY_EFFORT: Final = Effort(repeats=3, images=MOST_IMAGES)
+_STUDY_EFFORT: Final = Effort(repeats=3, images=MAX_IMAGES)
 _LONGEST_S: Final = 120.0  # time limit of one repetition under one load
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptCell:
+class StoredLoadCell:
     """The figures of one case under one load level, as stored in the study's file."""
 
     case: str
@@ -196,15 +196,15 @@ class KeptCell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptStudy:
+class StoredLoadStudy:
     """A stored load study: date, figures, and whether other programs disturbed the measurement."""
 
     made: datetime.datetime
     is_disturbed: bool
-    cells: tuple[KeptCell, ...]
+    cells: tuple[StoredLoadCell, ...]
 
     @property
-    def shown(self) -> tuple[KeptCell, ...]:
+    def shown(self) -> tuple[StoredLoadCell, ...]:
         """The figures of the first case of each backend, which is how the program itself uses the backend."""
         first = {cell.backend: cell.case for cell in reversed(self.cells)}
         return tuple(cell for cell in self.cells if cell.case == first[cell.backend])
@@ -217,19 +217,19 @@ def keep(report: Report) -> None:
     write_atomically(user_data() / _KEPT, json.dumps(content, indent=1).encode())
 
 
-def kept_study() -> KeptStudy | None:
+def stored_load_study() -> StoredLoadStudy | None:
     """Return this computer's latest load study; None if there is none or it is invalid. Raises StorageProblem."""
     path = user_data() / _KEPT
     with contextlib.suppress(OSError, ValueError):
         require_plain(path)
-        return decoded(path.read_bytes(), KeptStudy)
+        return decoded(path.read_bytes(), StoredLoadStudy)
     return None
 
 
-STUDY: Final = Call("load", tuple[Path, str], KeptStudy)
+STUDY: Final = Call("load", tuple[Path, str], StoredLoadStudy)
 
 
-def study_apart(folder: Path, signer: str, progress: Count) -> KeptStudy:
+def load_study_in_child(folder: Path, signer: str, progress: Count) -> StoredLoadStudy:
     """Run a load study of a pack on this computer in a separate process, and store the study.
 
     folder    the folder of the pack
@@ -241,7 +241,7 @@ def study_apart(folder: Path, signer: str, progress: Count) -> KeptStudy:
     return STUDY.apart(Child(f"{__name__}:handle"), (folder, signer), progress=progress, timeout_s=_LONGEST_S)
 
 
-def _study(of: tuple[Path, str]) -> KeptStudy:
+def _study(of: tuple[Path, str]) -> StoredLoadStudy:
     """Run a load study of the pack in a folder, and return the study as stored. `of` is (folder, signer)."""
     folder, signer = of
     model = PackLibrary(user_data()).load(folder, allow_older=True, allow_legacy=True, signer=signer)
@@ -252,11 +252,11 @@ def _study(of: tuple[Path, str]) -> KeptStudy:
         announce(f"{next(steps)}/{_STUDY_EFFORT.repeats * len(LEVELS)}")
 
     with scratch_folder() as drawn_in, one_worker() as decoders:
-        images = read_images(find_images(None, count=MOST_IMAGES, drawn_in=drawn_in), model.manifest.input, decoders)
+        images = read_images(find_images(None, count=MAX_IMAGES, drawn_in=drawn_in), model.manifest.input, decoders)
     options = replace(UNDER_LOADS, cores=usable_cores())
     cells = measure(dict.fromkeys(cases, images), _STUDY_EFFORT, notify=notify, options=options)
     keep(load_report(cells, problems=problems, images=f"{len(images)} images drawn by the program"))
-    study = kept_study()
+    study = stored_load_study()
     assert study is not None
     return study
 

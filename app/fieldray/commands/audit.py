@@ -15,7 +15,7 @@ from fieldray.commands.options import (
     load_pack,
     pack_library,
     pinned_name,
-    say_update,
+    print_update_notice,
     write_json,
 )
 from fieldray.commands.screen import add_screening_options, screened
@@ -177,7 +177,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     request = _request(options)
     _require_all(options, request)
     if options.stored is not None:
-        say_update(console)
+        print_update_notice(console)
         model = _model_of_run(options, console, results_path())
         _audit(options, console, request, database=results_path(), of=options.stored, model=model)
         return 0

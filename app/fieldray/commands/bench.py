@@ -113,12 +113,12 @@ def run_device(options: argparse.Namespace, console: Console) -> int:
     Raises PackProblem, UsageProblem, BackendProblem, StorageProblem.
     """
     from fieldray.bench import device
-    from fieldray.bench.benchmark_case import on_every_backend
+    from fieldray.bench.benchmark_case import cases_on_all_backends
 
     library = pack_library()
     names = options.pack or (pack_to_measure(library),)
     models = [load_pack(library, name, options) for name in names]
-    cases = [case for model in models for case in on_every_backend(model, threads=options.threads)]
+    cases = [case for model in models for case in cases_on_all_backends(model, threads=options.threads)]
     meter = device.EnergyMeter()
     rehearsed = partial(_measured_after_rehearsal, console=console, meter=meter)
     measured, problems, images = _measured(options, console, cases, rehearsed)
@@ -227,12 +227,12 @@ def _measured(
     """
     import tempfile
 
-    from fieldray.bench.benchmark_case import MOST_IMAGES, Effort, find_images, one_worker, read_images, usable
+    from fieldray.bench.benchmark_case import MAX_IMAGES, Effort, find_images, one_worker, read_images, usable
 
     console.logs_progress = True
     cases, problems = usable(asked)
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as drawn_in:
-        refs = find_images(options.folder, count=min(options.images, MOST_IMAGES), drawn_in=Path(drawn_in))
+        refs = find_images(options.folder, count=min(options.images, MAX_IMAGES), drawn_in=Path(drawn_in))
         with one_worker() as readers:
             images = {spec: read_images(refs, spec, readers) for spec in {case.model.manifest.input for case in cases}}
         given = {case: images[case.model.manifest.input] for case in cases}

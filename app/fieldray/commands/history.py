@@ -18,8 +18,8 @@ from fieldray.commands.options import (
     add_pdf_language,
     add_report_options,
     given_pack_of_run,
+    print_update_notice,
     report_options,
-    say_update,
     write_json,
 )
 from fieldray.errors import UsageProblem
@@ -98,7 +98,7 @@ def _add_upkeep(actions: argparse._SubParsersAction[Any]) -> None:
         "--yes", action="store_true", help="replace the results database; the earlier file is set aside"
     )
     dropping = add_command(
-        actions, "drop-pictures", "delete all previews; results, maps and verdicts stay", run=run_drop
+        actions, "drop-pictures", "delete all previews; results, maps and verdicts stay", run=run_drop_pictures
     )
     dropping.add_argument("--yes", action="store_true", help="delete; without --yes, only list what would be deleted")
 
@@ -137,7 +137,7 @@ def _month(text: str) -> datetime.date:
 
 def run_list(options: argparse.Namespace, console: Console) -> int:
     """Run `fieldray history list`. Returns the exit code. Raises StorageProblem, UsageProblem."""
-    say_update(console)
+    print_update_notice(console)
     from fieldray.domain.history import RunFilter
     from fieldray.reports.content import CATEGORY_TEXTS, runs_text
 
@@ -164,7 +164,7 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
 
     Raises UsageProblem (history_no_run), StorageProblem.
     """
-    say_update(console)
+    print_update_notice(console)
     from fieldray.domain.history import has_verdict
     from fieldray.pipeline.history import History
     from fieldray.reports.content import class_texts
@@ -209,7 +209,7 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
 
 def run_compare(options: argparse.Namespace, console: Console) -> int:
     """Run `fieldray history compare` for two runs. Returns the exit code. Raises UsageProblem, StorageProblem."""
-    say_update(console)
+    print_update_notice(console)
     from fieldray.pipeline.history import comparison_blocks
     from fieldray.reports.content import comparison_text
     from fieldray.reports.document import lines
@@ -229,7 +229,7 @@ def run_export(options: argparse.Namespace, console: Console) -> int:
 
     Raises UsageProblem, StorageProblem, ReaderProblem.
     """
-    say_update(console)
+    print_update_notice(console)
     from fieldray.pipeline.export import ExportRequest, export_run
     from fieldray.workers.pool import number_of_workers, open_workers
 
@@ -257,7 +257,7 @@ def run_export(options: argparse.Namespace, console: Console) -> int:
 
 def run_month(options: argparse.Namespace, console: Console) -> int:
     """Run `fieldray history month`. Returns the exit code. Raises UsageProblem, StorageProblem."""
-    say_update(console)
+    print_update_notice(console)
     from fieldray.pipeline.constancy import ConstancyRecords
     from fieldray.pipeline.history import month_blocks, month_title
     from fieldray.reports.content import month_text
@@ -280,7 +280,7 @@ def run_delete(options: argparse.Namespace, console: Console) -> int:
 
     Raises UsageProblem, StorageProblem.
     """
-    say_update(console)
+    print_update_notice(console)
     history = _history()
     if [bool(options.runs), options.all, options.patient is not None].count(True) != 1:
         raise UsageProblem(reason("history_which"))
@@ -364,7 +364,7 @@ def run_restore(options: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def run_drop(options: argparse.Namespace, console: Console) -> int:
+def run_drop_pictures(options: argparse.Namespace, console: Console) -> int:
     """Run `fieldray store drop-pictures`. Returns the exit code. Raises StorageProblem, UsageProblem."""
     from fieldray.store.deletion import drop_pictures
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fieldray.settings import Settings
 
 T = TypeVar("T")
-LACKS_A_YES: Final = ("pack_older", "pack_legacy", "pack_namesake", "pack_namesake_shipped", "pack_unknown_key")
+NEEDS_CONFIRMATION: Final = ("pack_older", "pack_legacy", "pack_namesake", "pack_namesake_shipped", "pack_unknown_key")
 
 
 def add_trust_options(parser: argparse.ArgumentParser) -> None:
@@ -92,9 +92,9 @@ def pack_library() -> PackLibrary:
 
 def pinned_name(spec: PackSpec) -> str:
     """Return the name of a stored run's pack, with the fingerprint of its signer if a person had to trust it."""
-    from fieldray.packs.naming import pinned
+    from fieldray.packs.naming import signed_name
 
-    return pinned(spec.pack_name, is_signed=spec.trust == "signed", fingerprint=spec.fingerprint)
+    return signed_name(spec.pack_name, is_signed=spec.trust == "signed", fingerprint=spec.fingerprint)
 
 
 def given_pack_of_run(text: str) -> PackOfRun:
@@ -131,7 +131,7 @@ def load_pack(
             load = partial(library.load, folder, allow_legacy=options.allow_legacy)
             model = with_trust(library, name, options, load)
         except PackProblem as problem:
-            if problem.reason.code in LACKS_A_YES or folder in broken:
+            if problem.reason.code in NEEDS_CONFIRMATION or folder in broken:
                 raise
             broken[folder] = problem.reason
         else:
@@ -286,7 +286,7 @@ def _formats(text: str) -> Sequence[str]:
     return names
 
 
-def say_update(console: Console) -> None:
+def print_update_notice(console: Console) -> None:
     """Print a message if the results database will be updated to this version, which may take minutes."""
     from fieldray.store.opening import is_older
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fieldray.commands.console import Console, add_command, add_commands, given_path, given_text
 from fieldray.commands.options import (
-    LACKS_A_YES,
+    NEEDS_CONFIRMATION,
     add_pack_options,
     add_trust_options,
     load_pack,
@@ -140,7 +140,7 @@ def _lasting_name(name: str, operating_point: str | None) -> str:
 
     No pack of another signer has this name. Raises PackProblem, UsageProblem (operating_point).
     """
-    from fieldray.packs.naming import pinned, split_name
+    from fieldray.packs.naming import signed_name, split_name
 
     library = pack_library()
     chosen = library.find(name)
@@ -150,7 +150,7 @@ def _lasting_name(name: str, operating_point: str | None) -> str:
     known = dict.fromkeys(point.name for point in chosen.manifest.operating_points) if chosen.manifest else {}
     if operating_point is not None and operating_point not in known:
         raise UsageProblem(reason("operating_point", name=operating_point, known=", ".join(known) or "-"))
-    return pinned(split_name(name)[0], is_signed=chosen.trust != "builtin", fingerprint=chosen.fingerprint)
+    return signed_name(split_name(name)[0], is_signed=chosen.trust != "builtin", fingerprint=chosen.fingerprint)
 
 
 def run_install(options: argparse.Namespace, console: Console) -> int:
@@ -177,7 +177,7 @@ def run_constancy(options: argparse.Namespace, console: Console) -> int:
     console.print_lines(reason("constancy_not_run", device=pack, detail=why.text).text for pack, why in left_out)
     if not (names or left_out):
         console.print_error(reason("no_pack").text)
-    is_well = bool(names) and all(why.code in LACKS_A_YES for _, why in left_out)  # not accepted, so no fault
+    is_well = bool(names) and all(why.code in NEEDS_CONFIRMATION for _, why in left_out)  # not accepted, so no fault
     for name in names:
         model = load_pack(library, name, options)
         if options.status:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TextIO
 
 from fieldray.commands.console import Console, duration_text, progress_text
-from fieldray.domain.finding import Category, ResultKind, can_be_turned, counted_as, image_count
+from fieldray.domain.finding import Category, ResultCount, can_be_turned, count_of_outcome, image_count
 from fieldray.domain.history import ResultBrief
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.purpose import PatientCount, patients
@@ -143,14 +143,14 @@ class PackRun:
         self.folders = self.resumed = 0
         self.last_notes: Sequence[Reason] = ()
 
-    def count(self, kinds: Iterable[ResultKind]) -> None:
+    def count(self, kinds: Iterable[ResultCount]) -> None:
         """Add results to the counts."""
         for kind in kinds:
             self.counts[kind.category] += kind.number
             self.patients.add(kind)
             self.folders += kind.number * (not OF_FOLDERS.isdisjoint(kind.codes))
 
-    def count_once(self, kinds: Iterable[ResultKind]) -> None:
+    def count_once(self, kinds: Iterable[ResultCount]) -> None:
         """Replace the counts by the given results.
 
         Needed for watched folders, where an image may be screened again or be moved. `kinds` are then all results in
@@ -374,7 +374,7 @@ class RunReport:
             self._note_answer(answer)
 
     def _note_answer(self, answer: StoredAnswer) -> None:
-        pack, kind = self._packs[answer.position], counted_as(answer.outcome)
+        pack, kind = self._packs[answer.position], count_of_outcome(answer.outcome)
         pack.count([kind])
         pack.resumed += answer.is_resumed
         if self._emit or self._watches:
@@ -445,7 +445,7 @@ def _work_list(answers: Iterable[ResultBrief], packs: Sequence[PackRun]) -> Iter
             yield from (f"    {packs[position].lead}{text}" for text in texts if text not in of_all)
 
 
-def kinds_seen(database: Path, run_id: int) -> tuple[tuple[ResultKind, ...], ...]:
+def kinds_seen(database: Path, run_id: int) -> tuple[tuple[ResultCount, ...], ...]:
     """Return the numbers of results of a run by category and codes, for each pack in order.
 
     The images that the run's last pass saw count, each once.

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from fieldray.settings import Settings
 
 _JOIN_S = 0.2
-_DRAWN: Final = "drawn"
+_SYNTHETIC: Final = "drawn"
 _PATIENTS: Final = ("children", "adults")  # parts of the demonstration
 
 
@@ -76,7 +76,7 @@ def _add_demo(commands: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument(
         "part",
         nargs="?",
-        choices=(*_PATIENTS, _DRAWN),
+        choices=(*_PATIENTS, _SYNTHETIC),
         default=_PATIENTS[0],
         help="images of children (default) or of adults, or synthetic images, which need --pack",
     )
@@ -266,8 +266,8 @@ def run_demo(options: argparse.Namespace, console: Console) -> int:
     """Run `fieldray demo`: write the images, screen and show them. Returns the exit code. Raises as `run` does."""
     folder = options.folder or user_data() / "demo" / options.part
     console.machine_reads = options.json == "-"
-    if options.part == _DRAWN:
-        _write_drawn(folder, console)
+    if options.part == _SYNTHETIC:
+        _write_synthetic(folder, console)
     else:
         _write_real(folder, options, console)
     options.paths = [folder]
@@ -279,7 +279,7 @@ def run_demo(options: argparse.Namespace, console: Console) -> int:
     return code
 
 
-def _write_drawn(folder: Path, console: Console) -> None:
+def _write_synthetic(folder: Path, console: Console) -> None:
     from fieldray.imaging.synthetic import write_studies
     from fieldray.reports.outputs import require_own
 

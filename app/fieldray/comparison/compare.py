@@ -42,11 +42,11 @@ from fieldray.comparison.matching import (
     correlate,
     find_peaks,
     joined,
-    least_jacobian,
     locally_normalised,
-    own_offset,
+    min_jacobian,
     points_in_prior,
-    relaxed,
+    relax_mesh,
+    subpixel_bias,
     warped,
 )
 from fieldray.domain.comparison import (
@@ -224,7 +224,7 @@ def outline_pull(prior: Points, current: Points, field: Displacement) -> tuple[P
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Round:
+class _MatchingRound:
     """One round of matching. Template side, search distance and grid spacing are in pixels of the frame.
 
     outline  weight of each outline point, relative to 1 for a perfect match. The last round has 0, so that errors of
@@ -239,9 +239,9 @@ class _Round:
 
 
 _ROUNDS: Final = (
-    _Round(template_px=96, reach_px=32, step_px=40, stiffness=4.0, outline=0.3),
-    _Round(template_px=64, reach_px=20, step_px=32, stiffness=1.0, outline=0.3),
-    _Round(template_px=48, reach_px=10, step_px=24, stiffness=0.3, outline=0.0),
+    _MatchingRound(template_px=96, reach_px=32, step_px=40, stiffness=4.0, outline=0.3),
+    _MatchingRound(template_px=64, reach_px=20, step_px=32, stiffness=1.0, outline=0.3),
+    _MatchingRound(template_px=48, reach_px=10, step_px=24, stiffness=0.3, outline=0.0),
 )
 _EXCLUSION_PX: Final = 6
 _AT_ONCE: Final = 24  # templates per call: more would not fit the CPU's cache and be slower
@@ -266,7 +266,7 @@ def align(prior: FramedImage, current: FramedImage) -> tuple[Alignment, Overlay]
         positions, found = _matches(*compared, field, step)
         points = positions + np.stack([found.rows, found.columns], axis=1) - step.reach_px
         targets = points_in_prior(points, field)
-        is_good = believable(found)
+        is_good = credible_peaks(found)
         if number == 0:
             rest = _affine(positions, targets, is_good, otherwise=rest)
         pull = outline_pull(*outlines, field)
@@ -280,12 +280,12 @@ def align(prior: FramedImage, current: FramedImage) -> tuple[Alignment, Overlay]
         matches=matches,
         similarity_before=before,
         similarity_after=after,
-        least_jacobian=least_jacobian(field),
+        min_jacobian=min_jacobian(field),
     )
     return done, overlay
 
 
-def _matches(prior: Grey, current: Grey, field: Displacement, step: _Round) -> tuple[Points, Peaks]:
+def _matches(prior: Grey, current: Grey, field: Displacement, step: _MatchingRound) -> tuple[Points, Peaks]:
     """Match templates of the current image, on a grid, with the prior as warped so far.
 
     Returns the positions of the templates (n, 2) and the peaks of their matches.
@@ -304,7 +304,7 @@ def _matches(prior: Grey, current: Grey, field: Displacement, step: _Round) -> t
         )
         for part in np.array_split(corners, max(1, len(corners) // _AT_ONCE))
     ]
-    rows, columns = own_offset(squares(np.pad(current, ((1, 1), (1, 1), (0, 0))), corners, 2 * half + 2))
+    rows, columns = subpixel_bias(squares(np.pad(current, ((1, 1), (1, 1), (0, 0))), corners, 2 * half + 2))
     peaks = joined(found)
     return positions.astype(np.float64) - 0.5, replace(peaks, rows=peaks.rows - rows, columns=peaks.columns - columns)
 
@@ -320,7 +320,7 @@ def _has_texture(image: Grey, positions: NDArray[np.intp], half: int) -> NDArray
     return np.asarray(local > _LEAST_TEXTURE**2 * energy.mean())
 
 
-def believable(found: Peaks) -> NDArray[np.bool_]:
+def credible_peaks(found: Peaks) -> NDArray[np.bool_]:
     """Return a mask (n,) of credible peaks: high, clearly above the second value, and not at the border."""
     alike = (found.first >= _LEAST_PEAK) & (found.first - found.second >= _LEAST_DIFFERENCE)
     return np.asarray(alike & ~found.is_at_border)
@@ -356,7 +356,7 @@ def _relaxed(
     pull: tuple[Points, Points],
     *,
     rest: Affine,
-    step: _Round,
+    step: _MatchingRound,
 ) -> tuple[Displacement, NDArray[np.bool_]]:
     """Relax the mesh, reject matches that the mesh contradicts, and repeat until no match is rejected.
 
@@ -370,7 +370,7 @@ def _relaxed(
     held = np.full(len(pull[0]), step.outline)
     for _ in range(_REJECTIONS):
         weights = np.concatenate([np.where(is_good, found.first.clip(0, None) ** 2, 0.0), held])
-        field, moved = relaxed(points, targets, weights, rest=rest, stiffness=step.stiffness)
+        field, moved = relax_mesh(points, targets, weights, rest=rest, stiffness=step.stiffness)
         errors = np.linalg.norm(points + moved - targets, axis=1)[: len(is_good)]
         if not is_good.any():
             break

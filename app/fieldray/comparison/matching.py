@@ -215,7 +215,7 @@ def find_peaks(surfaces: Surface, *, exclusion_px: int) -> Peaks:
     )
 
 
-def own_offset(images: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def subpixel_bias(images: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the bias of the subpixel position of each template, measured in the template's own image.
 
     The parabola fit of `find_peaks` has a bias: the neighbours of an exact peak differ in height, because a window that
@@ -280,7 +280,7 @@ SPACING_PX: Final = 32
 _NODES: Final = FRAME_SIDE // SPACING_PX + 3
 _STRETCH: Final = 0.02
 _BEND: Final = 0.2
-LEAST_JACOBIAN: Final = 0.15
+MIN_JACOBIAN: Final = 0.15
 _STIFFER: Final = 2.0
 _MOST_TRIES: Final = 16
 
@@ -309,7 +309,7 @@ class Affine:
 IDENTITY: Final = Affine(np.eye(2), np.zeros(2))
 
 
-def relaxed(
+def relax_mesh(
     points: Points, targets: Points, weights: NDArray[np.float64], *, rest: Affine, stiffness: float = 1.0
 ) -> tuple[Displacement, Points]:
     """Return the displacement of the mesh at rest, pulled by matches and held by springs.
@@ -338,13 +338,13 @@ def relaxed(
         matrix = basis.T @ (weights[:, None] * basis) + stiffness * _springs()
         nodes = np.linalg.solve(matrix, np.matmul(basis.T, weights[:, None] * pull))
         field: Displacement = np.add(straight, _over_frame(np.asarray(nodes, np.float64)))
-        if least_jacobian(field) >= LEAST_JACOBIAN:
+        if min_jacobian(field) >= MIN_JACOBIAN:
             return field, basis @ nodes + rest.at(points) - points
         stiffness *= _STIFFER
     return straight, rest.at(points) - points
 
 
-def least_jacobian(displacement: Displacement) -> float:
+def min_jacobian(displacement: Displacement) -> float:
     """Return the minimum Jacobian determinant of position + displacement, over all 2 x 2 squares of pixels.
 
     A value of 0 or less means that the displacement folds the image.

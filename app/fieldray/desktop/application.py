@@ -36,7 +36,7 @@ from fieldray.desktop import style
 from fieldray.desktop.background import Background, OpenServices, open_services
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.main_window import MainWindow
-from fieldray.desktop.notices import SignalEnd, end_text, signal_end
+from fieldray.desktop.notices import SignalEnd, notify_run_end, run_end_text
 from fieldray.desktop.style import program_icon
 from fieldray.log_file import configure_logging
 from fieldray.offline import screen_connected
@@ -76,16 +76,16 @@ class Application(QObject):
         *,
         services: OpenServices = open_services,
         background: type[Background] = Background,
-        signal_end: SignalEnd = signal_end,
+        notify_run_end: SignalEnd = notify_run_end,
     ) -> None:
-        """`signal_end` tells somebody who is not at the window that a run is over."""
+        """`notify_run_end` tells somebody who is not at the window that a run is over."""
         super().__init__()
         self._qt, self.settings = qt, settings
         self._qt_text: QTranslator | None = None
         self._translator = Translator(chosen_language(str(settings["language"])), self._hides_names)
         self.controller = Controller(settings, self._translator, open_services=services, background=background)
         self.window: MainWindow | None = None
-        self._signal_end = signal_end
+        self._signal_end = notify_run_end
         self._has_ended = False
         self.controller.ended.connect(partial(setattr, self, "_has_ended", True))
         for news in (self.controller.rows.changed, self.controller.screening.started):
@@ -182,7 +182,7 @@ class Application(QObject):
         self.window.restoreGeometry(before.saveGeometry())
         self.window.panes.restoreState(QByteArray(before.panes.saveState()))
         self.window.show()
-        before.let_go()
+        before.close_without_asking()
         before.deleteLater()
 
     def _close(self) -> None:
@@ -203,7 +203,7 @@ class Application(QObject):
             return
         self._has_ended = False
         if self.window is not None and not self.window.isActiveWindow():
-            self._signal_end(self.window, *end_text(self._translator, self.controller.rows))
+            self._signal_end(self.window, *run_end_text(self._translator, self.controller.rows))
 
     def _speak(self, language: str) -> None:
         """Set the language of the program's texts and of Qt's own dialogs."""
@@ -231,7 +231,7 @@ class Application(QObject):
 
     def _end(self) -> None:
         if self.window is not None:
-            self.window.let_go()
+            self.window.close_without_asking()
         self.ended.emit()
 
 

@@ -20,7 +20,7 @@ from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
 
 if TYPE_CHECKING:
-    from fieldray.bench.load import KeptStudy
+    from fieldray.bench.load import StoredLoadStudy
     from fieldray.packs.library import PackLibrary
     from fieldray.packs.reading import DriveWatch
     from fieldray.packs.site_choices import PackMemory
@@ -223,8 +223,8 @@ class Services:
     priors: Priors
     constancy: ConstancyRecords
     check_constancy: Callable[[], tuple[Reason, ...]]
-    known_load: Callable[[], KeptStudy | None]
-    measure_load: Callable[[Path, str, Count], KeptStudy]
+    known_load: Callable[[], StoredLoadStudy | None]
+    measure_load: Callable[[Path, str, Count], StoredLoadStudy]
 
 
 OpenServices = Callable[[Settings, Publish], Services]
@@ -232,7 +232,7 @@ OpenServices = Callable[[Settings, Publish], Services]
 
 def open_services(settings: Settings, publish: Publish) -> Services:
     """Open the services. Slow (imports, the database): call it in the background. Raises StorageProblem."""
-    from fieldray.bench.load import kept_study, study_apart
+    from fieldray.bench.load import load_study_in_child, stored_load_study
     from fieldray.imaging.quality import are_empty, may_lack_ages
     from fieldray.packs.library import PackLibrary
     from fieldray.packs.reading import DriveWatch
@@ -263,6 +263,6 @@ def open_services(settings: Settings, publish: Publish) -> Services:
         priors=Priors(database, comparer, lambda ref, point: session.screen_one(ref, operating_point=point)),
         constancy=constancy,
         check_constancy=lambda: check(session, constancy),
-        known_load=kept_study,
-        measure_load=study_apart,
+        known_load=stored_load_study,
+        measure_load=load_study_in_child,
     )

@@ -14,7 +14,7 @@ from typing import Final
 from PySide6.QtCore import QObject, Signal
 
 from fieldray.desktop.background import Background, Services
-from fieldray.desktop.image_painting import LaidOver, Point, laid_over
+from fieldray.desktop.image_painting import ImageOverlays, Point, image_overlays
 from fieldray.desktop.list_reader import WorkRow
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.worklist_model import WorkListModel
@@ -25,9 +25,9 @@ from fieldray.domain.prior import (
     PairRecord,
     Prior,
     StoredPriors,
-    as_prior,
     doubts_about,
     pair_of,
+    prior_from,
     priors_of,
 )
 from fieldray.domain.run import StoredAnswer, StoredImage
@@ -61,7 +61,7 @@ class Comparing(QObject):
         self.priors: tuple[Prior, ...] = ()
         self.prior: Prior | None = None
         self.comparison: PairComparison | None = None
-        self.laid: LaidOver | None = None
+        self.laid: ImageOverlays | None = None
         self.problem: Reason | None = None
         image.changed.connect(self._image_changed)
         second_image.changed.connect(self._second_image_changed)
@@ -240,7 +240,7 @@ class Comparing(QObject):
         here = (("run", other.outcome) for other in self._listed)
         before = (("history", answer.outcome) for answer in self._before)
         found = priors_of(row.outcome, (*here, *before))  # type: ignore[arg-type]
-        chosen = tuple(as_prior(outcome, row.outcome, "file") for outcome in self._chosen_files)
+        chosen = tuple(prior_from(outcome, row.outcome, "file") for outcome in self._chosen_files)
         known = {id(prior.outcome): prior for prior in self.priors}
         self.priors = tuple(known.get(id(prior.outcome), prior) for prior in (*found, *chosen))
 
@@ -256,7 +256,7 @@ class Comparing(QObject):
         known = known and (known.of_pack(row.position) or known)
         if known is not None:
             self._listed = (*self._listed, known)
-        prior = as_prior(known.outcome if known else found, row.outcome, "file")
+        prior = prior_from(known.outcome if known else found, row.outcome, "file")
         if prior.patient_match == "other":
             self._put(prior)
         else:
@@ -322,14 +322,14 @@ class Comparing(QObject):
         self.changed.emit()
         pyramid, open_pyramid = self.second_image.pyramid, self.image.pyramid
 
-        def work(services: Services) -> tuple[PairComparison, LaidOver | None]:
+        def work(services: Services) -> tuple[PairComparison, ImageOverlays | None]:
             try:
                 comparison = services.priors.compare(prior, row.outcome, is_wanted=lambda: self._wanted is wanted)
             except Cancelled:
                 raise FieldrayError(reason("comparison_stopped")) from None
             if not comparison.is_comparable or pyramid is None or open_pyramid is None:
                 return comparison, None
-            return comparison, laid_over(pyramid, comparison, rows=open_pyramid.rows, columns=open_pyramid.columns)
+            return comparison, image_overlays(pyramid, comparison, rows=open_pyramid.rows, columns=open_pyramid.columns)
 
         self._background.ask(
             work,
@@ -339,7 +339,7 @@ class Comparing(QObject):
             failed=self._not_compared,
         )
 
-    def _has_compared(self, prior: Prior, row: WorkRow, comparison: PairComparison, laid: LaidOver | None) -> None:
+    def _has_compared(self, prior: Prior, row: WorkRow, comparison: PairComparison, laid: ImageOverlays | None) -> None:
         self.comparison, self.laid, self.is_running = comparison, laid, False
         self.problem = comparison.problem.reason if comparison.problem else None
         self._keep(pair_of(prior, row.outcome, comparison))

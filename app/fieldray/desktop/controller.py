@@ -26,7 +26,7 @@ from fieldray.desktop.past_runs import Auditing, Checking, Exporting, Machine, P
 from fieldray.desktop.screening import OF_RUN, Screening, level_of
 from fieldray.desktop.verdicts import Judged
 from fieldray.desktop.worklist_model import WorkListModel
-from fieldray.domain.finding import Failed, Outcome, counted_as
+from fieldray.domain.finding import Failed, Outcome, count_of_outcome
 from fieldray.domain.history import Deletion
 from fieldray.domain.model import BackendName, Manifest
 from fieldray.domain.purpose import PatientCount, patients
@@ -388,7 +388,7 @@ class Controller(QObject):
     def _count_patient(self, outcome: Outcome, pack: int) -> None:
         """Count an image that contradicts the pack: report the first at once, and the number at the end."""
         before = self._patients[pack].others
-        self._patients[pack].add(counted_as(outcome))
+        self._patients[pack].add(count_of_outcome(outcome))
         self._lost_files += pack == 0 and isinstance(outcome, Failed) and outcome.reason.code in _LOST_FILES
         if before == 0 and self._patients[pack].others:
             self._note_patients()

@@ -358,7 +358,7 @@ _MESH_STEP: Final = 32
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class LaidOver:
+class ImageOverlays:
     """All that can be laid over the open image.
 
     prior        the prior image bent to the open one, with the windows of the prior
@@ -376,7 +376,7 @@ class LaidOver:
     middles: tuple[QPointF, ...]
 
 
-def laid_over(prior: Pyramid, pair: PairComparison, *, rows: int, columns: int) -> LaidOver:
+def image_overlays(prior: Pyramid, pair: PairComparison, *, rows: int, columns: int) -> ImageOverlays:
     """Warp a prior image onto the current one with `rows` x `columns` pixels; takes a fraction of a second.
 
     Raises ValueError for a pair that is not comparable.
@@ -391,7 +391,7 @@ def laid_over(prior: Pyramid, pair: PairComparison, *, rows: int, columns: int) 
     bent = Pyramid(image=image, levels=(pixels,), start_window=prior.start_window, presets=prior.presets)
     matches = (match for match in aligned.alignment.matches if match.is_kept)
     boxes = (region.box for region in aligned.regions)
-    return LaidOver(
+    return ImageOverlays(
         prior=bent,
         step=step,
         difference=HeatMap(coloured(change_colours(aligned.shown_change)), _region(here), not aligned.regions),

@@ -33,7 +33,7 @@ class PackInUse:
     def of(cls, source: PackCandidate, model: Model) -> PackInUse:
         """The pack in use, loaded from the candidate's folder."""
         return cls(
-            name=source.lasting_name,
+            name=source.signed_id,
             version=model.manifest.version,
             model_sha256=model.model_sha256,
             ages_years=model.manifest.accepted.ages_years,
@@ -42,11 +42,11 @@ class PackInUse:
 
     def is_of(self, candidate: PackCandidate) -> bool:
         """Whether this is the pack of `candidate`, in whatever folder."""
-        return (self.name, self.version) == (candidate.lasting_name, candidate.version)
+        return (self.name, self.version) == (candidate.signed_id, candidate.version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PacksInReach:
+class AvailablePacks:
     """The packs that are available at a moment.
 
     point              operating point of the pack in use, "" for its first; None if a person chose the pack for a
@@ -67,7 +67,7 @@ class PacksInReach:
     def named(self, name: str) -> PackCandidate | None:
         """Return the pack with this name that needs no question; None if the name is ambiguous between signers."""
         found = meant(name, self.ready)
-        return found[0] if len({entry.lasting_name for entry in found}) == 1 else None
+        return found[0] if len({entry.signed_id for entry in found}) == 1 else None
 
     def is_in_use(self, name: str) -> bool:
         """Whether the pack in use has this name."""
@@ -144,14 +144,14 @@ class Screen:
 
 
 @dataclass(frozen=True, slots=True)
-class SayLost:
+class ReportDropped:
     """Report that an intent was dropped: something else is wanted, or another pack was put in use."""
 
     intent: Intent
     has_other_pack: bool
 
 
-Commands = tuple[Look | UsePack | Screen | SayLost, ...]
+Commands = tuple[Look | UsePack | Screen | ReportDropped, ...]
 
 
 class IntentPlaybook:
@@ -160,7 +160,7 @@ class IntentPlaybook:
     def __init__(self) -> None:
         self.intent: Intent | None = None
         self.question: IntentQuestion | None = None
-        self._packs = PacksInReach()
+        self._packs = AvailablePacks()
         self._default = "", ""
         self._count = 0
         self._prepared: PackCandidate | None = None  # its card was clicked before a folder was opened
@@ -182,7 +182,7 @@ class IntentPlaybook:
     def drop(self, *, instead: Sequence[Path] = ()) -> Commands:
         """Cancel the intent and its answers; report waiting folders as not screened, except those in `instead`."""
         lost, self.intent, self.question, self._prepared = self.intent, None, None, None
-        return (SayLost(lost, has_other_pack=False),) if lost and lost.paths != tuple(instead) else ()
+        return (ReportDropped(lost, has_other_pack=False),) if lost and lost.paths != tuple(instead) else ()
 
     def answer(self, question: IntentQuestion | None, answer: PackCandidate | bool | None) -> Commands:
         """Handle the answer to a question: a chosen pack, or confirmed or denied ages (bool).
@@ -211,7 +211,7 @@ class IntentPlaybook:
         self._known = remembered, lacks_ages
         return self._advance()
 
-    def see(self, packs: PacksInReach, *, default: tuple[str, str]) -> Commands:
+    def see(self, packs: AvailablePacks, *, default: tuple[str, str]) -> Commands:
         """Handle a change of the packs; `default` is the site's pack and operating point, or ""."""
         self._packs, self._default = packs, default
         if packs.is_settled and self._prepared and not (packs.used and packs.used.is_of(self._prepared)):
@@ -260,7 +260,7 @@ class IntentPlaybook:
             return self._settle_pack(intent)
         if intent.pack != packs.used:
             self._ask_for_card()
-            return (SayLost(intent, has_other_pack=True),)
+            return (ReportDropped(intent, has_other_pack=True),)
         return self._settle_ages(intent)
 
     def _settle_pack(self, intent: Intent) -> Commands:
@@ -289,7 +289,7 @@ class IntentPlaybook:
         remembered, chosen, packs = self._known[0], intent.chosen, self._packs
         if chosen is not None:
             is_doubtful = not intent.is_chosen_here and remembered is not None and not meant(remembered.pack, [chosen])
-            return ("" if is_doubtful else chosen.lasting_name), ""
+            return ("" if is_doubtful else chosen.signed_id), ""
         if remembered is not None and not intent.only_a_card:
             return remembered.pack, remembered.operating_point
         is_other = packs.is_persons_choice and packs.used is not None and not packs.is_in_use(self._default[0])

@@ -18,7 +18,7 @@ from fieldray.desktop.background import Background
 from fieldray.desktop.list_reader import WorkRow, image_title
 from fieldray.desktop.notices import Action
 from fieldray.desktop.open_image import OpenImage
-from fieldray.desktop.verdicts import Commands, Given, Judged, Read, State, Verdicts, Write
+from fieldray.desktop.verdicts import Commands, Judged, Read, State, Verdicts, VerdictState, Write
 from fieldray.desktop.widgets import PlainButton, label, lay_column, lay_row, plain, push_button, question_box, set_tip
 from fieldray.domain.run import Verdict, VerdictChoice
 from fieldray.errors import FieldrayError
@@ -122,14 +122,14 @@ class Judging(QObject):
             self._board.post_reason(_NOT_GIVEN, why, level="warning")
         return why is not None
 
-    def insist(self, *images: Judged) -> None:
+    def keep_own_verdict(self, *images: Judged) -> None:
         """Save unsaved verdicts: try again, or replace the verdict of another window."""
         for judged in images:
-            self._carry_out(self.verdicts.insist(judged), judged)
+            self._carry_out(self.verdicts.keep_own_verdict(judged), judged)
 
-    def give_in(self, judged: Judged) -> None:
+    def keep_stored_verdict(self, judged: Judged) -> None:
         """Discard an unsaved verdict."""
-        self._carry_out(self.verdicts.give_in(judged), judged)
+        self._carry_out(self.verdicts.keep_stored_verdict(judged), judged)
 
     # ---- the store
 
@@ -174,17 +174,17 @@ class Judging(QObject):
             self._board.withdraw(_CHANNEL)
             return
         refused = [judged for judged, given in lost if given.problem is not None]
-        again = Action(lambda t: t.text("Try again"), lambda: self.insist(*refused))
+        again = Action(lambda t: t.text("Try again"), lambda: self.keep_own_verdict(*refused))
         text = partial(self._sentences, lost[-3:], len(lost))
         self._board.post(_CHANNEL, text, level="error", action=again if refused else None)
 
-    def _sentences(self, lost: Sequence[tuple[Judged, Given]], count: int, translator: Translator) -> str:
+    def _sentences(self, lost: Sequence[tuple[Judged, VerdictState]], count: int, translator: Translator) -> str:
         said = [self.sentence(translator, *each) for each in lost]
         if count > len(lost):
             said.append(translator.plural("{count} verdict is not saved.", "{count} verdicts are not saved.", count))
         return " ".join(said)
 
-    def sentence(self, translator: Translator, judged: Judged, given: Given) -> str:
+    def sentence(self, translator: Translator, judged: Judged, given: VerdictState) -> str:
         """A sentence on the state of the verdict on an image."""
         image = image_title(translator, judged.answer_id, judged.outcome)
         if given.state == "saving":
@@ -306,13 +306,13 @@ class VerdictBar(QWidget):
         self.note.returnPressed.connect(self.left)
         self._meaning, self._how = label(), label(role="muted")
         self._why_not = label(role="warning")
-        self.again = push_button("", lambda: self._answer(judging.insist))
-        self.give_in = push_button("", lambda: self._answer(judging.give_in))
+        self.again = push_button("", lambda: self._answer(judging.keep_own_verdict))
+        self.keep_stored_verdict = push_button("", lambda: self._answer(judging.keep_stored_verdict))
         self.withdraw = push_button(translator.text("Withdraw"), judging.withdraw)
         set_tip(self.withdraw, translator.text("Withdraw my verdict") + " (Ctrl+0)")
         choices = lay_row(None, *((button, 1) for button in self.buttons.values()), spacing=6)
         # One below the other: long words in a narrow column are not cut.
-        answers = lay_column(None, self.again, self.give_in, lay_row(None, self.withdraw, 1), spacing=6)
+        answers = lay_column(None, self.again, self.keep_stored_verdict, lay_row(None, self.withdraw, 1), spacing=6)
         lay_column(self, self._meaning, choices, self.note, self._how, self._why_not, answers)
         judging.changed.connect(self.refresh)
         self.refresh()
@@ -347,19 +347,19 @@ class VerdictBar(QWidget):
         self._how.setText(kept if verdicts.is_repeated else captions[given.state])
         self._why_not.setText(*self._problem(given) if is_lost else ())
         self._how.setVisible(not is_lost)
-        for widget in (self._why_not, self.again, self.give_in):
+        for widget in (self._why_not, self.again, self.keep_stored_verdict):
             widget.setVisible(is_lost)
         self.withdraw.setVisible(not is_lost and given.wanted is not None)
         self.again.setText(text("Save my verdict") if given.asks else text("Try again"))
         keeps = text("Keep the verdict") if given.wanted is None else text("Withdraw")
-        self.give_in.setText(text("Keep the other verdict") if given.asks else keeps)
+        self.keep_stored_verdict.setText(text("Keep the other verdict") if given.asks else keeps)
 
     def discard_note(self) -> None:
         """Discard the typed note (Esc in the note)."""
         self._judging.discard_note()
         self.left.emit()
 
-    def _problem(self, given: Given) -> tuple[str, ...]:
+    def _problem(self, given: VerdictState) -> tuple[str, ...]:
         text = self._translator.text
         if given.asks:
             theirs = text(

@@ -17,7 +17,7 @@ from PySide6.QtCore import QObject, Signal
 
 from fieldray.desktop.background import Background
 from fieldray.desktop.verdicts import Judged
-from fieldray.domain.finding import Category, Finding, Outcome, Screened, leading_finding, notes_of, why_of
+from fieldray.domain.finding import Category, Finding, Outcome, Screened, leading_finding, notes_of, reason_of
 from fieldray.domain.history import ListColumn
 from fieldray.domain.image import ImageHeader
 from fieldray.domain.model import Manifest
@@ -230,7 +230,7 @@ class WorkRow:
     @property
     def reason(self) -> Reason | None:
         """The reason why the image has no score, or must be read first; else None."""
-        return why_of(self.outcome)
+        return reason_of(self.outcome)
 
 
 def _kept_or(row: WorkRow, before: WorkRow | None) -> WorkRow:
@@ -268,7 +268,7 @@ def score_cell(translator: Translator, row: WorkRow) -> str:
 
 def _class_text(translator: Translator, row: WorkRow) -> str:
     word = category_label(translator, row.category, row.manifest)
-    return f"{word} ({unsigned(translator)})" if row.finding and row.finding.is_by_larger else word
+    return f"{word} ({unsigned(translator)})" if row.finding and row.finding.is_by_larger_output else word
 
 
 def answer_text(translator: Translator, row: WorkRow) -> str:

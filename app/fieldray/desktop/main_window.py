@@ -308,7 +308,7 @@ class MainWindow(QMainWindow):
             case Prior():
                 self._box = prior_box(self, question, bench.comparing, self._translator)
             case IntentQuestion(kind="pack"):
-                self.welcome.show_top()
+                self.welcome.scroll_to_top()
             case IntentQuestion(kind="ages"):
                 self._box = ages_box(self, question, bench.screening, self._translator)
         if self._box is not None:
@@ -506,7 +506,7 @@ class MainWindow(QMainWindow):
     def _leave(self) -> None:
         leave(self, self._bench.judging, self._translator, self.close_confirmed.emit)
 
-    def let_go(self) -> None:
+    def close_without_asking(self) -> None:
         """Close without asking: another window takes over, or everything has ended."""
         self._may_close = True
         self.close()

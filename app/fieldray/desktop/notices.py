@@ -177,14 +177,14 @@ class BannerArea(QWidget):
 SignalEnd = Callable[[QWidget, str, str], None]
 
 
-def end_text(translator: Translator, rows: WorkListModel) -> tuple[str, str]:
+def run_end_text(translator: Translator, rows: WorkListModel) -> tuple[str, str]:
     """Return title and text of the message at a run's end, with the number of images to be read first."""
     counts = rows.counts()
     found = (f"{category_label(translator, each, None)}: {counts[each]}" for each in WORK_LIST_ORDER if counts[each])
     return translator.text("The run has ended"), ", ".join(found)
 
 
-def signal_end(window: QWidget, title: str, caption: str) -> None:
+def notify_run_end(window: QWidget, title: str, caption: str) -> None:
     """Mark the window in the system's bar, and show a message where the system has a place for it.
 
     Clicked, the message brings the window to the front; the icon that it needs goes when the window is turned to.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 from PySide6.QtCore import QObject, Signal
 
 from fieldray.desktop.background import Background
-from fieldray.desktop.intent import PackInUse, PacksInReach
+from fieldray.desktop.intent import AvailablePacks, PackInUse
 from fieldray.desktop.notices import Action, NoticeBoard
 from fieldray.domain.model import Model, OperatingPoint
 from fieldray.domain.purpose import shared_ages
@@ -164,11 +164,11 @@ class PackChoice(QObject):
         return self.source is not None and self.source.folder == candidate.folder
 
     @property
-    def in_reach(self) -> PacksInReach:
+    def available_packs(self) -> AvailablePacks:
         """Return the facts about packs that an intent needs."""
         entries = (self.source, *self.candidates) if self.source_is_here else self.candidates
         is_busy = self.loading is not None or self.question is not None or bool(self.others.loading)
-        return PacksInReach(
+        return AvailablePacks(
             used=PackInUse.of(self.source, self.model) if self.source and self.model else None,
             point=None if self.is_persons_point else self.point_name or "",
             others=tuple(PackInUse.of(*entry) for entry in self.others.taken),
@@ -185,7 +185,7 @@ class PackChoice(QObject):
     @property
     def default(self) -> PackCandidate | None:
         """The site's default, if one was chosen and it needs no question."""
-        return self.in_reach.named(self.default_names[0])
+        return self.available_packs.named(self.default_names[0])
 
     @property
     def source_is_here(self) -> bool:
@@ -371,7 +371,7 @@ def _post_doubts(board: NoticeBoard, doubts: Sequence[Reason]) -> None:
 
 
 def _is_same(asked: PackCandidate, found: PackCandidate) -> bool:
-    return (asked.folder, asked.lasting_name, asked.version) == (found.folder, found.lasting_name, found.version)
+    return (asked.folder, asked.signed_id, asked.version) == (found.folder, found.signed_id, found.version)
 
 
 # ---- Further packs that screen in one pass with the one in use: ticked by a person, told if left out.

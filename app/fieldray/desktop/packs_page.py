@@ -207,12 +207,12 @@ class PacksPage(Page):
         translator, source = self._translator, self._packs.source
         if source is None or source.trust == "legacy":
             return []
-        is_default = self._packs.in_reach.is_in_use(self._packs.default_names[0])
+        is_default = self._packs.available_packs.is_in_use(self._packs.default_names[0])
         box = QCheckBox(translator.text("Use this pack for every folder on this computer"))
         box.setChecked(is_default)
         point = self._packs.point_name or ""
         box.toggled.connect(
-            lambda is_on: self._bench.choose_default(source.lasting_name if is_on else "", point if is_on else "")
+            lambda is_on: self._bench.choose_default(source.signed_id if is_on else "", point if is_on else "")
         )
         return [box]
 
@@ -367,8 +367,8 @@ def purpose(
     """
     meanings = ", ".join(label_meaning(translator, entry.code, manifest) for entry in manifest.labels)
     warnings = [paragraphs(translator.pick(manifest.warnings))] if manifest.warnings else []
-    at_point = worth_of(translator, manifest, point)
-    worth = (at_point,) if at_point else worth_of_pack(translator, manifest)
+    performance_at = worth_of(translator, manifest, point)
+    worth = (performance_at,) if performance_at else worth_of_pack(translator, manifest)
     return [
         label(translator.reason(patients(manifest.accepted)), role="heading"),
         label(translator.text("Looks for: {meaning}", meaning=meanings)),
@@ -396,7 +396,7 @@ class OtherPackBox(QCheckBox):
 
     def refresh(self) -> None:
         """Update tick and visibility from the current packs."""
-        used = self._packs.in_reach.used
+        used = self._packs.available_packs.used
         self.setChecked(self._packs.others.has(self._candidate))
         self.setVisible(self._candidate.problem is None and not (used and used.is_of(self._candidate)))
 

@@ -33,7 +33,7 @@ from fieldray.reports.exporter import ReportOptions
 from fieldray.translation import Translator
 
 if TYPE_CHECKING:
-    from fieldray.bench.load import KeptStudy
+    from fieldray.bench.load import StoredLoadStudy
     from fieldray.pipeline.history import History
 
 T = TypeVar("T")
@@ -404,7 +404,7 @@ class Machine(RunRoom):
         self._clock, self._began_s, self._apart_s = clock, 0.0, 0.0
         self._measuring: Stoppable | None = None
         self.samples: list[Sample] = []
-        self.study: KeptStudy | None = None
+        self.study: StoredLoadStudy | None = None
         self.progress = 0, 0
         self._packs.model_changed.connect(self.changed)
         screening.started.connect(self._begin)
@@ -461,6 +461,6 @@ class Machine(RunRoom):
             self.progress = done, total
             self.changed.emit()
 
-    def _known(self, study: KeptStudy | None) -> None:
+    def _known(self, study: StoredLoadStudy | None) -> None:
         self.study = study or self.study
         self.changed.emit()

@@ -11,7 +11,7 @@ from PySide6.QtGui import QColor, QFont, QFontMetrics, QMouseEvent, QPainter, QP
 
 from fieldray.desktop.comparing import Comparing
 from fieldray.desktop.image_painting import (
-    LaidOver,
+    ImageOverlays,
     Pyramid,
     Size,
     Switches,
@@ -233,7 +233,7 @@ def draw_divider(painter: QPainter, area: QRect, x: float) -> None:
                 painter.drawLine(tip, QPointF(tip.x() - side * 4, tip.y() + down))
 
 
-def draw_numbers(painter: QPainter, laid: LaidOver, way: QTransform) -> None:
+def draw_numbers(painter: QPainter, laid: ImageOverlays, way: QTransform) -> None:
     """Draw the number of each region, as the side panel lists them."""
     for number, middle in enumerate(laid.middles, 1):
         at = way.map(middle)
@@ -270,7 +270,7 @@ def _height(metrics: QFontMetrics, caption: str, width: int) -> int:
     return metrics.boundingRect(QRect(0, 0, max(width, 1), 1000), Qt.TextFlag.TextWordWrap, caption).height()
 
 
-def draw_prior(painter: QPainter, laid: LaidOver, open_pyramid: Pyramid, state: ViewState, view: Size) -> None:
+def draw_prior(painter: QPainter, laid: ImageOverlays, open_pyramid: Pyramid, state: ViewState, view: Size) -> None:
     """Draw the bent prior in the place of the open image, in the like window, and nothing where it does not reach."""
     window = like_window(state.window, open_pyramid, laid.prior)
     grey = laid.prior.table(window, inverted=state.inverted).take(laid.prior.levels[0])
@@ -284,7 +284,7 @@ def draw_prior(painter: QPainter, laid: LaidOver, open_pyramid: Pyramid, state: 
         painter.drawImage(QRectF(0, 0, width * laid.step, height * laid.step), grey_image(grey))
 
 
-def draw_mesh(painter: QPainter, laid: LaidOver, way: QTransform, *, image: Size) -> None:
+def draw_mesh(painter: QPainter, laid: ImageOverlays, way: QTransform, *, image: Size) -> None:
     """Draw the bent lines, and a dot at each match."""
     outline = QPainterPath()
     outline.addRect(QRectF(0, 0, image.width, image.height))

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Final, Literal
 from PySide6.QtCore import QObject, Signal
 
 from fieldray.desktop.background import Background, Services
-from fieldray.desktop.intent import Commands, Intent, IntentPlaybook, IntentQuestion, Look, SayLost, Screen, UsePack
+from fieldray.desktop.intent import (
+    Commands,
+    Intent,
+    IntentPlaybook,
+    IntentQuestion,
+    Look,
+    ReportDropped,
+    Screen,
+    UsePack,
+)
 from fieldray.desktop.notices import Action, Level
 from fieldray.desktop.pack_choice import PackChoice
 from fieldray.domain.model import BackendName, Manifest, Model
@@ -228,7 +237,7 @@ class Screening(QObject):
             self._models = self.packs.models
             self._warm_up()
             self.changed.emit()
-        self._do(self._playbook.see(self.packs.in_reach, default=self.packs.default_names))
+        self._do(self._playbook.see(self.packs.available_packs, default=self.packs.default_names))
 
     def _do(self, commands: Commands) -> None:
         """Carry out the playbook's commands, then report a changed question."""
@@ -241,10 +250,10 @@ class Screening(QObject):
                     use(command.candidate, point=command.point)
                 case Screen():
                     self._screen(command.intent, command.remembered)
-                case SayLost(has_other_pack=True):
+                case ReportDropped(has_other_pack=True):
                     closed = reason("question_closed", paths=_listed(command.intent.paths))
                     self._board.post_reason("question", closed, level="warning")
-                case SayLost():
+                case ReportDropped():
                     self._name_unscreened(command.intent.paths, watches=command.intent.watches)
         if self._seen != self.question:  # after the start, which empties the list: no image of the run before is opened
             self._seen = self.question

@@ -10,7 +10,7 @@ from PySide6.QtCore import QPointF, QRectF, Qt
 from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen, QShowEvent
 from PySide6.QtWidgets import QGridLayout, QWidget
 
-from fieldray.bench.load import KeptStudy
+from fieldray.bench.load import StoredLoadStudy
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.past_runs import Machine, Sample
 from fieldray.desktop.style import Theme, colours
@@ -34,7 +34,7 @@ class StatusPage(Page):
         self.state, machine = label(role="muted"), self._machine
         self.button = push_button("", lambda: machine.stop() if machine.is_busy else machine.measure())
         self._table: QWidget | None = None
-        self._shown_study: KeptStudy | None = None
+        self._shown_study: StoredLoadStudy | None = None
         self._load = card(label(text("Speed while other programs run"), role="heading"), self.state)
         self._load.layout().addLayout(lay_row(None, self.button, 1))  # type: ignore[union-attr]
         for index, part in enumerate((self._make_devices(), self._make_plot(), self._load)):

@@ -52,7 +52,7 @@ Commands = tuple[Read | Write, ...]
 
 
 @dataclass(eq=False, slots=True)
-class Given:
+class VerdictState:
     """The state of the verdict on one image.
 
     stored   the verdict in the store, as far as is known
@@ -119,16 +119,16 @@ class Verdicts:
     """One image is open at a time: choices and notes belong to it, whichever is opened while they are saved."""
 
     def __init__(self) -> None:
-        self._given: dict[Judged, Given] = {}
+        self._given: dict[Judged, VerdictState] = {}
         self._last: tuple[Judged, Verdict | None, Verdict | None] | None = None  # before and after the last change
         self.open_image: Judged | None = None
         self.is_repeated = False  # the verdict on the open image was given once more, and is kept as it was
 
     # ---- what is shown
 
-    def of(self, judged: Judged | None) -> Given:
+    def of(self, judged: Judged | None) -> VerdictState:
         """Return the state of the verdict on an image."""
-        return (self._given.get(judged) if judged else None) or Given(None)
+        return (self._given.get(judged) if judged else None) or VerdictState(None)
 
     def state_of(self, answer_id: int, outcome: Outcome, stored: Verdict | None) -> State | None:
         """Return the state of a row's verdict; `stored` is the verdict that was read with the row."""
@@ -137,7 +137,7 @@ class Verdicts:
                 return given.state
         return "saved" if stored is not None else None
 
-    def unsaved(self) -> Iterator[tuple[Judged, Given]]:
+    def unsaved(self) -> Iterator[tuple[Judged, VerdictState]]:
         """Yield the verdicts that would be lost now: those being saved, and unsaved ones."""
         return ((judged, given) for judged, given in self._given.items() if given.state in ("saving", "not_saved"))
 
@@ -150,7 +150,7 @@ class Verdicts:
         self._given = {key: given for key, given in self._given.items() if given.is_needed or key == judged}
         if judged is None:
             return commands
-        self._given.setdefault(judged, Given(stored))
+        self._given.setdefault(judged, VerdictState(stored))
         return (*commands, Read(judged))
 
     def give_up(self) -> None:
@@ -211,12 +211,12 @@ class Verdicts:
         if judged is None or self._last is None:
             return ()
         _, before, after = self._last
-        self._given.setdefault(judged, Given(after))
+        self._given.setdefault(judged, VerdictState(after))
         commands = self._want(before, on=judged)
         self._last = None
         return commands
 
-    def insist(self, judged: Judged) -> Commands:
+    def keep_own_verdict(self, judged: Judged) -> Commands:
         """Save an unsaved verdict: try again, or replace another window's verdict."""
         given = self.of(judged)
         if given.state != "not_saved":
@@ -224,7 +224,7 @@ class Verdicts:
         given.known.add(given.stored)
         return self._send(judged, given)
 
-    def give_in(self, judged: Judged) -> Commands:
+    def keep_stored_verdict(self, judged: Judged) -> Commands:
         """Discard an unsaved verdict; the stored verdict counts, even another window's.
 
         If nothing is to be written, the store is read again: another window may have changed its verdict meanwhile.
@@ -297,7 +297,7 @@ class Verdicts:
         given.wanted, given.draft = verdict, None
         return self._save(judged, given)
 
-    def _save(self, judged: Judged, given: Given) -> Commands:
+    def _save(self, judged: Judged, given: VerdictState) -> Commands:
         """Write the wanted verdict, unless it is stored, another write is running, or a person is asked."""
         if given.sent is not None:
             return ()
@@ -306,7 +306,7 @@ class Verdicts:
             return ()
         return () if given.asks else self._send(judged, given)
 
-    def _send(self, judged: Judged, given: Given) -> Commands:
+    def _send(self, judged: Judged, given: VerdictState) -> Commands:
         given.problem, given.asks = None, False
         given.sent = Write(judged, given.wanted, frozenset(given.known))
         return (given.sent,)

@@ -113,7 +113,7 @@ class Welcome(QWidget):
         """Put the focus on the page, and on no answer: the question may come while a key is pressed."""
         self._area.setFocus()
 
-    def show_top(self) -> None:
+    def scroll_to_top(self) -> None:
         """Scroll to what is asked: the folder is named above the cards."""
         self._area.verticalScrollBar().setValue(0)
 
@@ -149,7 +149,7 @@ class Welcome(QWidget):
     def _choose(self, question: IntentQuestion | None, candidate: PackCandidate) -> None:
         """The click of a card."""
         if self.default_box.isChecked():
-            self._bench.choose_default(candidate.lasting_name)
+            self._bench.choose_default(candidate.signed_id)
             self.default_box.setChecked(False)
         self._bench.screening.answer(question, candidate)
 

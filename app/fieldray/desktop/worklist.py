@@ -144,7 +144,7 @@ class FilterBar(QWidget):
             self._words[category] = word
             self._numbers[category] = count(number)
         mark = reason("unsigned_operating_point_unknown")
-        said = [self._translator.reason(mark)] if self._model.is_by_larger else []
+        said = [self._translator.reason(mark)] if self._model.is_by_larger_output else []
         if self._model.other_packs:
             said.append(self._translator.text("Each image is sorted by its most urgent result."))
         self.remark.setText("\n".join(said))
@@ -236,7 +236,7 @@ class FilterBar(QWidget):
         ]
 
 
-def class_width(translator: Translator, font: QFont, manifest: Manifest | None = None) -> int:
+def class_column_width(translator: Translator, font: QFont, manifest: Manifest | None = None) -> int:
     """Room for the shape and the longest short word for a class; the rare ones are cut, and whole in the tip."""
     return _longest_class(translator, strong(font), manifest) + CLASS_ROOM
 
@@ -257,7 +257,7 @@ class WorkTable(QTableView):
         self._delegate = delegate
         self._hold_y: int | None = None
         self._chosen_columns: dict[str, bool] = {}
-        self.class_width = self.below_width = SHAPE_ROOM
+        self.class_column_width = self.below_width = SHAPE_ROOM
         self.pack_widths = list[int]()
         self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
         self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
@@ -283,16 +283,16 @@ class WorkTable(QTableView):
         )
         others = (width for key, width in _WIDTHS.items() if not self.isColumnHidden(KEYS.index(key)))
         room = width - sum(others) - taken - _NAME
-        wide = self.class_width
-        if room < wide and not self._rows.is_by_larger:
+        wide = self.class_column_width
+        if room < wide and not self._rows.is_by_larger_output:
             wide = self.below_width if room >= self.below_width else SHAPE_ROOM
-        self._delegate.class_below = wide == self.below_width < self.class_width
+        self._delegate.class_below = wide == self.below_width < self.class_column_width
         self.setColumnWidth(KEYS.index("class"), wide)
 
     def _fit_other_packs(self, width: int) -> int:
         """The width of the columns of other packs together: with little room they have shapes and scores alone."""
         widths, header, first = self.pack_widths, self.horizontalHeader(), KEYS.index("score") + 1
-        if width < _NAME + _WIDTHS["image"] + _WIDTHS["score"] + self.class_width + sum(widths):
+        if width < _NAME + _WIDTHS["image"] + _WIDTHS["score"] + self.class_column_width + sum(widths):
             widths = [SHAPE_ROOM] * len(widths)
         for number, wide in enumerate(widths):
             self.setColumnWidth(len(KEYS) + number, wide)
@@ -410,7 +410,9 @@ class WorkList(QWidget):
         if packs == self._named:
             return
         self._named, font = packs, self.table.font()
-        self.table.class_width, *self.table.pack_widths = (class_width(self._translator, font, one) for one in packs)
+        self.table.class_column_width, *self.table.pack_widths = (
+            class_column_width(self._translator, font, one) for one in packs
+        )
         small = strong(scaled(font, 0.87))
         self.table.below_width = _longest_class(self._translator, small, self._model.manifest) + BELOW_ROOM
         self.table.fit_columns(self.table.width())

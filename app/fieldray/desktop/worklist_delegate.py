@@ -40,7 +40,7 @@ _LEAST_NUMBER: Final = 5  # characters of a number that is cut: fewer tell nobod
 CLASS_ROOM: Final = 2 * _GAP + _SHAPE + 6 + 4
 BELOW_ROOM: Final = 2 * _GAP + 2
 SHAPE_ROOM: Final = 48
-_DRAWN: Final = frozenset({"image", "patient", "class"})
+_SYNTHETIC: Final = frozenset({"image", "patient", "class"})
 _MOST_KEPT: Final = 400
 _SELECTED: Final = QStyle.StateFlag.State_Selected
 
@@ -88,7 +88,7 @@ class WorkListDelegate(QStyledItemDelegate):
             return
         column, rect, ratio = index.column(), option.rect, painter.device().devicePixelRatioF()
         key = KEYS[column] if column < len(KEYS) else str(column - len(KEYS) + 1)  # the position of a pack
-        text = "" if key in _DRAWN else str(index.data() or "")
+        text = "" if key in _SYNTHETIC else str(index.data() or "")
         is_selected = bool(option.state & _SELECTED)
         verdict, group, is_earlier = map(index.data, (VERDICT_ROLE, GROUP_ROLE, EARLIER_ROLE))
         cell = _Cell(row, key, text, option.font, is_selected, verdict, group, is_earlier)
@@ -221,7 +221,7 @@ class WorkListDelegate(QStyledItemDelegate):
             return
         label = short_label(self._translator, row.category, row.manifest)
         line = box.adjusted(_SHAPE + 6, 0, 0, 0)
-        if row.finding is not None and row.finding.is_by_larger:
+        if row.finding is not None and row.finding.is_by_larger_output:
             below = line.adjusted(0, ROW_HEIGHT // 2, 0, 0)
             self._line(painter, below, unsigned(self._translator), "muted", scaled(font, 0.87))
         self._line(painter, line, label, row.category, strong(font))
@@ -233,8 +233,8 @@ class WorkListDelegate(QStyledItemDelegate):
         if row is None:
             self._line(painter, box, "–", "muted", font)
             return
-        is_by_larger = row.finding is not None and row.finding.is_by_larger
-        has_score = has_score and row.finding is not None and not is_by_larger
+        is_by_larger_output = row.finding is not None and row.finding.is_by_larger_output
+        has_score = has_score and row.finding is not None and not is_by_larger_output
         has_label = box.width() + 2 * _GAP > SHAPE_ROOM
         below = box.adjusted(_SHAPE + 6 if has_label else 0, ROW_HEIGHT // 2, _GAP, -4)
         self._paint_class(painter, box.adjusted(0, 0, 0, -ROW_HEIGHT // 3) if has_score else box, row, font)

@@ -93,7 +93,7 @@ class WorkListModel(QAbstractTableModel):
         self._is_earlier = _NONE_EARLIER
         self._counts: Mapping[Category, int] = {}
         self.is_another = self.awaits_row = self._is_finding = False
-        self.is_whole, self.is_by_larger = True, False
+        self.is_whole, self.is_by_larger_output = True, False
         self.run_id: int | None = None  # whose rows these are
         self.wanted, self._order = ResultFilter(), ResultOrder(by_patient=switches.by_patient)
         self.sorted_by = -1, Qt.SortOrder.AscendingOrder  # as `sort` is told it
@@ -113,7 +113,7 @@ class WorkListModel(QAbstractTableModel):
 
         manifests  of its packs, each None where it is not at hand; all but the first have a column
         """
-        self.is_by_larger = any(one is not None and one.is_bare for one in manifests[:1])
+        self.is_by_larger_output = any(one is not None and one.is_bare for one in manifests[:1])
         self._forget((manifests or (None,)) if run_id is not None else ())
         self.is_whole = run_id is None
         self._stop()

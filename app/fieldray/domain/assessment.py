@@ -18,7 +18,7 @@ from fieldray.domain.finding import (
     borderline_scores,
     calibrate,
     decide,
-    decide_by_larger,
+    decide_by_larger_output,
     is_borderline,
 )
 from fieldray.domain.lungs import evidence_limit
@@ -32,7 +32,7 @@ from fieldray.reasons import reason
 _RULES_VERSION: Final = 8
 _LUNG_RULES_VERSION: Final = 7  # for results with lung fields: raised when a change makes them invalid
 # Fields of `Model` and `Manifest` that do not enter the hash of the settings, each with the reason.
-DECIDES_NOTHING: Final = {
+NOT_IN_SETTINGS_HASH: Final = {
     "trust": "whose pack it is decides whether it is loaded",
     "fingerprint": "as `trust`",
     "model_sha256": "among `files`; stored beside this hash, and compared with it",
@@ -75,7 +75,7 @@ class Assessment:
         """
         manifest = self.model.manifest
         if manifest.is_bare:
-            return decide_by_larger({label.code: scores[label.code] for label in manifest.labels})
+            return decide_by_larger_output({label.code: scores[label.code] for label in manifest.labels})
         found = []
         for label in manifest.labels:
             score = calibrate(scores[label.code], manifest.calibration.get(label.code))
@@ -199,7 +199,7 @@ def _deciding(part: Any) -> Any:
     Files and arrays are replaced by their SHA-256.
     """
     if dataclasses.is_dataclass(part):
-        names = [field.name for field in dataclasses.fields(part) if field.name not in DECIDES_NOTHING]
+        names = [field.name for field in dataclasses.fields(part) if field.name not in NOT_IN_SETTINGS_HASH]
         return {name: _deciding(getattr(part, name)) for name in names}
     if isinstance(part, Mapping):
         return {name: _deciding(value) for name, value in part.items()}

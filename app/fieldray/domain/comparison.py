@@ -53,20 +53,20 @@ class Alignment:
     matches            kept and rejected matches
     similarity_before  similarity of structure inside the lungs, -1..1, without deformation
     similarity_after   similarity of structure inside the lungs, -1..1, with the prior warped
-    least_jacobian     minimum determinant of the mapping's derivative; above 0 if nothing is folded
+    min_jacobian       minimum determinant of the mapping's derivative; above 0 if nothing is folded
     """
 
     displacement: NDArray[np.float32]
     matches: tuple[Match, ...]
     similarity_before: float
     similarity_after: float
-    least_jacobian: float
+    min_jacobian: float
 
     def __post_init__(self) -> None:
         if self.displacement.shape != (FRAME_SIDE, FRAME_SIDE, 2) or self.displacement.dtype != np.float32:
             raise ValueError(f"a displacement is of the frame, not {self.displacement.shape}")
-        if not self.least_jacobian > 0:
-            raise ValueError(f"a mapping that folds: {self.least_jacobian}")
+        if not self.min_jacobian > 0:
+            raise ValueError(f"a mapping that folds: {self.min_jacobian}")
         self.displacement.flags.writeable = False
 
     @property

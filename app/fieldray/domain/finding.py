@@ -76,7 +76,7 @@ class Finding:
     decision: Decision
 
     @property
-    def is_by_larger(self) -> bool:
+    def is_by_larger_output(self) -> bool:
         """Whether the larger output of the network decided, because no operating point is known."""
         return self.point is None and self.decision != "not_assessed"
 
@@ -102,7 +102,7 @@ def decide(score: float, point: OperatingPoint | None) -> Decision:
     return "below" if score < point.unsure_low else "unsure"
 
 
-def decide_by_larger(scores: Mapping[str, float]) -> tuple[Finding, ...]:
+def decide_by_larger_output(scores: Mapping[str, float]) -> tuple[Finding, ...]:
     """Return the findings of a model without an operating point, by its larger score.
 
     The first label means abnormal. Its decision is "above" if its score is the largest or equal to the largest, else
@@ -119,7 +119,7 @@ def decide_by_larger(scores: Mapping[str, float]) -> tuple[Finding, ...]:
     )
 
 
-def without_normal(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def normal_as_uncertain(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return findings with every decision "below" replaced by "unsure".
 
     Used for an image of which a part or the detail may be missing, so that the image is not called normal.
@@ -190,7 +190,7 @@ def _decided_like(found: Finding, score: float) -> Decision:
 
     For a model without an operating point, a score of 0.5 or more is above.
     """
-    if found.is_by_larger:
+    if found.is_by_larger_output:
         return "above" if score >= 0.5 else "below"
     return decide(score, found.point)
 
@@ -253,7 +253,7 @@ class Screened:
         The first rule that applies decides: *read first* if a lung was not seen, *abnormal* if any finding is above,
         *unsure* if any finding is unsure, *normal* if all findings are below, else *not assessed*.
         """
-        if why_of(self):
+        if reason_of(self):
             return "read_first"
         decisions = {finding.decision for finding in self.findings}
         if "above" in decisions:
@@ -334,7 +334,7 @@ def lungs_of(outcome: Outcome) -> LungFields | None:
     return None if isinstance(outcome, Failed) else outcome.lungs
 
 
-def why_of(outcome: Outcome) -> Reason | None:
+def reason_of(outcome: Outcome) -> Reason | None:
     """Return the reason why an image was refused, failed, or is to be read first; None for any other image."""
     if isinstance(outcome, Screened):
         return outcome.lungs.read_first if outcome.lungs else None
@@ -362,7 +362,7 @@ def leading_of(findings: Iterable[Finding]) -> Finding | None:
     return min(findings, key=lambda found: (order(found.decision), -found.score), default=None)
 
 
-def listed_score(findings: Iterable[Finding]) -> float | None:
+def sort_score(findings: Iterable[Finding]) -> float | None:
     """Return the score by which an image is sorted within its category, the highest first; None without findings.
 
     For a model without an operating point, a normal image is sorted by its smaller score, so that the least certain
@@ -370,7 +370,7 @@ def listed_score(findings: Iterable[Finding]) -> float | None:
     """
     found = tuple(findings)
     leading = leading_of(found)
-    if leading is not None and leading.is_by_larger and leading.decision == "below":
+    if leading is not None and leading.is_by_larger_output and leading.decision == "below":
         return min(finding.score for finding in found)
     return leading.score if leading else None
 
@@ -383,13 +383,13 @@ def leading_position(outcomes: Sequence[Outcome]) -> int:
 
     def urgency(position: int) -> tuple[int, float]:
         outcome = outcomes[position]
-        score = listed_score(outcome.findings) if isinstance(outcome, Screened) else None
+        score = sort_score(outcome.findings) if isinstance(outcome, Screened) else None
         return WORK_LIST_ORDER.index(outcome.category), 1.0 if score is None else -score
 
     return min(range(len(outcomes)), key=urgency)
 
 
-def as_one_image(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
+def with_shared_facts(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
     """Return the outcomes of several packs for one image, all with the facts from reading the image.
 
     An outcome lacks these facts if its worker was lost before reading the image. They are then copied from another
@@ -408,7 +408,7 @@ def as_one_image(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResultKind:
+class ResultCount:
     """The number of results that have one category and one set of codes of reason and notes."""
 
     category: Category
@@ -416,8 +416,8 @@ class ResultKind:
     number: int
 
 
-def counted_as(outcome: Outcome) -> ResultKind:
-    """Return the `ResultKind` of a single outcome, with the number 1."""
-    why = why_of(outcome)
+def count_of_outcome(outcome: Outcome) -> ResultCount:
+    """Return the `ResultCount` of a single outcome, with the number 1."""
+    why = reason_of(outcome)
     codes = tuple(said.code for said in (*([why] if why else []), *notes_of(outcome)))
-    return ResultKind(category=outcome.category, codes=codes, number=1)
+    return ResultCount(category=outcome.category, codes=codes, number=1)

@@ -304,7 +304,7 @@ FileKind = Literal["dicom", "png", "jpeg", "unknown"]
 
 # Header fields that neither decide a result nor identify the patient. A stored result stays valid even if an earlier
 # version of the program read another value there. New fields that are only displayed belong here.
-SHOWN_ALONE: Final = frozenset({"accession_number", "manufacturer", "study_description", "study_id", "study_time"})
+DISPLAY_ONLY: Final = frozenset({"accession_number", "manufacturer", "study_description", "study_id", "study_time"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,7 +357,7 @@ class ImageHeader:
     @property
     def deciding(self) -> tuple[object, ...]:
         """The header facts that decide a result or identify the patient."""
-        return tuple(getattr(self, one.name) for one in fields(self) if one.name not in SHOWN_ALONE)
+        return tuple(getattr(self, one.name) for one in fields(self) if one.name not in DISPLAY_ONLY)
 
     @property
     def view(self) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.image import Box, PixelMap
-from fieldray.domain.mask import KeptShares, Mask, Point, components, edges, enlarged, outlines, overlaps
+from fieldray.domain.mask import CompressedShares, Mask, Point, components, edges, enlarged, outlines, overlaps
 from fieldray.domain.model import LUNG_CHECKS, CropRule, LungRules, Manifest
 from fieldray.reasons import Reason, reason
 
@@ -50,7 +50,7 @@ _LEAST_OF_TWO: Final = 0.2  # share of the image's area
 _LEAST_OF_SMALLER: Final = 0.06
 _LEAST_ACROSS: Final = 0.6  # share of the image's width
 _MOST_UNDECIDED: Final = 0.8  # undecided cells, divided by the cells in the lungs
-_PLAINLY_INSIDE: Final = 0.75  # a larger share of the evidence inside the lungs never gets a note
+_MAX_EVIDENCE_LIMIT: Final = 0.75  # a larger share of the evidence inside the lungs never gets a note
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class LungFields:
     evidence_inside          share of the classifier's positive evidence inside the lung region; None without evidence
     latency_ms               duration of the lung-field network
     quality                  codes of notes on image quality, for the radiographer
-    kept                     the shares of lung, compressed; see `KeptShares`
+    kept                     the shares of lung, compressed; see `CompressedShares`
     kept_region              the shares of lung region, compressed; None if the network gives none, or if they were not
                              kept
     pixel_map                maps cells of the mask to the image
@@ -102,14 +102,14 @@ class LungFields:
     rotation_degrees: int
     is_inverted: bool
     is_mirrored: bool
-    kept: KeptShares
+    kept: CompressedShares
     pixel_map: PixelMap
     evidence_inside: float | None = None
     latency_ms: float = 0.0
     unseen: tuple[LungSide, ...] = ()
     unseen_by: LungMeasurement | None = None
     region: tuple[float, float, float, float] | None = None
-    kept_region: KeptShares | None = None
+    kept_region: CompressedShares | None = None
     quality: tuple[Quality, ...] = ()
 
     @property
@@ -248,7 +248,7 @@ def find_lungs(
         rotation_degrees=ROTATIONS[max(turned, key=lambda name: scores[name])] if turned else 0,
         is_inverted="inverted" in passed,
         is_mirrored="mirrored" in passed,
-        kept=KeptShares.of(fields, threshold),
+        kept=CompressedShares.of(fields, threshold),
         pixel_map=pixel_map,
         latency_ms=answer.latency_ms,
         **({} if answer.region is None else _of_region(answer.region, threshold, pixel_map)),
@@ -340,11 +340,11 @@ def _areas(pixel_map: PixelMap, shape: tuple[int, int], *, rows: int, columns: i
 def evidence_limit(manifest: Manifest) -> float | None:
     """Return the share of evidence inside the lungs below which a result gets a note.
 
-    The limit is the pack's measured limit, at most `_PLAINLY_INSIDE`; None if the pack has none. A higher limit would
-    put a note on nearly every image, and nobody would read it.
+    The limit is the pack's measured limit, at most `_MAX_EVIDENCE_LIMIT`; None if the pack has none. A higher limit
+    would put a note on nearly every image, and nobody would read it.
     """
     limit = measured_evidence_limit(manifest)
-    return None if limit is None else min(limit, _PLAINLY_INSIDE)
+    return None if limit is None else min(limit, _MAX_EVIDENCE_LIMIT)
 
 
 def measured_evidence_limit(manifest: Manifest) -> float | None:
@@ -432,10 +432,10 @@ def _white(
     if not is_lung.any():
         return {}
     middle = middle_between(np.flatnonzero(is_lung.any(axis=0)), np.flatnonzero(areas.any(axis=0)))
-    of_image = third_facts(shares, is_lung, grey, middle)
+    of_image = features_of_thirds(shares, is_lung, grey, middle)
     facts = of_image if is_mirrored else of_image[::-1]
     found: dict[LungSide, LungMeasurement] = {}
-    for side, scores, of_thirds in zip(get_args(LungSide), whiteness(facts), facts, strict=True):
+    for side, scores, of_thirds in zip(get_args(LungSide), whiteness_of_lungs(facts), facts, strict=True):
         if scores.max() > 0:
             third = int(scores.argmax())
             white, whiter = (float(of_thirds[third, fact]) for fact in (_WHITE, _WHITER))
@@ -516,7 +516,7 @@ def _of_region(shares: NDArray[np.float32], threshold: int, pixel_map: PixelMap)
     """Return the fields of `LungFields` for the lung region: the compressed shares and the extent."""
     fields, parts = lung_parts(np.rint(255 * shares.clip(0, 1)).astype(np.uint8), threshold)
     reached = _extent(fields, threshold, pixel_map) if parts.any() else None
-    return {"region": reached, "kept_region": KeptShares.of(fields, threshold)}
+    return {"region": reached, "kept_region": CompressedShares.of(fields, threshold)}
 
 
 def _extent(shares: NDArray[np.uint8], threshold: int, pixel_map: PixelMap) -> tuple[float, float, float, float]:
@@ -565,13 +565,13 @@ _WHITER: Final = 4  # position of the fact that says how much whiter a third is 
 _WHITE: Final = 5  # position of the fact that says how white a third is
 _OF_THIRDS: Final[tuple[Measure, ...]] = ("upper", "middle", "lower")
 
-# Weight of each fact, in the order of `third_facts`. A third with a weighted sum above 0 counts as not seen.
+# Weight of each fact, in the order of `features_of_thirds`. A third with a weighted sum above 0 counts as not seen.
 WEIGHTS: Final = (-3.09, -2.8, 13.0, -14.97, 4.5, 8.46, 1.9, -5.41)
 OF_THIRD: Final = (-7.08, -4.78, -8.13)  # upper, middle, lower
 OF_LEFT: Final = 0.23  # for the left lung, next to the heart
 
 
-def third_facts(
+def features_of_thirds(
     shares: NDArray[np.uint8], is_lung: Mask, grey: NDArray[np.uint8], middle: float
 ) -> NDArray[np.float64]:
     """Return eight facts about each third of both lungs, as (2, 3, 8): left and right half as seen, from top to bottom.
@@ -650,10 +650,10 @@ def thirds(lungs: Mask) -> list[tuple[Mask, Mask]]:
     return found
 
 
-def whiteness(facts: NDArray[np.float64]) -> NDArray[np.float64]:
+def whiteness_of_lungs(facts: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the whiteness (2, 3) of the thirds of the patient's left and right lung; above 0 a third counts as unseen.
 
-    facts  (2, 3, 8) of both lungs, as `third_facts` gives them
+    facts  (2, 3, 8) of both lungs, as `features_of_thirds` gives them
     """
     of_thirds = facts @ np.array(WEIGHTS) + np.array(OF_THIRD)
     of_thirds[0] += OF_LEFT

@@ -212,7 +212,7 @@ _MOST_CELLS: Final = 2**22  # the largest input that a network may have
 
 
 @dataclass(frozen=True, slots=True)
-class KeptShares:
+class CompressedShares:
     """Compressed shares (rows, columns): the mask, and the exact shares of cells along the mask's edge.
 
     All other cells become 0 or 255. Outline and mask are interpolated between neighbouring cells inside and outside, so
@@ -238,7 +238,7 @@ class KeptShares:
 
 
 @lru_cache(maxsize=4)  # the shares of an image are needed several times
-def _unpacked(kept: KeptShares) -> Shares:
+def _unpacked(kept: CompressedShares) -> Shares:
     size = kept.rows * kept.columns
     if min(kept.rows, kept.columns) < 1 or size > _MOST_CELLS or not 0 < kept.threshold <= 255:
         raise ValueError(f"no mask has {kept.rows} x {kept.columns} cells from {kept.threshold} on")

@@ -241,7 +241,7 @@ def specificity_at_sensitivity(scores: Scores, truth: Truth, *, wanted: float, p
 
     threshold = threshold_for_sensitivity(scores, truth, wanted=wanted)
     found = specificity(scores, truth, threshold=threshold, patients=patients)
-    return _widened(found, drawn_interval(measure, scores, truth, patients=patients))
+    return _widened(found, bootstrap_interval(measure, scores, truth, patients=patients))
 
 
 def sensitivity_at_specificity(scores: Scores, truth: Truth, *, wanted: float, patients: Sequence[str]) -> Share:
@@ -257,7 +257,7 @@ def sensitivity_at_specificity(scores: Scores, truth: Truth, *, wanted: float, p
 
     threshold = threshold_for_specificity(scores, truth, wanted=wanted)
     found = sensitivity(scores, truth, threshold=threshold, patients=patients)
-    return _widened(found, drawn_interval(measure, scores, truth, patients=patients))
+    return _widened(found, bootstrap_interval(measure, scores, truth, patients=patients))
 
 
 def _widened(found: Share, drawn: tuple[float, float, float]) -> Share:
@@ -302,7 +302,7 @@ def area(scores: Scores, truth: Truth, *, patients: Sequence[str]) -> Estimate:
     def is_near(area: float) -> bool:
         return abs(value - area) <= _Z * math.sqrt(_area_variance(area, positives, negatives))
 
-    return Estimate(value, _farthest(value, 0.0, is_near), _farthest(value, 1.0, is_near))
+    return Estimate(value, _bisect(value, 0.0, is_near), _bisect(value, 1.0, is_near))
 
 
 def _area_variance(area: float, positives: float, negatives: float) -> float:
@@ -317,7 +317,7 @@ def _area_variance(area: float, positives: float, negatives: float) -> float:
     return area * (1 - area) * shape / (positives * negatives)
 
 
-def _farthest(value: float, end: float, is_near: Callable[[float], bool]) -> float:
+def _bisect(value: float, end: float, is_near: Callable[[float], bool]) -> float:
     """Return the point farthest from `value` towards `end` for which `is_near` holds, by bisection."""
     near, far = value, end
     for _ in range(_HALVINGS):
@@ -371,7 +371,7 @@ def _beaten(scores: Scores, truth: Truth) -> Scores:
     return found
 
 
-def drawn_interval(
+def bootstrap_interval(
     measure: Callable[[Scores, Truth], float],
     scores: Scores,
     truth: Truth,

@@ -78,7 +78,7 @@ def earlier_images(people: NDArray[np.int64], days: NDArray[np.int64]) -> NDArra
     return is_earlier
 
 
-def todays_first(is_earlier: NDArray[np.bool_]) -> NDArray[np.int64]:
+def earlier_days_last(is_earlier: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Return the positions (n,) of images in an order that moves images of earlier days behind all others.
 
     is_earlier  (n,) as `earlier_images` returns it

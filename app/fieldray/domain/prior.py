@@ -114,7 +114,7 @@ def unscreened(ref: ImageRef) -> Screened:
     )
 
 
-def order_of(image: ImageHeader, current: ImageHeader) -> Order:
+def time_order(image: ImageHeader, current: ImageHeader) -> Order:
     """Return whether an image is earlier or later than the current one, by study date and time.
 
     "same" means equal to the minute. "unknown" means that a date, or on one day a time, is missing.
@@ -173,20 +173,22 @@ def priors_of(current: Outcome, candidates: Iterable[tuple[Origin, Outcome]]) ->
     """
     found: list[Prior] = []
     for origin, outcome in candidates:
-        prior = as_prior(outcome, current, origin)
+        prior = prior_from(outcome, current, origin)
         is_own_study = outcome.ref.header.study_instance_uid == current.ref.header.study_instance_uid != ""
         if prior.patient_match != "same" or prior.order in ("later", "same") or is_own_study:
             continue
         if is_same_image(outcome, current) or any(is_same_image(outcome, known.outcome) for known in found):
             continue
         found.append(prior)
-    return tuple(sorted(found, key=_how_likely))
+    return tuple(sorted(found, key=_usefulness))
 
 
-def as_prior(outcome: Outcome, current: Outcome, origin: Origin) -> Prior:
+def prior_from(outcome: Outcome, current: Outcome, origin: Origin) -> Prior:
     """Return an image as a prior of the current image, with the match of patients and the order in time."""
     header, own = outcome.ref.header, current.ref.header
-    return Prior(outcome=outcome, origin=origin, patient_match=match_patients(header, own), order=order_of(header, own))
+    return Prior(
+        outcome=outcome, origin=origin, patient_match=match_patients(header, own), order=time_order(header, own)
+    )
 
 
 def doubts_about(prior: Prior, current: Outcome) -> Sequence[Reason]:
@@ -233,7 +235,7 @@ def pair_of(prior: Prior, current: Outcome, comparison: PairComparison) -> PairR
     )
 
 
-def _how_likely(prior: Prior) -> tuple[bool, int, bool, int]:
+def _usefulness(prior: Prior) -> tuple[bool, int, bool, int]:
     header = prior.header
     day, minute = day_of(header.study_date), _minute(header.study_time)
     return prior.order != "earlier", -(day.toordinal() if day else 0), is_lateral(header), -(minute or 0)

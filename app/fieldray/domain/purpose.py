@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from fieldray.domain.finding import WORK_LIST_ORDER, Category, ResultKind
+from fieldray.domain.finding import WORK_LIST_ORDER, Category, ResultCount
 from fieldray.domain.image import ImageHeader
 from fieldray.domain.metrics import Share
 from fieldray.domain.model import HeaderRules, Manifest, OperatingPoint
@@ -25,12 +25,12 @@ AGE_NOTES: Final[Mapping[bool, str]] = {True: "age_confirmed", False: "age_not_s
 _OTHERS = frozenset({"age", "ages_contradict", "born_too_late", "body_part"})
 
 
-def says_frontal_chest(header: ImageHeader, accepted: HeaderRules) -> bool:
+def header_says_frontal_chest(header: ImageHeader, accepted: HeaderRules) -> bool:
     """Return whether a header names both a body part and a view that the pack accepts.
 
     The body part alone is not enough, because a lateral image shows the chest as well.
     """
-    return body_part_says(header, accepted) == view_says(header, accepted) == "accepted"
+    return body_part_match(header, accepted) == view_match(header, accepted) == "accepted"
 
 
 def patients(accepted: HeaderRules) -> Reason:
@@ -154,9 +154,9 @@ def header_notes(header: ImageHeader, accepted: HeaderRules, *, is_confirmed: bo
     is_confirmed  whether a person confirmed that all patients are in the pack's age range
     """
     notes = [_age_note(header, accepted, is_confirmed=is_confirmed)]
-    if view_says(header, accepted) == "unknown":
+    if view_match(header, accepted) == "unknown":
         notes.append(reason("view_unknown", view=header.view))
-    if body_part_says(header, accepted) == "unknown":
+    if body_part_match(header, accepted) == "unknown":
         notes.append(reason("body_part_unknown", body_part=header.body_part_examined))
     notes.append(_orientation_note(header))
     if header.burned_in_annotation.upper().startswith("Y"):
@@ -191,7 +191,7 @@ class PatientCount:
     others: int = 0
     unknown: int = 0
 
-    def add(self, kind: ResultKind) -> None:
+    def add(self, kind: ResultCount) -> None:
         """Add the results of one kind to the counts, if they contradict the rules or state no age."""
         self.others += kind.number * (kind.category == "refused" and not _OTHERS.isdisjoint(kind.codes))
         self.unknown += kind.number * (AGE_NOTES[False] in kind.codes)
@@ -210,7 +210,7 @@ class PatientCount:
 
 
 # What a header field says: nothing; a value that the pack accepts; another known value; or unknown words.
-Saying = Literal["nothing", "accepted", "other", "unknown"]
+HeaderMatch = Literal["nothing", "accepted", "other", "unknown"]
 
 _SAYS_NOTHING: Final = frozenset({"", "NONE", "UNKNOWN", "UNK", "OTHER", "UNSPECIFIED", "NA"})
 _UNDIVIDED: Final = str.maketrans({"Ł": "L", "Ø": "O", "Đ": "D", "Æ": "AE", "Œ": "OE"})
@@ -361,7 +361,7 @@ def body_parts_of(text: str) -> frozenset[str]:
     return frozenset(found - {_ADJECTIVE})
 
 
-def view_says(header: ImageHeader, rules: HeaderRules) -> Saying:
+def view_match(header: ImageHeader, rules: HeaderRules) -> HeaderMatch:
     """Return whether the header's view is accepted, by View Position and View Code Sequence.
 
     A lateral view in either field is not accepted. Without a View Position, Patient Orientation is checked for a
@@ -439,7 +439,7 @@ def is_other_kind(header: ImageHeader) -> bool:
     return found is not None
 
 
-def body_part_says(header: ImageHeader, rules: HeaderRules) -> Saying:
+def body_part_match(header: ImageHeader, rules: HeaderRules) -> HeaderMatch:
     """Return whether Body Part Examined names an accepted part; of several parts, one is enough."""
     text = header.body_part_examined
     if _says_nothing(text):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
-from fieldray.domain.finding import Category, Outcome, ResultKind, can_be_overruled, can_be_turned, leading_position
+from fieldray.domain.finding import Category, Outcome, ResultCount, can_be_overruled, can_be_turned, leading_position
 from fieldray.domain.image import UPRIGHT, ImageRef, Turn
 from fieldray.domain.model import BackendName, OperatingPoint, Trust
 from fieldray.errors import UsageProblem
@@ -95,7 +95,7 @@ class ResultsTakenOver:
 
     run_id: int
     row_ids: tuple[int, ...]
-    kinds: tuple[tuple[ResultKind, ...], ...]
+    kinds: tuple[tuple[ResultCount, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -478,7 +478,7 @@ class Resuming:
     reports_each: bool = True
 
 
-def site_of(path: str) -> str:
+def origin_folder(path: str) -> str:
     """Return the folder that identifies the origin of images.
 
     Folder names without letters, such as dates and numbers, are removed from the end of the path.

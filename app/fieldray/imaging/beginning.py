@@ -65,7 +65,7 @@ Identify = Callable[[Beginning], Identified]
 
 def identify_beginning(question: Beginning, *, is_own_report: IsOwnReport = lambda _head: False) -> Identified:
     """Identify an object by its first bytes. Raises Unreadable, Unusable for an object without an image."""
-    stream = _Cut(question.data.tobytes(), question.size_bytes)
+    stream = _Prefix(question.data.tobytes(), question.size_bytes)
     try:
         found = refs_in(stream, question.ref, is_own_report)
     except InputProblem:
@@ -80,7 +80,7 @@ def identify_beginning(question: Beginning, *, is_own_report: IsOwnReport = lamb
     return Identified(content=kinds[type(found)])  # type: ignore[arg-type]
 
 
-class _Cut(io.BytesIO):
+class _Prefix(io.BytesIO):
     """The beginning of a longer stream.
 
     was_short  whether a reader requested bytes beyond the beginning

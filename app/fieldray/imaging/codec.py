@@ -98,7 +98,7 @@ class Frame:
         return f"{'i' if self.is_signed else 'u'}{self.bits_allocated // 8}"
 
     @property
-    def is_of_cosines(self) -> bool:
+    def is_dct(self) -> bool:
         """Whether the codestream is a lossy (DCT) JPEG."""
         stated = codestream_of(self.source)
         return stated is not None and stated.process in _DCT_PROCESSES
@@ -133,7 +133,7 @@ def stored_values_of(values: Stored, frame: Frame) -> Stored:
     Unreadable
         `damaged` if the two bytes of each value are swapped.
     """
-    if _are_swapped(values):
+    if _has_swapped_bytes(values):
         raise Unreadable(reason("damaged", detail="the byte order of the pixel values is swapped"))
     container = max(frame.bits_allocated // 8, values.dtype.itemsize)
     whole = 8 * container
@@ -143,7 +143,7 @@ def stored_values_of(values: Stored, frame: Frame) -> Stored:
     precision = min(stated.bits or whole, whole)
     shift = frame.unused_low_bits if precision >= bits + frame.unused_low_bits else 0
     if not shift:
-        is_more = bits < precision and (precision < whole or frame.is_of_cosines)
+        is_more = bits < precision and (precision < whole or frame.is_dct)
         bits = precision if is_more else min(bits, precision)
     top = (1 << (bits - frame.is_signed)) - 1
     bottom = -top - 1 if frame.is_signed else 0
@@ -170,7 +170,7 @@ _NOISE: Final = 0.5  # neighbours of noise differ by about 1.1 standard deviatio
 _FAR_SMOOTHER: Final = 4
 
 
-def _are_swapped(values: Stored) -> bool:
+def _has_swapped_bytes(values: Stored) -> bool:
     """Return whether the two bytes of each value are swapped, as some old writers did.
 
     The values are then noise, and an image with the bytes swapped back.

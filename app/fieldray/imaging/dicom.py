@@ -48,7 +48,7 @@ from fieldray.imaging.dicom_header import (
 )
 from fieldray.imaging.identify import DICOM_FILE, check_pixel_count, sniff
 from fieldray.imaging.limits import MAX_FILE_BYTES, VALUE_REPRESENTATIONS
-from fieldray.imaging.preprocess import grey_of_colour, squared
+from fieldray.imaging.preprocess import grey_of_colour, with_square_pixels
 from fieldray.imaging.reduction import TargetSize, Whole, largest_reduction
 from fieldray.reasons import reason
 
@@ -94,7 +94,7 @@ def _decode(data: bytes, index: int, needed: TargetSize | None, whole: Whole) ->
     header, frame, value = whole.parsed
     aspect = dicom_grey.pixel_aspect(header.dataset)
     # Pixels that are not square are resampled from the full resolution.
-    image = squared(
+    image = with_square_pixels(
         _decode_pixels(header, frame, value, index, needed=needed if aspect == 1 else None, whole=whole), aspect
     )
     return replace(image, notes=("syntax_contradicted",) * header.is_contradicted + image.notes)
@@ -110,7 +110,7 @@ def _parsed(data: bytes) -> tuple[DicomHeader, Frame, memoryview]:
     frame = _frame_of(header)
     whole_data = data if header.stream is stream else inflated(header)
     value = _pixel_value(header, whole_data)
-    if count := _images_behind(header, whole_data, value, data):
+    if count := _trailing_images(header, whole_data, value, data):
         raise Unusable(reason("several_images", count=1 + count))
     header, value = _pixels_as_they_are(header, frame, value)
     frame = replace(frame, transfer_syntax=header.transfer_syntax)
@@ -319,7 +319,7 @@ def _compressed(frame: Frame, value: memoryview, index: int) -> Frame:
     return replace(frame, source=source)
 
 
-def _images_behind(header: DicomHeader, data_set: bytes, value: memoryview, file: bytes) -> int:
+def _trailing_images(header: DicomHeader, data_set: bytes, value: memoryview, file: bytes) -> int:
     """Return the number of images after the pixels: a second Pixel Data element, or files joined to this one.
 
     data_set  the bytes that hold the pixels: the file, or the inflated data set
@@ -384,7 +384,7 @@ def _stored_values(header: DicomHeader, frame: Frame, value: memoryview, index: 
     else:
         raise Unreadable(not_supported(syntax, syntax.name))
     # decoders convert YBR to RGB for JPEG and JPEG 2000 only
-    if frame.samples == 3 and not frame.is_of_cosines and _photometric(header) in ("YBR_FULL", "YBR_FULL_422"):
+    if frame.samples == 3 and not frame.is_dct and _photometric(header) in ("YBR_FULL", "YBR_FULL_422"):
         values = convert_color_space(values, "YBR_FULL", "RGB")
     return stored_values_of(values, frame)
 

@@ -154,17 +154,17 @@ class PixelElement:
 class DicomHeader:
     """The requested elements of a DICOM header, and the position of the pixels.
 
-    transfer_syntax  the file's real transfer syntax, even if the file states an impossible one
-    media_class      Media Storage SOP Class UID of the file meta information
-    stream           the file, or the inflated data set of a deflated file; at any position
-    pixels           None if the data set ends without pixel data
-    is_cut           whether the file ended inside an element
-    is_contradicted  whether the file states another transfer syntax than `transfer_syntax`
+    transfer_syntax              the file's real transfer syntax, even if the file states an impossible one
+    media_storage_sop_class_uid  from the file meta information
+    stream                       the file, or the inflated data set of a deflated file; at any position
+    pixels                       None if the data set ends without pixel data
+    is_cut                       whether the file ended inside an element
+    is_contradicted              whether the file states another transfer syntax than `transfer_syntax`
     """
 
     dataset: Dataset
     transfer_syntax: UID
-    media_class: str
+    media_storage_sop_class_uid: str
     stream: BinaryIO
     pixels: PixelElement | None
     is_cut: bool
@@ -180,11 +180,13 @@ def read_header(stream: BinaryIO, keywords: Sequence[str], *, inflated_limit: in
     Unreadable `damaged` if an element of an unknown value representation cannot be skipped.
     """
     begun = begin(stream, inflated_limit)
-    media_class = begun.meta.get(_MEDIA_CLASS, "")
+    media_storage_sop_class_uid = begun.meta.get(_MEDIA_CLASS, "")
     tags: list[Any] = [tag_for_keyword(keyword) for keyword in keywords]
 
     def ends(tag: int, representation: str | None, length: int) -> bool:
-        if media_class == INDEX_CLASS or tag in _PIXEL_TAGS:  # the records of an index are read one by one
+        if (
+            media_storage_sop_class_uid == INDEX_CLASS or tag in _PIXEL_TAGS
+        ):  # the records of an index are read one by one
             return True
         is_known = (representation or "").encode("ascii", "replace") in VALUE_REPRESENTATIONS
         is_known = is_known or begun.is_implicit or tag >> 16 == _DELIMITERS or length == UNDEFINED_LENGTH
@@ -195,11 +197,13 @@ def read_header(stream: BinaryIO, keywords: Sequence[str], *, inflated_limit: in
         part = read_dataset(begun.stream, begun.is_implicit, begun.is_little, stop_when=ends, specific_tags=tags)
         part.update(dataset)
         dataset = part
-        if media_class == INDEX_CLASS or not _skip_unknown(begun):
+        if media_storage_sop_class_uid == INDEX_CLASS or not _skip_unknown(begun):
             break
     pixels = element_at(begun, _PIXEL_TAGS)
     is_cut, is_contradicted = begun.stream.is_cut, begun.is_contradicted
-    return DicomHeader(dataset, begun.syntax, media_class, begun.stream.raw, pixels, is_cut, is_contradicted)
+    return DicomHeader(
+        dataset, begun.syntax, media_storage_sop_class_uid, begun.stream.raw, pixels, is_cut, is_contradicted
+    )
 
 
 def _goes_on_at(begun: Begun, position: int, tag: int) -> bool:
@@ -247,7 +251,7 @@ def problem_without_pixels(header: DicomHeader) -> FieldrayError:
     `truncated` if the file should have an image, else `no_pixel_data`.
     """
     dataset = header.dataset
-    kind = UID(text(dataset, "SOPClassUID") or header.media_class).name
+    kind = UID(text(dataset, "SOPClassUID") or header.media_storage_sop_class_uid).name
     if header.is_cut or "Image Storage" in kind or whole_number(dataset, "Rows"):
         return Unreadable(reason("truncated"))
     return Unusable(reason("no_pixel_data", modality=text(dataset, "Modality") or "-"))

@@ -94,7 +94,7 @@ def identify_dicom(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFou
     """
     try:
         header = _header(stream)
-        return index_found(stream) if header.media_class == INDEX_CLASS else _frames(header, ref)
+        return index_found(stream) if header.media_storage_sop_class_uid == INDEX_CLASS else _frames(header, ref)
     except FieldrayError:
         raise
     except OSError as error:
@@ -119,7 +119,7 @@ def _header(stream: BinaryIO) -> DicomHeader:
 def _frames(header: DicomHeader, ref: ImageRef) -> list[ImageRef]:
     facts = _facts(header)
     if header.pixels is None:
-        if not (header.is_cut or facts.sop_class_uid or facts.modality or header.media_class):
+        if not (header.is_cut or facts.sop_class_uid or facts.modality or header.media_storage_sop_class_uid):
             raise Unusable(reason("not_an_image"))
         raise problem_without_pixels(header)
     frames = facts.number_of_frames

@@ -229,7 +229,7 @@ class _Search:
     def _folder(self, path: Path) -> Iterator[ImageRef]:
         try:
             folder = Folder.listed(path)
-            if folder.is_inside_itself(self._way):
+            if folder.is_cyclic(self._way):
                 return
             self._way.append(folder)
             if path not in self._listed:

@@ -131,7 +131,7 @@ def jpeg_end(data: bytes) -> int | None:
     return len(data) if b"\xff\xd9" in data.rstrip(b"\0")[-3:] else None
 
 
-class TallJpeg(NamedTuple):
+class ExtendedJpeg(NamedTuple):
     """A single-scan JPEG whose header states additional rows, which show whether its scan is cut off.
 
     libjpeg-turbo silently invents the missing part of a scan. It fills zeros to the end of the row (of blocks, or of
@@ -156,11 +156,11 @@ class TallJpeg(NamedTuple):
         return self.row == 0 or all(value == self.middle for value in first)
 
 
-def tall_jpeg(data: bytes) -> TallJpeg:
+def extend_jpeg(data: bytes) -> ExtendedJpeg:
     """Return a JPEG whose header states additional rows. After decoding, these rows show whether the scan was cut off.
 
-    A JPEG for which this is not possible gets no additional rows (`TallJpeg.row` is 0). Raises ValueError for data that
-    are no JPEG.
+    A JPEG for which this is not possible gets no additional rows (`ExtendedJpeg.row` is 0). Raises ValueError for data
+    that are no JPEG.
     """
     if (frame := jpeg_frame(data)) is None:
         raise ValueError("no JPEG")
@@ -168,9 +168,9 @@ def tall_jpeg(data: bytes) -> TallJpeg:
     components, at, block = data[frame.start + 7], frame.start + 3, _unit_size(data, frame)[0]
     below = -(-frame.rows // block) * block
     if frame.process == _PROGRESSIVE or scanned != components or not 0 < below <= _MOST_ROWS - block:
-        return TallJpeg(data, frame.rows, 0, 0)
+        return ExtendedJpeg(data, frame.rows, 0, 0)
     stated = data[:at] + (below + block).to_bytes(2, "big") + data[at + 2 :]
-    return TallJpeg(stated, frame.rows, below + block // 2, 1 << (frame.bits - 1))
+    return ExtendedJpeg(stated, frame.rows, below + block // 2, 1 << (frame.bits - 1))
 
 
 def _unit_size(data: bytes, frame: JpegFrame) -> tuple[int, int]:
@@ -222,7 +222,7 @@ def jpeg_markers(data: bytes) -> Iterator[tuple[int, int]]:
             position += struct.unpack(">H", data[position : position + 2])[0]
 
 
-def images_behind(data: bytes, end: int) -> int:
+def trailing_images(data: bytes, end: int) -> int:
     """Return the number of DICOM and PNG files that were joined to an image.
 
     end  offset of the end of the image
@@ -230,7 +230,7 @@ def images_behind(data: bytes, end: int) -> int:
     return data.count(_PNG, end) + data.count(DICOM_FILE, end + 128)
 
 
-def jpegs_behind(data: bytes, end: int) -> list[JpegFrame]:
+def trailing_jpegs(data: bytes, end: int) -> list[JpegFrame]:
     """Return the frame headers of JPEG files that were joined to an image.
 
     JPEGs embedded in these files do not count.

@@ -263,7 +263,7 @@ def _weights(size: int, start: float, extent: float, count: int) -> tuple[NDArra
     return first, weights
 
 
-def squared(image: Image, aspect: float) -> Image:
+def with_square_pixels(image: Image, aspect: float) -> Image:
     """Resample an image to square pixels, by averaging along the axis of the finer pixels.
 
     aspect  height of a pixel divided by its width

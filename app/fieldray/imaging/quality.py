@@ -23,7 +23,14 @@ from fieldray.domain.image import Image, ImageHeader, PixelMap, day_of
 from fieldray.domain.lungs import LungFields, Quality
 from fieldray.domain.mask import Mask, edges
 from fieldray.domain.model import HeaderRules
-from fieldray.domain.purpose import Saying, body_part_says, is_for_processing, is_other_kind, view_says, view_words
+from fieldray.domain.purpose import (
+    HeaderMatch,
+    body_part_match,
+    is_for_processing,
+    is_other_kind,
+    view_match,
+    view_words,
+)
 from fieldray.imaging.preprocess import coarse_means, percentiles, thumbnail, windowed
 from fieldray.imaging.source import is_system_name
 from fieldray.reasons import Reason, reason
@@ -70,17 +77,17 @@ def check_header(
                  note
     waives       codes of reasons that a person overruled
     """
-    refused: tuple[Saying, ...] = ("other",) if finds_lungs else ("other", "unknown")
+    refused: tuple[HeaderMatch, ...] = ("other",) if finds_lungs else ("other", "unknown")
     return next((why for why in _header_problems(header, rules, refused) if why.code not in waives), None)
 
 
-def _header_problems(header: ImageHeader, rules: HeaderRules, refused: Collection[Saying]) -> Iterator[Reason]:
+def _header_problems(header: ImageHeader, rules: HeaderRules, refused: Collection[HeaderMatch]) -> Iterator[Reason]:
     modality = header.modality.upper()
     if modality and modality not in rules.modalities:
         yield reason("modality", modality=header.modality)
-    if body_part_says(header, rules) in refused:
+    if body_part_match(header, rules) in refused:
         yield reason("body_part", body_part=header.body_part_examined)
-    if view_says(header, rules) in refused:
+    if view_match(header, rules) in refused:
         yield reason("view", view=view_words(header))
     if is_for_processing(header):
         yield reason("for_processing")

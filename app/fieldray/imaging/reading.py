@@ -25,14 +25,14 @@ from fieldray.errors import Unreadable, Unusable
 from fieldray.imaging.identify import (
     HEAD_BYTES,
     check_pixel_count,
+    extend_jpeg,
     identify_again,
-    images_behind,
     jpeg_end,
     jpeg_frame,
-    jpegs_behind,
     png_size,
     sniff,
-    tall_jpeg,
+    trailing_images,
+    trailing_jpegs,
 )
 from fieldray.imaging.preprocess import grey_of_colour, shrunk
 from fieldray.imaging.reduction import JPEG_REDUCTIONS, TargetSize, Whole, block_means, largest_reduction
@@ -250,7 +250,7 @@ def _load(data: bytes, step: int = 1) -> tuple[NDArray[Any], int]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            tall = tall_jpeg(data)
+            tall = extend_jpeg(data)
             with JpegImageFile(io.BytesIO(tall.data)) as image:
                 if image.mode == "CMYK":
                     raise Unusable(reason("colour"))
@@ -352,7 +352,7 @@ def _png_images(data: bytes) -> int:
             return frames + is_still
         if kind == b"IEND":
             end = start + 4
-    return 1 + images_behind(data, end) + len(jpegs_behind(data, end))
+    return 1 + trailing_images(data, end) + len(trailing_jpegs(data, end))
 
 
 def _check_chunks(data: bytes) -> None:
@@ -379,8 +379,8 @@ def _one_whole_jpeg(data: bytes, size: tuple[int, int]) -> tuple[bytes, list[str
         from fieldray.imaging.codecs.jpeg import with_end
 
         return with_end(data), ["end_was_missing"]
-    found = [frame.rows * frame.columns >= size[0] * size[1] for frame in jpegs_behind(data, end)]
-    if others := sum(found) + images_behind(data, end):
+    found = [frame.rows * frame.columns >= size[0] * size[1] for frame in trailing_jpegs(data, end)]
+    if others := sum(found) + trailing_images(data, end):
         raise Unusable(reason("several_images", count=1 + others))
     return data, ["further_images"] if found else []
 

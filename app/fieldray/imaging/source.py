@@ -187,7 +187,7 @@ def is_system_name(name: str) -> bool:
 
     It belongs to the system, is hidden, is a recycle bin, or is the results database.
     """
-    return is_hidden(name) or name.lower() in _SYSTEM_NAMES or is_bin(name) or name.startswith(_OWN_DATABASES)
+    return is_hidden(name) or name.lower() in _SYSTEM_NAMES or is_recycle_bin(name) or name.startswith(_OWN_DATABASES)
 
 
 def is_hidden(name: str) -> bool:
@@ -195,7 +195,7 @@ def is_hidden(name: str) -> bool:
     return name.startswith(".") and name not in (".", "..")
 
 
-def is_bin(name: str) -> bool:
+def is_recycle_bin(name: str) -> bool:
     """Return whether a name is that of a recycle bin, or of a system folder of thumbnails or snapshots."""
     return _BINS.fullmatch(name.lower()) is not None
 
@@ -211,7 +211,7 @@ def mark(name: str, *, is_folder: bool) -> str:
 
 
 def _may_be_image(left_out: str) -> bool:
-    return is_hidden(left_out) and not is_bin(left_out) and not _OF_MACOS.fullmatch(left_out.lower())
+    return is_hidden(left_out) and not is_recycle_bin(left_out) and not _OF_MACOS.fullmatch(left_out.lower())
 
 
 class Folder:
@@ -231,7 +231,7 @@ class Folder:
         kept = [entry for entry in entries if not is_system_name(entry[0])]
         left_out = [name for name, _ in entries if is_system_name(name)] if len(kept) < len(entries) else []
         self.names = frozenset(mark(name, is_folder=is_folder) for name, is_folder in kept)
-        self.bins = list(filter(is_bin, left_out))
+        self.bins = list(filter(is_recycle_bin, left_out))
         self.hidden = sum(map(_may_be_image, left_out))
         self._left = sorted(kept, reverse=True)
         status = os.stat(path)  # noqa: PTH116 - as in `is_lost`
@@ -242,7 +242,7 @@ class Folder:
         """The path of the folder with links resolved."""
         return os.path.realpath(self.path)
 
-    def is_inside_itself(self, way: Sequence[Folder]) -> bool:
+    def is_cyclic(self, way: Sequence[Folder]) -> bool:
         """Return whether the folder is one of its own parents.
 
         Windows junctions make this possible, and Python does not see them as links.

@@ -36,7 +36,7 @@ from fieldray.inference.litert import Runtime
 from fieldray.inference.operators import EDGETPU_OPERATOR
 from fieldray.inference.worker import DelegateSpec, WorkerBackend
 from fieldray.paths import user_data
-from fieldray.persistence import FileLock, HeldError
+from fieldray.persistence import FileLock, LockHeldError
 from fieldray.processes.child import ChildDied, ChildTimeout, served
 from fieldray.reasons import Reason, reason
 from fieldray.surroundings import Priority
@@ -272,7 +272,7 @@ def _lock_one(pattern: str, count: int) -> tuple[int, FileLock]:
     for index in range(count):
         try:
             return index, FileLock(Path(pattern.format(index=index)), holder=str(os.getpid()))
-        except HeldError as error:
+        except LockHeldError as error:
             if index == count - 1:
                 raise BackendProblem(reason("coral_busy", process=error.holder)) from error
     raise ValueError("no Edge TPU to lock")

@@ -177,7 +177,7 @@ class PackLibrary:
             require_legacy(folder)
             if not allow_legacy:
                 raise PackProblem(reason("pack_legacy"))
-            return replace(load_legacy(folder), lungs=self.shipped_lungs())
+            return replace(load_legacy(folder), lungs=self.load_shipped_lungs())
         pack, trust = self._admitted(folder, allow_older=allow_older)
         self._require_own_name(pack.manifest, trust, named=signer)
         require_classifier(pack.manifest.description)
@@ -351,13 +351,13 @@ class PackLibrary:
 
     # ---- companions
 
-    def shipped_lungs(self) -> Model | None:
+    def load_shipped_lungs(self) -> Model | None:
         """Load the shipped lung-field pack, which serves classifiers that require none. None if no pack ships.
 
         Raises PackProblem if the pack is damaged or missing. Otherwise the pack's checks of an image would be omitted
         silently.
         """
-        return self._whole(_LUNGS, self._shipped_lungs())
+        return self._whole(_LUNGS, self._shipped_lung_folders())
 
     def _whole(self, companion: str, folders: Sequence[Path]) -> Model | None:
         """Load the first of several companion packs that is complete and trusted; None without folders.
@@ -385,9 +385,9 @@ class PackLibrary:
         """
         requires, signer = domain_manifest(classifier.description).requires, classifier.fingerprint
         found = [(wanted(each), self._companions(folder, each, trust=trust, signer=signer)) for each in requires]
-        return found[0] if found else (_LUNGS, self._shipped_lungs())
+        return found[0] if found else (_LUNGS, self._shipped_lung_folders())
 
-    def _shipped_lungs(self) -> Sequence[Path]:
+    def _shipped_lung_folders(self) -> Sequence[Path]:
         """Return the folder of the shipped lung-field pack; empty if none ships. Raises PackProblem."""
         if not self._builtin_lungs:
             return ()

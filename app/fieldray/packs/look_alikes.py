@@ -58,7 +58,7 @@ _PAIRS: Final = (("rn", "m"), ("vv", "w"))
 _WITHOUT_SHAPE: Final = ("FILLER", "BLANK", "VARIATION SELECTOR", "JOINER", "INHERENT")
 
 
-def has_shape(text: str) -> bool:
+def is_visible_text(text: str) -> bool:
     """Return whether a text has a visible letter or digit."""
     return any(letter.isalnum() and _is_seen(letter) for letter in unicodedata.normalize("NFKD", text))
 

@@ -36,7 +36,7 @@ from fieldray.domain.model import (
 from fieldray.errors import PackProblem
 from fieldray.formatting import class_words
 from fieldray.packs import naming
-from fieldray.packs.look_alikes import has_shape, look_alike
+from fieldray.packs.look_alikes import is_visible_text, look_alike
 from fieldray.packs.reading import manifest_error, read_document, write_document
 from fieldray.paths import catalogues
 from fieldray.reasons import reason
@@ -138,7 +138,7 @@ class _Part(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
                 continue
             if "en" not in texts:
                 raise ValueError(f"{name}: en is missing, a text in English")
-            if unseen := [language for language, text in texts.items() if not has_shape(text)]:
+            if unseen := [language for language, text in texts.items() if not is_visible_text(text)]:
                 raise ValueError(f"{name}: the text in {unseen[0]} has no letter and no digit that can be seen")
 
 

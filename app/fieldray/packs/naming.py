@@ -43,7 +43,7 @@ def is_version(text: str) -> bool:
     return re.fullmatch(VERSION, text) is not None
 
 
-def pinned(name: str, *, is_signed: bool, fingerprint: str) -> str:
+def signed_name(name: str, *, is_signed: bool, fingerprint: str) -> str:
     """Return a pack's name with the fingerprint of its signer: `name@fingerprint`.
 
     The name of a shipped or unsigned pack is returned unchanged.
@@ -188,9 +188,9 @@ class PackCandidate:
         return f"{self.pack_id}-{self.version}" if self.pack_id else self.folder.name
 
     @property
-    def lasting_name(self) -> str:
+    def signed_id(self) -> str:
         """The id with the signer: a name that only this pack and its later versions have."""
-        return pinned(self.pack_id, is_signed=self.trust != "builtin", fingerprint=self.fingerprint)
+        return signed_name(self.pack_id, is_signed=self.trust != "builtin", fingerprint=self.fingerprint)
 
     def is_called(self, name: str) -> bool:
         """Return whether the pack has this name. `meant` chooses the pack that a person means by a name."""
@@ -244,9 +244,9 @@ def choose(found: Sequence[PackCandidate], *, name: Path | str) -> PackCandidate
     packs = [candidate for candidate in found if candidate.usability_rank == least]
     if len({candidate.pack_id for candidate in packs}) > 1:
         raise PackProblem(reason("pack_several", names=", ".join(candidate.pack_name for candidate in packs)))
-    if len({candidate.lasting_name for candidate in packs}) > 1:
-        first, second = packs[0], next(one for one in packs if one.lasting_name != packs[0].lasting_name)
-        raise PackProblem(reason("pack_several_signers", first=first.lasting_name, second=second.lasting_name))
+    if len({candidate.signed_id for candidate in packs}) > 1:
+        first, second = packs[0], next(one for one in packs if one.signed_id != packs[0].signed_id)
+        raise PackProblem(reason("pack_several_signers", first=first.signed_id, second=second.signed_id))
     return max(packs, key=preference)
 
 

@@ -78,7 +78,7 @@ def guarded(
         except FieldrayError:
             raise
         except OSError as error:
-            raise problem_of(error, folder=folder) from error
+            raise pack_problem(error, folder=folder) from error
         except Exception as error:
             log.warning("a pack was refused in a way nobody thought of: %a", str(folder), exc_info=True)
             raise PackProblem(reason("pack_unreadable", detail=f"{type(error).__name__}: {error}")) from error
@@ -104,14 +104,14 @@ def read_file(folder: Path, *, name: str, limit_bytes: int) -> bytes:
     except OSError as error:
         if isinstance(error, FileNotFoundError) and _is_there(folder):
             raise PackProblem(reason("pack_incomplete", name=name)) from error
-        raise problem_of(error, folder=folder) from error
+        raise pack_problem(error, folder=folder) from error
     if data is None or len(data) > limit_bytes:
         sizes = {"size_mb": f"{details.st_size / _MEGABYTE:.1f}", "limit_mb": f"{limit_bytes / _MEGABYTE:.3g}"}
         raise PackProblem(reason("pack_too_large", name=name, **sizes))
     return data
 
 
-def problem_of(error: OSError, *, folder: Path) -> PackProblem:
+def pack_problem(error: OSError, *, folder: Path) -> PackProblem:
     """Return the problem to show for an OSError while reading a pack: `drive_gone` or `pack_unreadable`."""
     is_disconnected = error.errno in _DISCONNECTED_ERRNO or getattr(error, "winerror", None) in _DISCONNECTED_WINDOWS
     if is_disconnected or not _is_there(folder):
@@ -274,8 +274,8 @@ def list_drives() -> Drives:
     Raises OSError if the system does not list drives.
     """
     if sys.platform == "win32":
-        return look_at(drives_on_windows())
-    return look_at(drives_on_mac() if sys.platform == "darwin" else drives_on_linux())
+        return packs_on_drives(drives_on_windows())
+    return packs_on_drives(drives_on_mac() if sys.platform == "darwin" else drives_on_linux())
 
 
 def drives_with_packs() -> list[Path]:
@@ -286,7 +286,7 @@ def drives_with_packs() -> list[Path]:
         return []
 
 
-def look_at(drives: Iterable[Path]) -> Drives:
+def packs_on_drives(drives: Iterable[Path]) -> Drives:
     """Return the folders of the packs on each drive.
 
     An unreadable drive has no packs. A drive that was removed is left out.

@@ -17,8 +17,8 @@ from fieldray.audit.cases import (
     USUAL_NAMES,
     ClassNames,
     Reference,
+    check_table,
     folder_labels,
-    require_table,
     table_labels,
     verdict_truths,
 )
@@ -166,7 +166,7 @@ def require_usable(request: AuditRequest, paths: Sequence[Path] = ()) -> None:
     require_prevalence(request.prevalence)
     require_prices(request.prices)
     if isinstance(request.labels, Path):
-        require_table(request.labels, positive=request.positive, columns=request.columns, usual=usual_names())
+        check_table(request.labels, positive=request.positive, columns=request.columns, usual=usual_names())
     if paths and request.labels != "verdicts":
         _labels_of(request, [ref for ref in discover(paths, is_own_report=is_own_report) if not _is_none(ref.problem)])
 

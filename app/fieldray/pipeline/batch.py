@@ -21,20 +21,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fieldray.domain.assessment import Assessment
-from fieldray.domain.finding import Failed, Outcome, as_one_image
+from fieldray.domain.finding import Failed, Outcome, with_shared_facts
 from fieldray.domain.image import ImageRef
 from fieldray.domain.run import PackOfRun, Progress, Publish, RunChanged, RunSpec, RunState
 from fieldray.errors import Cancelled, FieldrayError, StorageProblem, unexpected
 from fieldray.imaging.discover import count_files, discover
 from fieldray.imaging.source import Stamps
 from fieldray.inference.engine import Engine
-from fieldray.pipeline.batch_ports import BatchOptions, BatchPorts, PackWork, spec_of
-from fieldray.pipeline.run_recorder import ResultsByContent, ResultsByStamp, RunRecorder, images_done, open_store
+from fieldray.pipeline.batch_ports import BatchOptions, BatchPorts, RunPack, spec_of
+from fieldray.pipeline.run_recorder import ResultsByContent, ResultsByStamp, RunRecorder, image_events, open_store
 from fieldray.pipeline.screen import screen_with_packs
 from fieldray.pipeline.statistics import Pace, RateLimiter, Statistics
 from fieldray.reasons import Reason, reason
 from fieldray.reports.outputs import is_own_report
-from fieldray.store.bookkeeping import TakenOver
+from fieldray.store.bookkeeping import ReusedAnswers
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.workers.pool import PoolClosed, Workers
 
@@ -96,7 +96,7 @@ class Batch:
         self._fresh = fresh
         self._statistics = statistics or Statistics()
         self._room = threading.Semaphore(_UNDER_WAY * threads)
-        self._outcomes: queue.SimpleQueue[_Done | TakenOver | None] = queue.SimpleQueue()  # None: no more will come
+        self._outcomes: queue.SimpleQueue[_Done | ReusedAnswers | None] = queue.SimpleQueue()  # None: no more will come
         self._going = threading.Event()
         self._going.set()
         self._cancelled = threading.Event()
@@ -260,9 +260,9 @@ class Batch:
         pace.restart(0)
         progress, speed = RateLimiter(_PROGRESS_EVERY_S), RateLimiter(_SPEED_EVERY_S)
         for arrived in self._arrivals():
-            if isinstance(arrived, TakenOver):
-                taken = recorder.take_over(store, arrived)
-                for event in images_done(store, taken) if self._ports.resuming.reports_each else [taken]:
+            if isinstance(arrived, ReusedAnswers):
+                taken = recorder.reuse_answers(store, arrived)
+                for event in image_events(store, taken) if self._ports.resuming.reports_each else [taken]:
                     self._publish(event)
                 done += len(arrived.images)
             elif kept := [one for one in arrived if watch is None or watch.keeps(one.doubtful, is_new=one.is_new)]:
@@ -281,7 +281,7 @@ class Batch:
         self._publish(self._progress(done, pace))
         self._publish(self._statistics.speed())
 
-    def _arrivals(self) -> Iterator[Sequence[_Done] | TakenOver]:
+    def _arrivals(self) -> Iterator[Sequence[_Done] | ReusedAnswers]:
         """Yield outcomes as they arrive, in groups that are saved together; empty groups while none arrive.
 
         The first outcome of a run waits for no other, nor does one while no other is under way. Ends with the last
@@ -298,7 +298,7 @@ class Batch:
                 continue
             if item is None:
                 break
-            if isinstance(item, TakenOver):
+            if isinstance(item, ReusedAnswers):
                 yield self._leaving(together)
                 together = []
                 self._arrived += len(item.images)
@@ -417,7 +417,7 @@ class Batch:
             return None
         return ResultsByStamp(query, self.run_id, self._ports.packs, stamps=self._stamps, hand_over=self._hand_over)
 
-    def _hand_over(self, taken: TakenOver) -> None:
+    def _hand_over(self, taken: ReusedAnswers) -> None:
         self._going.wait()
         self._wait_for_room()
         self._found += len(taken.images)
@@ -440,7 +440,7 @@ class Batch:
         """
         wanted = [position for position, outcome in enumerate(known) if outcome is None]
         screened = iter(self._ports.screen(ref, wanted) if wanted else ())
-        outcomes = as_one_image([outcome or next(screened) for outcome in known])
+        outcomes = with_shared_facts([outcome or next(screened) for outcome in known])
         return _Done(outcomes, frozenset(range(len(known))).difference(wanted))
 
 
@@ -484,7 +484,7 @@ def assemble(
     search = partial(discover, members=workers.members, is_own_report=is_own_report)
     ports = BatchPorts(
         spec=spec_of(paths, assessments),
-        packs=[PackWork.of(assessment, database) for assessment in assessments],
+        packs=[RunPack.of(assessment, database) for assessment in assessments],
         discover=partial(watch.arrivals, search, rest=cancelled.wait)
         if watch
         else lambda is_known: search(paths, is_known=is_known, notify=noticed.append),

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class PackWork:
+class RunPack:
     """One of the packs that screen the images of a run.
 
     check_header       returns the reason to refuse an image with this header, or None
@@ -111,7 +111,7 @@ class BatchPorts:
     """
 
     spec: RunSpec
-    packs: Sequence[PackWork]
+    packs: Sequence[RunPack]
     discover: Callable[[IsKnown], Iterator[ImageRef | None]]
     count: Callable[[Callable[[], bool]], int]
     content_hash: Callable[[ImageRef], tuple[str, bytes]]

@@ -29,7 +29,7 @@ from fieldray.domain.lungs import LungFields
 from fieldray.domain.mask import Mask
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.patient import match_patients
-from fieldray.domain.prior import Prior, StoredPriors, as_prior, doubts_about, priors_of, unscreened
+from fieldray.domain.prior import Prior, StoredPriors, doubts_about, prior_from, priors_of, unscreened
 from fieldray.errors import (
     Cancelled,
     EnvironmentProblem,
@@ -102,7 +102,7 @@ class ComparedPair:
     def doubts(self) -> Sequence[Reason]:
         """Warnings that a person must see with the comparison."""
         current = self.current.outcome
-        return doubts_about(as_prior(self.prior.outcome, current, "file"), current)
+        return doubts_about(prior_from(self.prior.outcome, current, "file"), current)
 
 
 def comparison_child() -> Child:
@@ -265,7 +265,7 @@ def system_comparer(settings: Settings) -> OpenComparer:
     """
 
     def opened(ends: contextlib.ExitStack) -> PairComparer:
-        finder = PackLibrary(user_data()).shipped_lungs()
+        finder = PackLibrary(user_data()).load_shipped_lungs()
         if finder is None:
             raise PackProblem(reason("compare_no_lungs_pack"))
         readers = ends.enter_context(contextlib.closing(open_workers(settings, _WORKERS)))

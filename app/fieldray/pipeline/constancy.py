@@ -18,7 +18,7 @@ from typing import Annotated, Final, Self
 import msgspec
 
 from fieldray.backends import BACKENDS
-from fieldray.domain.finding import Category, Outcome, Screened, decide, why_of
+from fieldray.domain.finding import Category, Outcome, Screened, decide, reason_of
 from fieldray.domain.model import BackendName, Manifest, Model
 from fieldray.errors import BackendProblem, PackProblem, StorageProblem, UsageProblem
 from fieldray.imaging.discover import discover
@@ -52,7 +52,7 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @classmethod
     def of(cls, outcome: Outcome) -> Self:
         """Return the result of a test image from its outcome."""
-        why, findings = why_of(outcome), outcome.findings if isinstance(outcome, Screened) else ()
+        why, findings = reason_of(outcome), outcome.findings if isinstance(outcome, Screened) else ()
         return cls(outcome.category, why.code if why else "", {one.label: round(one.score, 6) for one in findings})
 
     def difference(self, other: Answer) -> float:

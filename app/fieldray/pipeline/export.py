@@ -359,7 +359,7 @@ _STEPS: Final = 50  # maximum number of progress reports (see `processes.child`)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class ExportOrder:
+class ExportCall:
     """The data of an `ExportRequest` for another process, with report options and settings as plain values."""
 
     database: Path
@@ -388,7 +388,7 @@ class Exported:
     notes: tuple[Reason, ...]
 
 
-EXPORT: Final = Call("export", ExportOrder, Exported)
+EXPORT: Final = Call("export", ExportCall, Exported)
 
 
 def export_apart(
@@ -409,7 +409,7 @@ def export_apart(
     `export_run`.
     """
     options = request.options
-    order = ExportOrder(
+    order = ExportCall(
         database=request.database,
         run_id=request.run_id,
         folder=request.folder.absolute(),
@@ -441,7 +441,7 @@ def _for_reports(model: Model) -> Model:
 # ---- in the separate process
 
 
-def _export(order: ExportOrder) -> Exported:
+def _export(order: ExportCall) -> Exported:
     lower_priority()
     settings, notes, step = Settings(order.settings), list[Reason](), -1
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from fieldray.domain.finding import ASKED_FOR, Failed, Outcome, ResultKind, Screened, asked_for, counted_as
+from fieldray.domain.finding import ASKED_FOR, Failed, Outcome, ResultCount, Screened, asked_for, count_of_outcome
 from fieldray.domain.image import ImageRef
 from fieldray.domain.purpose import with_ages
 from fieldray.domain.run import (
@@ -34,15 +34,15 @@ from fieldray.domain.run import (
 from fieldray.errors import FieldrayError, StorageProblem, UsageProblem
 from fieldray.imaging.source import Stamps
 from fieldray.reasons import Reason, reason
-from fieldray.store.bookkeeping import TakenOver
+from fieldray.store.bookkeeping import ReusedAnswers
 from fieldray.store.database import is_damage
 from fieldray.store.maintenance import renew_pictures, repair
-from fieldray.store.results import AnsweredImage, ResultQuery, ResultStore, Stamped
+from fieldray.store.results import AnsweredImage, ResultQuery, ResultStore, StampedImage
 from fieldray.workers.pool import PoolClosed
 
 if TYPE_CHECKING:
     from fieldray.pipeline.batch_ports import BatchPorts
-from fieldray.pipeline.batch_ports import PackWork
+from fieldray.pipeline.batch_ports import RunPack
 
 
 def open_store(database: Path, publish: Publish) -> ResultStore:
@@ -102,19 +102,19 @@ class RunRecorder:
         self._count([image.row_id for image in images])
         for image, (answers, resumed) in zip(images, answered, strict=True):
             if self._watches and resumed:
-                moved = store.leave_moved(self.run_id, image.row_id)
+                moved = store.remove_moved(self.run_id, image.row_id)
                 self._saved -= sum(row > self._before for row in moved)  # those of before were not counted
             if isinstance(failed := answers[0], Failed):
                 self._failures[failed.reason.code] += 1
                 self._why_failed.setdefault(failed.reason.code, failed.reason)
             for answer in image.answers:
-                self._packs[answer.position].note([counted_as(answer.outcome)])
+                self._packs[answer.position].note([count_of_outcome(answer.outcome)])
                 self._packs[answer.position].by_content += answer.is_resumed
         return [ImageDone(image=image) for image in images]
 
-    def take_over(self, store: ResultStore, taken: TakenOver) -> ResultsTakenOver:
+    def reuse_answers(self, store: ResultStore, taken: ReusedAnswers) -> ResultsTakenOver:
         """Take over earlier results for many images, and return the event to publish."""
-        rows = store.take_over(self.run_id, taken)
+        rows = store.reuse_answers(self.run_id, taken)
         kinds = store.kinds(rows)
         self._count(rows)
         for counts, of_pack in zip(self._packs, kinds, strict=True):
@@ -161,7 +161,7 @@ class _PackCounts:
     by_sample: int = 0
     by_content: int = 0
 
-    def note(self, kinds: Iterable[ResultKind]) -> None:
+    def note(self, kinds: Iterable[ResultCount]) -> None:
         for kind in kinds:
             self.images += kind.number * (kind.category != "not_an_image")
             self.unlike += kind.number * (_UNLIKE in kind.codes)
@@ -178,7 +178,7 @@ class _PackCounts:
         )
 
 
-def images_done(store: ResultStore, taken: ResultsTakenOver) -> Iterable[ImageDone]:
+def image_events(store: ResultStore, taken: ResultsTakenOver) -> Iterable[ImageDone]:
     """Return an `ImageDone` event for each image whose results were taken over."""
     return (ImageDone(image=image) for image in store.images(taken.row_ids, looks_inside=False))
 
@@ -222,7 +222,7 @@ class ResultsByContent:
         found = (self._outcome(pack, ref, content_sha256) for pack in packs)
         return [one and replace(one, facts=replace(one.facts, stamp=stamp)) for one in found]
 
-    def _outcome(self, pack: PackWork, ref: ImageRef, content_sha256: str) -> Outcome | None:
+    def _outcome(self, pack: RunPack, ref: ImageRef, content_sha256: str) -> Outcome | None:
         last = _ANY_ANSWER if self.ports.watch else self.last_answer
         with self._lock:
             known = self.query.reusable_outcome(
@@ -254,10 +254,10 @@ class ResultsByStamp:
         self,
         query: ResultQuery,
         run_id: int,
-        packs: Sequence[PackWork],
+        packs: Sequence[RunPack],
         *,
         stamps: Stamps,
-        hand_over: Callable[[TakenOver], None],
+        hand_over: Callable[[ReusedAnswers], None],
     ) -> None:
         known, opened = [run for run in query.runs() if run.run_id != run_id], dict[int, _FilesOfRun]()
 
@@ -296,10 +296,10 @@ class ResultsByStamp:
             found, self._waiting = self._waiting, []
             images = [of_packs[0][0] for of_packs in found]
             by_pack = zip(*found, strict=True)
-            self._hand_over(TakenOver(images, [[answer_id for _, answer_id in pack] for pack in by_pack]))
+            self._hand_over(ReusedAnswers(images, [[answer_id for _, answer_id in pack] for pack in by_pack]))
 
 
-def _alike(known: Sequence[Run], wanted: PackWork) -> list[PackOfRun]:
+def _alike(known: Sequence[Run], wanted: RunPack) -> list[PackOfRun]:
     """Return the packs of known runs with an equal model and reusable settings, in the order of the runs."""
     settings = wanted.reusable_settings or [wanted.spec.settings_hash]
     return [
@@ -322,7 +322,7 @@ class _FilesOfRun:
 
     def __init__(self, query: ResultQuery, run_id: int) -> None:
         self._query, self._run_id = query, run_id
-        self._known: dict[bytes, Stamped] = {}
+        self._known: dict[bytes, StampedImage] = {}
         self._first, self._last, self._is_end = b"", b"", False
 
     def find(self, key: bytes, position: int) -> _Known | None:

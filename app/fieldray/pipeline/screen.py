@@ -19,7 +19,7 @@ from fieldray.domain.finding import (
     Outcome,
     Refused,
     Screened,
-    without_normal,
+    normal_as_uncertain,
 )
 from fieldray.domain.image import Detail, ImageRef, Turn
 from fieldray.domain.lungs import LungFields, evidence_inside, evidence_limit
@@ -131,7 +131,7 @@ class _Judgement:
             return [problem] * len(self.assessments)
         try:
             questions = [(self._question(one), one.model) for one in self.assessments]
-            return self.workers.look_for_each(
+            return self.workers.analyse_for_each(
                 questions, run_elsewhere=self._run_elsewhere, is_cancelled=self.is_cancelled
             )
         except Exception as error:
@@ -253,7 +253,7 @@ def _judge(ref: ImageRef, assessment: Assessment, seen: AnalysisResult, predicti
     screened = Screened(
         ref=ref,
         facts=facts,
-        findings=findings if NEVER_NORMAL.isdisjoint(facts.notes) else without_normal(findings),
+        findings=findings if NEVER_NORMAL.isdisjoint(facts.notes) else normal_as_uncertain(findings),
         class_maps=prediction.class_maps,
         pack_name=prediction.pack_name,
         model_sha256=assessment.model.model_sha256,

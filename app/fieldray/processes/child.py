@@ -143,7 +143,7 @@ class ChildTimeout(ChildLost):
         self.was_ready = was_ready
 
 
-class _Life(NamedTuple):
+class _RunningProcess(NamedTuple):
     """A running process with its deadline and its thread.
 
     The three belong together, so that a late thread never affects the next process.
@@ -174,7 +174,7 @@ class Child:
         self._service = service
         self._command = command
         self._memory_limit_mb = memory_limit_mb
-        self._life: _Life | None = None
+        self._life: _RunningProcess | None = None
         self._last_stderr: deque[str] = deque(maxlen=20)
         self._timed_out = False
         self._is_ready = False
@@ -206,7 +206,7 @@ class Child:
         if isinstance(process, Exception):
             keeper.join()
             raise process
-        self._life = _Life(process, Deadline(partial(self._expire, process), name="child-deadline"), keeper)
+        self._life = _RunningProcess(process, Deadline(partial(self._expire, process), name="child-deadline"), keeper)
 
     def call(self, message: Message, *, timeout_s: float, reply: Handler | None = None) -> Message:
         """Send a message and return the answer.
@@ -252,7 +252,9 @@ class Child:
             self.kill()
             raise ChildDied(None, "an answer that makes no sense") from error
 
-    def _exchange(self, life: _Life, message: Message, timeout_s: float, reply: Handler | None) -> Message | None:
+    def _exchange(
+        self, life: _RunningProcess, message: Message, timeout_s: float, reply: Handler | None
+    ) -> Message | None:
         """Exchange a message with the child. Returns the answer; None if the child ended.
 
         Before the first message, the child reports that it is ready. Each stage that the child announces restarts the

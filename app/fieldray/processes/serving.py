@@ -152,17 +152,17 @@ def _end_with_parent() -> None:
         # signal comes when the thread that started this process ends, which is why `child.Child` starts it from a
         # thread that stays. Source: prctl(2), PR_SET_PDEATHSIG.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
-    _leave_an_adopter(parent)
+    _exit_if_orphaned(parent)
     threading.Thread(target=_watch, args=(parent,), name="parent-watch", daemon=True).start()
 
 
 def _watch(parent: int) -> None:
     while True:
         time.sleep(1.0)
-        _leave_an_adopter(parent)
+        _exit_if_orphaned(parent)
 
 
-def _leave_an_adopter(parent: int) -> None:
+def _exit_if_orphaned(parent: int) -> None:
     if os.getppid() != parent:
         os._exit(1)
 

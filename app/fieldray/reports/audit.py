@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from fieldray.audit.agreement import Agreement
-from fieldray.audit.figures import AtPoint, Missed, images_needed
-from fieldray.audit.report import EVERYBODY, SCREENED, Paired, PairedFigure, Plan, Step
+from fieldray.audit.figures import NotAssessed, PointPerformance, images_needed
+from fieldray.audit.report import ALL_UNITS, SCREENED, Paired, PairedFigure, Plan, Step
 from fieldray.domain.run import PackOfRun
 from fieldray.formatting import category_label, research_only, score_text
 from fieldray.reports.audit_words import AuditWords, Figure, unit_label
@@ -50,7 +50,7 @@ class AuditText(AuditWords):
         )
         return Figure(what, "", self._number(found.calibration_error, digits=3))
 
-    def _not_assessed(self, missed: Missed) -> Figure:
+    def _not_assessed(self, missed: NotAssessed) -> Figure:
         text = self.translator.text
         counts = text(
             "{positives} with the condition, {negatives} without",
@@ -70,7 +70,7 @@ class AuditText(AuditWords):
         )
         return Figure(what, counts, self._kappa(found.kappa, found.low, found.high))
 
-    def _point(self, at: AtPoint) -> list[Figure]:
+    def _point(self, at: PointPerformance) -> list[Figure]:
         translator = self.translator
         prevalence = self._number(100 * self.report.audit.prevalence, digits=1)
         needed = translator.text(
@@ -92,7 +92,7 @@ class AuditText(AuditWords):
             Figure(translator.text("Patients needed for intervals of ± 5 percentage points"), "", needed),
         ]
 
-    def _classes(self, at: AtPoint) -> Iterator[Figure]:
+    def _classes(self, at: PointPerformance) -> Iterator[Figure]:
         """Yield how the positives, and how the negatives, divide into the displayed classes."""
         for truth, shares in at.classes.items():
             for category, found in shares.items():
@@ -192,9 +192,9 @@ class AuditText(AuditWords):
             units=self._units(),
             prevalence=prevalence,
         )
-        steps = [(self._border(threshold), plan.groups[EVERYBODY][threshold]) for threshold in plan.shown]
+        steps = [(self._border(threshold), plan.groups[ALL_UNITS][threshold]) for threshold in plan.shown]
         by_group = text("Referred and detected at the threshold {threshold}, by group", threshold=self._border(chosen))
-        groups = [(self._group_name(*names), own[chosen]) for names, own in plan.groups.items() if names != EVERYBODY]
+        groups = [(self._group_name(*names), own[chosen]) for names, own in plan.groups.items() if names != ALL_UNITS]
         return (
             Points(title, tuple(self._planned(plan))),
             self._steps(screened, text("Threshold"), steps),
@@ -202,7 +202,7 @@ class AuditText(AuditWords):
         )
 
     def _planned(self, plan: Plan) -> Iterator[str]:
-        text, step = self.translator.text, plan.groups[EVERYBODY][self.report.proposal.threshold]
+        text, step = self.translator.text, plan.groups[ALL_UNITS][self.report.proposal.threshold]
         parts = {"all": step.detected + step.missed, "detected": step.detected, "missed": step.missed}
         yield text(
             "At the threshold {threshold}, {referred} of {count} {units} screened are referred. {all} have the "
@@ -337,7 +337,7 @@ class AuditText(AuditWords):
         """Return the charts: ROC curve, calibration of the scores, and detected units against referred units."""
         text, found, plan = self.translator.text, self.report.audit, self.report.plan
         workload = text("Referred and detected"), text("Referred"), text("Detected, of all")
-        steps = plan.groups[EVERYBODY].values() if plan else ()
+        steps = plan.groups[ALL_UNITS].values() if plan else ()
         line = tuple((step.referred / SCREENED, step.sensitivity.value) for step in steps)
         marks = tuple(
             (one.mean_score, one.positives.value, one.positives.low, one.positives.high) for one in found.bins

@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from fieldray.audit.figures import AtPoint, Group, images_needed
-from fieldray.audit.report import EVERYBODY, SCREENED, AuditReport, Plan, Step
+from fieldray.audit.figures import Group, PointPerformance, images_needed
+from fieldray.audit.report import ALL_UNITS, SCREENED, AuditReport, Plan, Step
 from fieldray.audit.units import Case, is_referred
 from fieldray.domain.finding import Category
 from fieldray.domain.metrics import Share, Unit
@@ -98,12 +98,12 @@ def _plan(report: AuditReport) -> dict[str, object] | None:
     chosen = report.proposal.threshold
     return {
         **asdict(replace(found, groups={})),
-        "shown": [asdict(found.groups[EVERYBODY][threshold]) for threshold in found.shown],
+        "shown": [asdict(found.groups[ALL_UNITS][threshold]) for threshold in found.shown],
         "groups": [{"group": by, "name": name, **asdict(steps[chosen])} for (by, name), steps in found.groups.items()],
     }
 
 
-def _point(at: AtPoint) -> dict[str, object]:
+def _point(at: PointPerformance) -> dict[str, object]:
     return {
         "name": at.point.name,
         "is_local": at.point.is_local,

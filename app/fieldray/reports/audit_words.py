@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from fieldray.audit.figures import AtPoint
+from fieldray.audit.figures import PointPerformance
 from fieldray.audit.report import AuditReport
 from fieldray.audit.units import Rule
 from fieldray.domain.metrics import Share, Unit
@@ -89,7 +89,7 @@ class AuditWords:
 
     # ---- values
 
-    def point_title(self, at: AtPoint) -> str:
+    def point_title(self, at: PointPerformance) -> str:
         """The title and threshold of an operating point. The title of a local point says that it is local."""
         return self.translator.text(
             "Operating point {point}, threshold {threshold}",

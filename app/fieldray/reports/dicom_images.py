@@ -22,7 +22,7 @@ from PIL import Image, ImageDraw, ImageFont
 from pydicom.dataset import Dataset
 from pydicom.encaps import encapsulate
 
-from fieldray.domain.finding import lungs_of, why_of
+from fieldray.domain.finding import lungs_of, reason_of
 from fieldray.domain.image import ShownImage
 from fieldray.paths import asset
 from fieldray.reports.dicom_instance import (
@@ -31,8 +31,8 @@ from fieldray.reports.dicom_instance import (
     Subject,
     can_be_referenced,
     coded,
+    derived_uid,
     item,
-    made_uid,
     new_object,
     reference,
     source_of,
@@ -138,7 +138,7 @@ def _write_panel(canvas: Image.Image, layout: Layout, subject: Subject, wording:
     head_font = _font_for(head, room - 190 * has_legend)
     canvas.paste(_COLOURS.get(text.category, _BRIGHT), (_EDGE, top), _line(head, head_font))
     top += 46
-    first = wording.translator.reason(why) if (why := why_of(subject.outcome)) else ""
+    first = wording.translator.reason(why) if (why := reason_of(subject.outcome)) else ""
     lines = (first or leading.sentence, leading.point, leading.measured) if leading else (first,)
     said, size = _lines_of([line for line in (*lines, text.caption) if line], room, layout.rows - 40 - top)
     for line in said:
@@ -257,7 +257,7 @@ def segmentation(subject: Subject, mask: Mask, source: Source) -> Dataset:
     dataset.SegmentSequence = [_segment(subject)]
     image = reference(replace(source, frame=None))
     dataset.ReferencedSeriesSequence = [item(SeriesInstanceUID=source.series_uid, ReferencedInstanceSequence=[image])]
-    own = {"DimensionOrganizationUID": made_uid("dimension", dataset.SOPInstanceUID)}
+    own = {"DimensionOrganizationUID": derived_uid("dimension", dataset.SOPInstanceUID)}
     index = item(DimensionIndexPointer=_SEGMENT_NUMBER, FunctionalGroupPointer=_SEGMENT_GROUP, **own)
     dataset.DimensionOrganizationSequence, dataset.DimensionIndexSequence = [item(**own)], [index]
     _add_frame(dataset, source)

@@ -46,7 +46,7 @@ def is_valid(uid: str) -> bool:
     return len(uid) <= _MOST_LETTERS and _PATTERN.fullmatch(uid) is not None
 
 
-def made_uid(*parts: object) -> str:
+def derived_uid(*parts: object) -> str:
     """Derive a UID from these parts."""
     digest = hashlib.sha256(json.dumps(parts, default=str).encode()).digest()
     return f"2.25.{uuid.UUID(bytes=digest[:16], version=5).int}"
@@ -120,7 +120,7 @@ class Subject:
         """Return the Study Instance UID of the image, or else one derived from its content."""
         if has_study(self.ref):
             return self.ref.header.study_instance_uid
-        return made_uid("study", self.outcome.facts.content_sha256 or self.ref.key)
+        return derived_uid("study", self.outcome.facts.content_sha256 or self.ref.key)
 
     @property
     def moment(self) -> datetime.datetime:
@@ -136,12 +136,14 @@ class Subject:
         subject_key = (self.ref.study_key, self.header.patient_id)
         common = (kind, what, *made, *run, self.study_uid, *subject_key, options.language)
         if what == "series":
-            return made_uid(*common)
+            return derived_uid(*common)
         found, verdict = self.outcome.findings, self.result.verdict
         scores = [(one.label, one.score, one.decision) for one in found]
         compared = self.pairs if kind == "sr" and self.pairs else ()
         refers = ("refers to nothing",) if kind == "sr" and self.source is None else ()
-        return made_uid(*common, self.ref.key, self.outcome.facts.content_sha256, scores, verdict, *compared, *refers)
+        return derived_uid(
+            *common, self.ref.key, self.outcome.facts.content_sha256, scores, verdict, *compared, *refers
+        )
 
     @property
     def pairs(self) -> tuple[PairRecord, ...]:

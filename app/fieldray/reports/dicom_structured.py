@@ -29,9 +29,9 @@ from fieldray.reports.dicom_instance import (
     Source,
     Subject,
     coded,
+    derived_uid,
     installation,
     item,
-    made_uid,
     new_object,
     reference,
     source_of,
@@ -165,7 +165,7 @@ def structured_report(subject: Subject) -> Dataset:
 def _group(subject: Subject, finding: Finding) -> Dataset:
     """Return the pack's measurement group for one label."""
     point, manifest = finding.point, subject.stored.manifest
-    meaning = (_BY_LARGER if finding.is_by_larger else _DECISIONS)[finding.decision]
+    meaning = (_BY_LARGER if finding.is_by_larger_output else _DECISIONS)[finding.decision]
     decision = finding.decision, OWN_SCHEME, meaning
     # The code of the class is the program's; its meaning is the pack's own name of it, where it has one.
     category = subject.outcome.category
@@ -180,7 +180,7 @@ def _group(subject: Subject, finding: Finding) -> Dataset:
         code_item("CONTAINS", ("class", OWN_SCHEME, "Class of the image"), (category, OWN_SCHEME, shown)),
         *(comment(text) for text in _comments(subject, finding)),
     ]
-    return measurement_group(finding.label, made_uid("tracking", subject.uid("sr"), finding.label), items)
+    return measurement_group(finding.label, derived_uid("tracking", subject.uid("sr"), finding.label), items)
 
 
 def label_code(label: str, manifest: Manifest | None) -> Code:
@@ -251,7 +251,7 @@ def _comments(subject: Subject, finding: Finding) -> list[str]:
 
 def _observer(subject: Subject) -> list[Dataset]:
     """Return TID 1002 and 1004: the observer is a device, not a person."""
-    uid = made_uid("device", installation(subject.stored))
+    uid = derived_uid("device", installation(subject.stored))
     version = subject.stored.run.spec.program_version or "unknown"
     return [
         code_item("HAS OBS CONTEXT", ("121005", "DCM", "Observer Type"), ("121007", "DCM", "Device")),
@@ -296,7 +296,7 @@ def _pair_group(subject: Subject, pair: PairRecord) -> Dataset:
         *_figures(pair),
         *(comment(text) for text in _pair_comments(pair)),
     ]
-    tracking = made_uid("comparison", subject.uid("sr"), which, pair.prior_frame)
+    tracking = derived_uid("comparison", subject.uid("sr"), which, pair.prior_frame)
     return measurement_group("comparison", tracking, items)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fieldray.domain.comparison import FRAME_SIDE, ChangeRegion
 from fieldray.domain.image import ImageHeader
-from fieldray.domain.prior import Gap, Order, gap_between, order_of
+from fieldray.domain.prior import Gap, Order, gap_between, time_order
 from fieldray.formatting import number
 from fieldray.reasons import reason
 from fieldray.translation import Translator
@@ -35,7 +35,7 @@ def gap_of_pair(translator: Translator, image: ImageHeader, current: ImageHeader
     between = gap_between(image, current)
     if between is None:
         return translator.text("time between the images not known")
-    return gap(translator, between, order_of(image, current))
+    return gap(translator, between, time_order(image, current))
 
 
 def differences_only(translator: Translator) -> str:

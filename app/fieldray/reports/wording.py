@@ -19,7 +19,7 @@ from fieldray.domain.finding import (
     leading_finding,
     lungs_of,
     notes_of,
-    why_of,
+    reason_of,
 )
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.model import OperatingPoint
@@ -204,7 +204,7 @@ class Wording:
         return (str(count), who, day, self._image_name(outcome.ref), word, score, verdict)
 
     def _reasons(self, outcome: Outcome) -> str:
-        said = (*([why] if (why := why_of(outcome)) else []), *asked_for(outcome))
+        said = (*([why] if (why := reason_of(outcome)) else []), *asked_for(outcome))
         return " ".join(self._said(why, outcome) for why in said)
 
     def run_fields(self) -> tuple[Field, ...]:
@@ -258,7 +258,7 @@ class Wording:
         problem  the reason why the image cannot be shown, or None
         """
         outcome = result.outcome
-        why = why_of(outcome) if isinstance(outcome, Screened) else None
+        why = reason_of(outcome) if isinstance(outcome, Screened) else None
         header, word = shown_header(outcome.ref, self._stored), self._word(outcome.category)
         return ImageText(
             title=self._image_name(outcome.ref),
@@ -351,7 +351,7 @@ class Wording:
     def _remarks(self, outcome: Outcome) -> tuple[str, ...]:
         if not isinstance(outcome, Screened):
             return self._said(outcome.reason, outcome), what_to_do(self.translator, outcome.category)
-        notes = (note for note in notes_of(outcome) if note != why_of(outcome))
+        notes = (note for note in notes_of(outcome) if note != reason_of(outcome))
         is_found = outcome.lungs is not None and outcome.lungs.found
         of_lungs = lung_sentences(self.translator, outcome.lungs) if outcome.lungs and is_found else ()
         return (*filter(None, of_lungs), *(self._said(note, outcome) for note in notes))

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, NamedTuple
 
-from fieldray.domain.finding import WORK_LIST_ORDER, Outcome, Screened, leading_position, listed_score, why_of
+from fieldray.domain.finding import WORK_LIST_ORDER, Outcome, Screened, leading_position, reason_of, sort_score
 from fieldray.domain.patient import person_key
 from fieldray.domain.purpose import AGE_NOTES
 from fieldray.domain.run import Verdict
@@ -84,7 +84,7 @@ def listed_row(run_id: int, row_id: int, outcome: Outcome) -> tuple[Any, ...]:
     outcome  the most urgent result of the image
     """
     header, file = outcome.ref.header, file_name(outcome.ref)
-    score = listed_score(outcome.findings) if isinstance(outcome, Screened) else None
+    score = sort_score(outcome.findings) if isinstance(outcome, Screened) else None
     return (
         run_id,
         row_id,
@@ -97,7 +97,7 @@ def listed_row(run_id: int, row_id: int, outcome: Outcome) -> tuple[Any, ...]:
         key_of(file),
         key_of(view_label(header)),
         outcome.inference_ms if isinstance(outcome, Screened) else -1.0,
-        why.code if (why := why_of(outcome)) else "",
+        why.code if (why := reason_of(outcome)) else "",
         _number_of(outcome.ref.study_key),
         _number_of(person_key(outcome.ref)),
     )
@@ -215,7 +215,7 @@ _OF_ANSWER: Final = {
 }
 
 
-class TakenOver(NamedTuple):
+class ReusedAnswers(NamedTuple):
     """Rows of earlier results to take over for files that have not changed.
 
     images   for each file, the id of its row in `images`, in this run or another one
@@ -226,14 +226,14 @@ class TakenOver(NamedTuple):
     answers: Sequence[Sequence[int]]
 
 
-def checked_key(value: object) -> bytes:
+def valid_stamp_key(value: object) -> bytes:
     """Return the value if it can be the key of stamps. Raises ValueError for any other value."""
     if not isinstance(value, bytes) or len(value) != KEY_BYTES:
         raise ValueError("no key")
     return value
 
 
-def take_over(connection: sqlite3.Connection, run_id: int, taken: TakenOver) -> list[sqlite3.Row]:
+def reuse_answers(connection: sqlite3.Connection, run_id: int, taken: ReusedAnswers) -> list[sqlite3.Row]:
     """Take over earlier results of unchanged files for a run.
 
     Images of this run are marked as seen in the current pass. Images of other runs are copied with their results.
@@ -306,7 +306,7 @@ def is_another(key: bytes, other: bytes) -> bool:
         return is_there(key)
 
 
-def emptied(rows: Sequence[sqlite3.Row], paths: Sequence[str]) -> tuple[bytes, ...]:
+def paths_without_images(rows: Sequence[sqlite3.Row], paths: Sequence[str]) -> tuple[bytes, ...]:
     """Return those of `paths` under which the run had images before, but its last pass found none.
 
     rows  rows of the query `ROWS`
@@ -348,7 +348,7 @@ def moved(twins: Sequence[sqlite3.Row]) -> set[int]:
     return left
 
 
-def moved_to(execute: Execute, row_id: int) -> set[int]:
+def moved_to_ids(execute: Execute, row_id: int) -> set[int]:
     """Return the ids of the run's other present images with the bytes of an image, whose own file is gone.
 
     row_id  the image

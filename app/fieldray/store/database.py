@@ -24,7 +24,7 @@ from fieldray.errors import StorageProblem
 from fieldray.paths import VERSION as PROGRAM_VERSION
 from fieldray.persistence import (
     PRIVATE,
-    HeldError,
+    LockHeldError,
     make_empty,
     replace_durably,
     storage_problem,
@@ -326,7 +326,7 @@ def storage_problems(path: Path) -> Iterator[None]:
         raise
     except UnicodeDecodeError as error:  # the message of SQLite's error quotes damaged bytes
         raise damaged(path) from error
-    except HeldError as error:
+    except LockHeldError as error:
         raise StorageProblem(reason("store_in_use", path=path)) from error
     except OSError as error:
         raise storage_problem(error, path) from error

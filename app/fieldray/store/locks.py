@@ -22,7 +22,7 @@ from typing import Final
 
 from fieldray.domain.run import Run
 from fieldray.errors import StorageProblem
-from fieldray.persistence import FileLock, HeldError, storage_problem
+from fieldray.persistence import FileLock, LockHeldError, storage_problem
 from fieldray.reasons import reason
 
 _numbers: Final = itertools.count(1)
@@ -77,7 +77,7 @@ class SessionLock:
             has_session(database)
             name = f"{database.name}.session-{os.getpid()}-{next(_numbers)}.lock"
             self._lock = FileLock(database.with_name(name), holder=str(os.getpid()), wait_s=_WAIT_S)
-        except HeldError:
+        except LockHeldError:
             return
         except OSError as error:
             self.problem = storage_problem(error, database.parent)
@@ -98,7 +98,7 @@ def has_session(database: Path) -> bool:
             FileLock(path, holder="", is_made=False).remove()
         except FileNotFoundError:
             continue
-        except HeldError:
+        except LockHeldError:
             return True
     return False
 
@@ -120,7 +120,7 @@ class RunLocks:
             return True
         try:
             self._held[run_id] = FileLock(_run_lock(self._database, run_id), holder=str(os.getpid()), wait_s=_LOOK_S)
-        except HeldError as error:
+        except LockHeldError as error:
             self.other_process = error.holder
             return False
         return True
@@ -149,7 +149,7 @@ def with_live_state(database: Path, run: Run) -> Run:
         FileLock(_run_lock(database, run.run_id), holder="", is_made=False).release()
     except FileNotFoundError:
         pass
-    except (OSError, HeldError):
+    except (OSError, LockHeldError):
         return run
     return replace(run, state="interrupted")
 

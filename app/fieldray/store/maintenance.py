@@ -29,7 +29,7 @@ from fieldray.persistence import (
     unfinished,
 )
 from fieldray.reasons import Reason, reason
-from fieldray.store.bookkeeping import ANSWERS, UNRANKED, checked_key, list_images
+from fieldray.store.bookkeeping import ANSWERS, UNRANKED, list_images, valid_stamp_key
 from fieldray.store.database import (
     COMPANIONS,
     ShareDone,
@@ -111,7 +111,7 @@ def _validate_verdict(row: sqlite3.Row) -> None:
 _VALIDATORS: Final[Mapping[str, RowValidator]] = {
     "run_packs": lambda row: pack_spec_of(checked(row)["spec"]),
     "runs": run_of,
-    "secrets": lambda row: checked_key(row["value"]),
+    "secrets": lambda row: valid_stamp_key(row["value"]),
     "images": _validate_image,
     "answers": _validate_answer,
     "verdicts": _validate_verdict,

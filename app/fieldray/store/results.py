@@ -27,7 +27,7 @@ from typing import Any, Final, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome, ResultKind, without_preview
+from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome, ResultCount, without_preview
 from fieldray.domain.run import (
     PackSpec,
     Run,
@@ -41,7 +41,7 @@ from fieldray.domain.run import (
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import Reason, reason
 from fieldray.store import bookkeeping
-from fieldray.store.bookkeeping import TakenOver
+from fieldray.store.bookkeeping import ReusedAnswers
 from fieldray.store.database import StoreConnection, damage_noticed, storage_problems, synchronous_writes, transaction
 from fieldray.store.locks import RunLocks, with_live_state
 from fieldray.store.opening import open_database
@@ -82,7 +82,7 @@ _NO_ROW = 2**63  # SQLite has no number as large as this
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stamped:
+class StampedImage:
     """An image of a run, with the stamps of its file.
 
     key      key of the image (`schema.image_key`)
@@ -194,18 +194,18 @@ class ResultQuery:
         """Return the preview (JPEG) of an image; None if none was stored or it is invalid."""
         return self._pictures.preview(bytes.fromhex(content_sha256), frame)
 
-    def kinds(self, row_ids: Sequence[int]) -> tuple[tuple[ResultKind, ...], ...]:
+    def kinds(self, row_ids: Sequence[int]) -> tuple[tuple[ResultCount, ...], ...]:
         """Return the number of results by category and codes, of these images, for each pack by its position."""
         return self._kinds(self._all(bookkeeping.KINDS, rows=json.dumps(row_ids)))
 
-    def kinds_seen(self, run_id: int) -> tuple[tuple[ResultKind, ...], ...]:
+    def kinds_seen(self, run_id: int) -> tuple[tuple[ResultCount, ...], ...]:
         """Return the number of results by category and codes, for each pack of a run by its position.
 
         Images that the run's last pass saw count, each once.
         """
         return self._kinds(self._all(bookkeeping.KINDS_SEEN, run_id=run_id))
 
-    def _kinds(self, rows: Sequence[sqlite3.Row]) -> tuple[tuple[ResultKind, ...], ...]:
+    def _kinds(self, rows: Sequence[sqlite3.Row]) -> tuple[tuple[ResultCount, ...], ...]:
         number = 1 + max((row["position"] for row in rows), default=-1)
         return tuple(self._made(kind_of, [row for row in rows if row["position"] == one]) for one in range(number))
 
@@ -265,12 +265,12 @@ class ResultQuery:
         rows = self._all(query, bytes.fromhex(content_sha256), frame, pack.model_sha256, equal, up_to_answer_id)
         return self._results(rows)[0].outcome if rows else None
 
-    def stamped(self, run_id: int, first: bytes, *, limit: int) -> tuple[Stamped, ...]:
+    def stamped(self, run_id: int, first: bytes, *, limit: int) -> tuple[StampedImage, ...]:
         """Return at most `limit` images of a run with their stamps, in order, from the key `first` on."""
         rows = self._made(checked, self._all(bookkeeping.STAMPED, run_id, first, limit))
         images = [list(found) for _, found in itertools.groupby(rows, itemgetter("id"))]
         return tuple(
-            Stamped(
+            StampedImage(
                 key=answers[0]["image_key"],
                 row_id=answers[0]["id"],
                 answers={row["position"]: (row["answer_id"], row["stamp"]) for row in answers},
@@ -356,7 +356,7 @@ class ResultStore(ResultQuery):
         """
         with self._transaction():
             rows = self._all(bookkeeping.ROWS, run_id)
-            empty = bookkeeping.emptied(rows, self.run(run_id).spec.paths)
+            empty = bookkeeping.paths_without_images(rows, self.run(run_id).spec.paths)
             gone = bookkeeping.gone(rows, empty) | bookkeeping.moved(self._all(bookkeeping.TWINS, run_id))
             bookkeeping.leave_out(self._all, run_id, gone)
             bookkeeping.follow_exchanged(self._all, run_id)
@@ -365,7 +365,7 @@ class ResultStore(ResultQuery):
             self._locks.finish(run_id)
         return len(gone)
 
-    def leave_moved(self, run_id: int, row_id: int) -> set[int]:
+    def remove_moved(self, run_id: int, row_id: int) -> set[int]:
         """Remove images from a run whose file was moved to the path of another image. Returns their row ids.
 
         Verdicts move along. Verdicts on files that exchanged their names move, too.
@@ -373,7 +373,7 @@ class ResultStore(ResultQuery):
         row_id  the image at the new path
         """
         with self._transaction():
-            moved = bookkeeping.moved_to(self._all, row_id)
+            moved = bookkeeping.moved_to_ids(self._all, row_id)
             bookkeeping.leave_out(self._all, run_id, moved)
             bookkeeping.follow_exchanged(self._all, run_id, row_id)
         return moved
@@ -443,16 +443,16 @@ class ResultStore(ResultQuery):
     def stamp_key(self) -> bytes:
         """Return the key of all stamps in this database, which is made on first use."""
         self._all(bookkeeping.NEW_KEY, secrets.token_bytes(bookkeeping.KEY_BYTES))
-        (key,) = self._made(lambda row: bookkeeping.checked_key(row["value"]), self._all(bookkeeping.KEY))
+        (key,) = self._made(lambda row: bookkeeping.valid_stamp_key(row["value"]), self._all(bookkeeping.KEY))
         return key
 
-    def take_over(self, run_id: int, taken: TakenOver) -> tuple[int, ...]:
+    def reuse_answers(self, run_id: int, taken: ReusedAnswers) -> tuple[int, ...]:
         """Commit results of earlier runs to a run's current pass, all or none. Returns the images' row ids.
 
         Raises StorageProblem (results_lost) if a result is gone.
         """
         with self._transaction():
-            answers = bookkeeping.take_over(self._connection, run_id, taken)
+            answers = bookkeeping.reuse_answers(self._connection, run_id, taken)
             if len(answers) < (wanted := sum(map(len, taken.answers))):
                 raise StorageProblem(reason("results_lost", path=self.path, found=len(answers), saved=wanted))
             for row in answers:

@@ -26,14 +26,14 @@ from fieldray.domain.finding import (
     Outcome,
     ReadFacts,
     Refused,
-    ResultKind,
+    ResultCount,
     Screened,
     Stage,
     Status,
     leading_of,
-    listed_score,
     lungs_of,
     notes_of,
+    sort_score,
 )
 from fieldray.domain.history import ResultBrief, Tally
 from fieldray.domain.image import ImageRef, PixelMap, Turn
@@ -144,7 +144,7 @@ def answer_columns(outcome: Outcome, *, points: Sequence[OperatingPoint] = ()) -
         "status": outcome.status,
         "category": outcome.category,
         "rank": WORK_LIST_ORDER.index(outcome.category),
-        "score": listed_score(screened.findings) if screened else None,
+        "score": sort_score(screened.findings) if screened else None,
         "stage": outcome.stage if isinstance(outcome, Failed) else None,
         "reason": None if isinstance(outcome, Screened) else reason_text(outcome.reason),
         "result_hash": result_hash(outcome),
@@ -379,12 +379,12 @@ def category_of(rank: int) -> Category:
     return WORK_LIST_ORDER[rank]
 
 
-def kind_of(row: sqlite3.Row) -> ResultKind:
+def kind_of(row: sqlite3.Row) -> ResultCount:
     """Read category, codes and number from a row that counts results. Raises ValueError and others."""
     checked(row)
     why = [decoded(row["reason"], Why)] if row["reason"] else []
     codes = tuple(each.code for each in (*why, *decoded(row["notes"], tuple[Why, ...])))
-    return ResultKind(category=category_in(row), codes=codes, number=row["number"])
+    return ResultCount(category=category_in(row), codes=codes, number=row["number"])
 
 
 def sample_of(row: sqlite3.Row) -> DriftSample:

@@ -23,7 +23,7 @@ import msgspec
 from fieldray.domain.finding import Decision
 from fieldray.domain.image import FileKind, ImageHeader, ImageRef, PixelMap
 from fieldray.domain.lungs import LungFields, LungMeasurement, LungSide, Quality, Side
-from fieldray.domain.mask import KeptShares
+from fieldray.domain.mask import CompressedShares
 from fieldray.domain.model import OperatingPoint
 from fieldray.reasons import Reason, reason
 from fieldray.typed_json import decoded, encoded
@@ -284,9 +284,9 @@ class Lungs(msgspec.Struct, frozen=True, array_like=True):
     def fields(self, shares: bytes) -> LungFields:
         """Return the lung fields with these shares.
 
-        shares  compressed shares, as in `KeptShares.data`
+        shares  compressed shares, as in `CompressedShares.data`
         """
-        kept = KeptShares(self.rows, self.columns, self.threshold, shares)
+        kept = CompressedShares(self.rows, self.columns, self.threshold, shares)
         values = {name: getattr(self, name) for name in LUNG_VALUES}
         return LungFields(**values, kept=kept, pixel_map=PixelMap(*self.pixel_map))
 

@@ -38,8 +38,8 @@ from fieldray.domain.history import (
 )
 from fieldray.domain.image import ImageRef
 from fieldray.domain.lungs import QUALITY
-from fieldray.domain.patient import day_number, earlier_images, todays_first
-from fieldray.domain.run import CONTRADICTING, DriftSample, PackOfRun, Run, StoredImage, VerdictChoice, site_of
+from fieldray.domain.patient import day_number, earlier_days_last, earlier_images
+from fieldray.domain.run import CONTRADICTING, DriftSample, PackOfRun, Run, StoredImage, VerdictChoice, origin_folder
 from fieldray.store.bookkeeping import key_of
 from fieldray.store.database import StoreConnection, damage_noticed, storage_problems
 from fieldray.store.results import ResultQuery
@@ -199,7 +199,7 @@ class HistoryQuery(ResultQuery):
             row_ids = self._ordered(run_id, wanted, order, limit=limit)
             owned, is_earlier = self._owned(run_id, row_ids, is_all=limit is None)
         if order.column == "class":
-            positions = todays_first(is_earlier)
+            positions = earlier_days_last(is_earlier)
             owned, is_earlier = owned[positions], is_earlier[positions]
         positions, begins = np.arange(len(owned)), np.empty(0, np.uint8)
         if order.by_patient:
@@ -357,7 +357,7 @@ class HistoryQuery(ResultQuery):
         with self.at_one_moment(), storage_problems(self.path):
             row_ids = self._numbers(_IN_ORDER, run_id)
             _, is_earlier = self._owned(run_id, row_ids, is_all=True)
-        positions = todays_first(is_earlier)
+        positions = earlier_days_last(is_earlier)
         for start in range(0, len(positions), _AT_ONCE):
             some = positions[start : start + _AT_ONCE]
             yield dict(zip(row_ids[some].tolist(), is_earlier[some].tolist(), strict=True))
@@ -392,12 +392,12 @@ class HistoryQuery(ResultQuery):
     def previous_samples(self, run: Run, position: int, *, limit: int) -> tuple[DriftSample, ...]:
         """Return the values by which drift is measured, of other images of a run's folders in earlier runs.
 
-        The earlier runs had an equal model and equal settings. Folders are compared by `domain.run.site_of`.
+        The earlier runs had an equal model and equal settings. Folders are compared by `domain.run.origin_folder`.
 
         position  position of the pack in the run
         limit     number of images, the newest ones
         """
-        sites = [os.fsencode(site) for site in dict.fromkeys(map(site_of, run.spec.paths))][:_MOST_SITES]
+        sites = [os.fsencode(site) for site in dict.fromkeys(map(origin_folder, run.spec.paths))][:_MOST_SITES]
         ends = [end for site in sites for end in (site, site + _SEPARATOR, site + _AFTER_SEPARATOR)]
         here = " OR ".join(["image_key = ? OR (image_key >= ? AND image_key < ?)"] * len(sites)) or "0"
         query = f"""{_SAMPLES} AND (answers.run_id, position) IN (

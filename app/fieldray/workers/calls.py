@@ -149,7 +149,7 @@ def _require_grey(pixels: NDArray[Any], *, longest: int) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Show:
+class ShowRequest:
     """A request to render an image for a person.
 
     Its longer side has `side` pixels; 0 means full resolution. With a hash, the content must match.
@@ -192,22 +192,22 @@ LOOK: Final = Call("look", tuple[AnalyseRequest, ...], tuple[AnalysisResult, ...
 RUN: Final = Call("run", PackInferRequest, Answer)
 # What a worker asks the program while it looks.
 ELSEWHERE: Final = Call("elsewhere", Elsewhere, RanElsewhere)
-IMAGE: Final = Call("image", Show, Image)
-SHOWN: Final = Call("shown", Show, ShownImage)
+IMAGE: Final = Call("image", ShowRequest, Image)
+SHOWN: Final = Call("shown", ShowRequest, ShownImage)
 PREVIEW: Final = Call("preview", bytes, PixelArray)
-HASH: Final = Call("hash", Show, str)
+HASH: Final = Call("hash", ShowRequest, str)
 MEMBERS: Final = Call("members", Search, Members)
 IDENTIFY: Final = Call("identify", Beginning, Identified)
 
 
-def finder_of(model: Model) -> Model | None:
+def lung_finder_of(model: Model) -> Model | None:
     """Return the lung-field pack of a model; the model itself if it is one."""
     return model if model.manifest.lung_rules else model.lungs
 
 
 def loading(*models: Model) -> Load:
     """The request that makes a worker load models, with only what their networks need."""
-    pairs = [(None if model.manifest.lung_rules else model, finder_of(model)) for model in models]
+    pairs = [(None if model.manifest.lung_rules else model, lung_finder_of(model)) for model in models]
     files = {
         part.model_sha256: np.frombuffer(part.files["litert"], np.uint8) for pair in pairs for part in pair if part
     }

@@ -23,7 +23,7 @@ from fieldray.domain.finding import PREVIEW_SIDE, ReadFacts
 from fieldray.domain.image import UPRIGHT, Box, Detail, Image, ShownImage, Tensor
 from fieldray.domain.lungs import LungAnswer, LungFields, look_for_lungs
 from fieldray.domain.model import InputSpec, Model
-from fieldray.domain.purpose import says_frontal_chest
+from fieldray.domain.purpose import header_says_frontal_chest
 from fieldray.errors import BackendProblem, InputProblem, Unreadable, Unusable
 from fieldray.imaging.archive import search
 from fieldray.imaging.beginning import identify_beginning
@@ -163,7 +163,7 @@ class Worker:
     def _loaded(self, model: Model, files: Mapping[str, NDArray[np.uint8]]) -> _Loaded:
         return _Loaded(model, self._open_network(model, files[model.model_sha256]))
 
-    def look_for_each(self, questions: Sequence[calls.AnalyseRequest]) -> tuple[calls.AnalysisResult, ...]:
+    def analyse_for_each(self, questions: Sequence[calls.AnalyseRequest]) -> tuple[calls.AnalysisResult, ...]:
         """Analyse one image, opened once, for several packs. Returns a result for each; never raises for the image."""
         first = questions[0]
         stamps = Stamps(bytes.fromhex(first.stamp_key)) if first.stamp_key else None
@@ -319,7 +319,9 @@ class Worker:
         finder, classifier, header = view.pack.finder, view.pack.classifier, view.seen.header
         assert finder
         view.seen = replace(view.seen, stage="inference")
-        says_chest = bool(header and classifier and says_frontal_chest(header, classifier.model.manifest.accepted))
+        says_chest = bool(
+            header and classifier and header_says_frontal_chest(header, classifier.model.manifest.accepted)
+        )
         known, key = view.shared.lungs, (id(finder), needed, says_chest)
         if key not in known:
             lungs = lungs_in(image, finder.model, finder.network.run, says_chest=says_chest)
@@ -387,14 +389,14 @@ def lungs_in(
 # ---- images for a person
 
 
-def _file(question: calls.Show) -> ImageFile:
+def _file(question: calls.ShowRequest) -> ImageFile:
     file = ImageFile(question.ref)
     if question.content_sha256 and question.content_sha256 != file.content_sha256:
         raise Unreadable(reason("changed"))  # only the pixels that were screened are shown
     return file
 
 
-def _shown(question: calls.Show) -> ShownImage:
+def _shown(question: calls.ShowRequest) -> ShownImage:
     image = _file(question).shown(question.side)
     lower_priority()
     rows, columns = image.size
@@ -417,7 +419,7 @@ _worker: Final = Worker()
 
 
 def _look(questions: Sequence[calls.AnalyseRequest]) -> tuple[calls.AnalysisResult, ...]:
-    seen = _worker.look_for_each(questions)
+    seen = _worker.analyse_for_each(questions)
     lower_priority()  # a run must not slow down the computer; its first result and images to be shown may
     return seen
 

@@ -143,9 +143,9 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         where the model cannot be loaded, PoolClosed, and ReaderProblem if no child can be started, which is not the
         fault of any file.
         """
-        return self.look_for_each([(question, model)])[0]
+        return self.analyse_for_each([(question, model)])[0]
 
-    def look_for_each(
+    def analyse_for_each(
         self,
         questions: Sequence[tuple[AnalyseRequest, Model | None]],
         *,
@@ -169,7 +169,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
         def look_alone(number: int) -> AnalysisResult:
             run = run_elsewhere and (lambda _, values: run_elsewhere(number, values))
-            (seen,) = self.look_for_each([questions[number]], run_elsewhere=run, is_cancelled=is_cancelled)
+            (seen,) = self.analyse_for_each([questions[number]], run_elsewhere=run, is_cancelled=is_cancelled)
             return seen
 
         return tuple(map(look_alone, range(len(questions))))  # one pack's network says nothing of the others
@@ -193,7 +193,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         def asked(loaded: Sequence[Model]) -> tuple[AnalyseRequest, ...]:
             numbered = [(one, of, _index(of, loaded) if of else 0) for one, of in questions]
             return tuple(
-                replace(one, ref=slim, stamp_key=key, pack=pack, finds=bool(of and calls.finder_of(of)))
+                replace(one, ref=slim, stamp_key=key, pack=pack, finds=bool(of and calls.lung_finder_of(of)))
                 for one, of, pack in numbered
             )
 
@@ -250,13 +250,13 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         """
         from fieldray.workers import calls
 
-        return self._ask(calls.IMAGE, lambda *_: calls.Show(ref=ref, content_sha256=content_sha256))
+        return self._ask(calls.IMAGE, lambda *_: calls.ShowRequest(ref=ref, content_sha256=content_sha256))
 
     def read_shown(self, ref: ImageRef, *, side: int, content_sha256: str = "") -> ShownImage:
         """The image as shown by default, its longer side `side` pixels or less. Raises as `read_image`."""
         from fieldray.workers import calls
 
-        return self._ask(calls.SHOWN, lambda *_: calls.Show(ref=ref, content_sha256=content_sha256, side=side))
+        return self._ask(calls.SHOWN, lambda *_: calls.ShowRequest(ref=ref, content_sha256=content_sha256, side=side))
 
     def read_preview(self, preview: bytes) -> NDArray[np.uint8]:
         """The grey levels (h, w) of a stored preview. Raises Unreadable, ReaderProblem, PoolClosed."""
@@ -336,7 +336,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
     def _hash_in_child(self, ref: ImageRef, *, tries: int = _TRIES) -> str:
         from fieldray.workers import calls
 
-        return self._ask(calls.HASH, lambda *_: calls.Show(ref=ref), tries=tries)
+        return self._ask(calls.HASH, lambda *_: calls.ShowRequest(ref=ref), tries=tries)
 
     def _hash_if_readable(self, ref: ImageRef, error: FieldrayError) -> str:
         """Hash a file after a child's time-out, with the child's time limit: its drive may not respond."""

@@ -21,7 +21,7 @@ from fieldray.domain.image import Image, ImageHeader, ImageRef, PixelMap
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.mask import edges, overlaps
 from fieldray.domain.model import HeaderRules, InputSpec
-from fieldray.domain.purpose import says_frontal_chest
+from fieldray.domain.purpose import header_says_frontal_chest
 from fieldray.errors import Unreadable, Unusable, UsageProblem
 from fieldray.imaging.preprocess import to_tensor
 from fieldray.imaging.quality import check_pixels
@@ -240,7 +240,7 @@ class _Reading:
         none = np.zeros((LUNG_CELLS, LUNG_CELLS), np.uint8)
         if self.finder is None:
             return to_tensor(image, self.spec).values[0], none
-        says_chest = self.accepted is not None and says_frontal_chest(header, self.accepted)
+        says_chest = self.accepted is not None and header_says_frontal_chest(header, self.accepted)
         lungs, (rows, columns) = self.finder.find(image, says_chest=says_chest), image.size
         place = partial(lungs.box, rows=rows, columns=columns, margin=self.spec.crop_margin)
         box = place(crop=self.spec.crop) if self.spec.crop != "none" else None

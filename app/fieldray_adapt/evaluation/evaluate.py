@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
 from fieldray.audit.drift import score_counts
-from fieldray.audit.figures import arrays, at_point, calibration_bins
+from fieldray.audit.figures import arrays, calibration_bins, performance_at
 from fieldray.audit.units import Case, Rule, ranks
 from fieldray.domain import heat_map, metrics
 from fieldray.domain.metrics import Scores, Share, Truth, logit, sigmoid
@@ -329,7 +329,7 @@ def point_figures(images: Sequence[Case], point: OperatingPoint) -> PointFigures
     """Measure the figures at one operating point, by the rules of an audit."""
     prevalence = float(np.mean([case.truth for case in images]))  # predictive values need it, but no card shows them
     at, with_unsure = (
-        at_point(images, point, rule=rule, prevalence=prevalence) for rule in (CARD_RULE, _RULE_WITH_UNSURE)
+        performance_at(images, point, rule=rule, prevalence=prevalence) for rule in (CARD_RULE, _RULE_WITH_UNSURE)
     )
     return PointFigures(
         threshold=point.threshold,

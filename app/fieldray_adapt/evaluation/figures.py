@@ -102,7 +102,7 @@ class PointFigures(Struct, frozen=True, kw_only=True):
     threshold, unsure_low, unsure_high
         Threshold and uncertain zone, as calibrated scores.
     detected, falsely_referred, sensitivity, specificity
-        As in an audit (`audit.figures.AtPoint`) that counts images and refers scores above the threshold.
+        As in an audit (`audit.figures.PointPerformance`) that counts images and refers scores above the threshold.
     detected_with_unsure
         The share detected if uncertain images are referred, too.
     classes

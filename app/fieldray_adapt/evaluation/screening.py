@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fieldray.audit.units import Case, score_and_category
 from fieldray.domain.assessment import choose
-from fieldray.domain.finding import Outcome, why_of
+from fieldray.domain.finding import Outcome, reason_of
 from fieldray.domain.image import ImageRef
 from fieldray.domain.model import Manifest, Model
 from fieldray.errors import PackProblem
@@ -78,7 +78,7 @@ def _case(number: int, row: Row, outcome: Outcome, *, label: str, truth: bool) -
         score=score,
         category=category,
         header=outcome.ref.header,
-        why=why_of(outcome),
+        why=reason_of(outcome),
     )
 
 

@@ -16,7 +16,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 from PIL import Image
 
-from fieldray.domain.metrics import Share, drawn_interval, share
+from fieldray.domain.metrics import Share, bootstrap_interval, share
 from fieldray.domain.model import LUNG_CHECKS
 from fieldray_adapt.data.check_images import OOD_KIND_WEIGHTS, CheckImages, reorient
 from fieldray_adapt.evaluation.figures import Interval
@@ -135,7 +135,7 @@ def summarise_fits(data: LungData, fits: Mapping[int, MaskFit]) -> dict[str, Sou
 def _mean(values: list[float], patients: list[str]) -> Interval:
     scores = np.array(values)
     none = np.zeros(len(scores), np.bool_)
-    value, low, high = drawn_interval(lambda drawn, _: float(drawn.mean()), scores, none, patients=patients)
+    value, low, high = bootstrap_interval(lambda drawn, _: float(drawn.mean()), scores, none, patients=patients)
     return Interval(value=value, low=low, high=high)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from fieldray.packs.look_alikes import has_shape
+from fieldray.packs.look_alikes import is_visible_text
 from fieldray_adapt.recipes.tables import Key, Rules, key, table
 
 _LANGUAGE: Final = re.compile(
@@ -29,7 +29,7 @@ def texts_problem(texts: Mapping[str, str]) -> str | None:
     unknown = [tag for tag in texts if not _LANGUAGE.fullmatch(tag)]
     if unknown:
         return f"must have language tags (BCP 47, for example en, uk, pt-BR) as its keys, not {unknown[0]}"
-    empty = [tag for tag, text in texts.items() if not has_shape(text)]
+    empty = [tag for tag, text in texts.items() if not is_visible_text(text)]
     if empty:
         return f"has no text in {empty[0]}"
     return None if "en" in texts else "needs the language en"

@@ -31,7 +31,7 @@ from distributed.core import Status as WorkerStatus
 
 from fieldray.errors import FieldrayError, UsageProblem
 from fieldray.paths import program_command, python_command
-from fieldray.persistence import FileLock, HeldError, storage_problem
+from fieldray.persistence import FileLock, LockHeldError, storage_problem
 from fieldray.reasons import Reason, reason
 from fieldray.typed_json import decoded
 from fieldray_adapt.files import write_atomically
@@ -280,7 +280,7 @@ def perform_task(spec: TaskSpec) -> TaskResult:
             return _unable(spec, node, began, reason("workflow_node_folder", node=node, path=spec.run))
         spec.folder.mkdir(exist_ok=True)
         return TaskResult(spec=spec, outcome=_performed(spec, node, began))
-    except HeldError:
+    except LockHeldError:
         outcome = Outcome(node=node, began=began, problem=reason("workflow_stopped").text, was_stopped=True)
         return TaskResult(spec=spec, outcome=outcome)
     except (OSError, FieldrayError) as error:
@@ -318,7 +318,7 @@ def _alone(spec: TaskSpec) -> FileLock:
     while True:
         try:
             return FileLock(spec.folder / _LOCK, holder=_node(), wait_s=1.0)
-        except HeldError:
+        except LockHeldError:
             if _is_stopped(spec):
                 raise
 

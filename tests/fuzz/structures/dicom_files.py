@@ -134,11 +134,11 @@ def _geometry(picture: _Picture, frames: int, chance: random.Random, *, is_littl
     return elements
 
 
-def _meta(syntax: bytes, chance: random.Random, *, media_class: bytes) -> list[Element]:
+def _meta(syntax: bytes, chance: random.Random, *, media_storage_sop_class_uid: bytes) -> list[Element]:
     return [
         Element(0x00020000, b"UL", binary(b"UL", 120)),
         Element(0x00020001, b"OB", b"\0\1"),
-        Element(0x00020002, b"UI", media_class),
+        Element(0x00020002, b"UI", media_storage_sop_class_uid),
         Element(0x00020003, b"UI", b"2.25.1"),
         Element(0x00020010, b"UI", syntax if chance.random() < 0.95 else chance.choice(_STRANGE_SYNTAXES)),
     ]
@@ -151,10 +151,10 @@ def dicom_file(
     chance: random.Random,
     *,
     places: int,
-    media_class: bytes = b"1.2.840.10008.5.1.4.1.1.1",
+    media_storage_sop_class_uid: bytes = b"1.2.840.10008.5.1.4.1.1.1",
 ) -> bytes:
     """These elements with file meta information, broken at so many places, some of them after they are written."""
-    meta = _meta(syntax, chance, media_class=media_class)
+    meta = _meta(syntax, chance, media_storage_sop_class_uid=media_storage_sop_class_uid)
     for _ in range(places):
         way = chance.random()
         if way < 0.08:

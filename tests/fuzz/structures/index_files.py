@@ -49,7 +49,7 @@ def make_index(chance: random.Random) -> bytes:
         sequence,
     ]
     places = chance.choice(PLACES)
-    return dicom_file(elements, syntax, encoding, chance, places=places, media_class=_INDEX_CLASS)
+    return dicom_file(elements, syntax, encoding, chance, places=places, media_storage_sop_class_uid=_INDEX_CLASS)
 
 
 def _offset(tag: int, chance: random.Random, *, is_little: bool) -> Element:

@@ -147,7 +147,7 @@ def _answers() -> tuple[tuple[str, Message], ...]:
         for name in ("a.dcm", "ct.dcm", "text"):
             look = calls.AnalyseRequest(ref=ImageRef(path=folder / name), frame=_SPEC, rules=rules)
             found.append(("look", handle(sent((look,), call="look"))))
-        show = calls.Show(ref=ImageRef(path=path), side=64)
+        show = calls.ShowRequest(ref=ImageRef(path=path), side=64)
         found += [(name, handle(sent(show, call=name))) for name in ("image", "shown", "hash")]
     (seen,) = received(found[0][1], tuple[calls.AnalysisResult, ...])
     answered = replace(seen, values=None, lungs=lungs(), answer=_scores(), sequence=3)

@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score, roc_curve
 
 from fieldray.audit import figures
 from fieldray.audit.cases import Reference, verdict_truths
-from fieldray.audit.drift import score_counts, stability
+from fieldray.audit.drift import drift_of, score_counts
 from fieldray.audit.units import Case, Rule, make_cases
 from fieldray.domain.finding import Category, Failed, Finding, Screened, decide
 from fieldray.domain.image import ImageHeader, ImageRef
@@ -215,17 +215,17 @@ def test_of_two_labels_each_is_judged_by_itself() -> None:
 def test_drift_is_told_when_it_is_beyond_chance() -> None:
     generator = np.random.default_rng(3)
     reference = score_counts(list(generator.beta(2, 4, 2000)))
-    outs = [stability(score_counts(list(generator.beta(2, 4, 80))), reference, of="scores").is_out for _ in range(300)]
+    outs = [drift_of(score_counts(list(generator.beta(2, 4, 80))), reference, of="scores").is_out for _ in range(300)]
     assert np.mean(outs) < 0.1  # of the same population: about 5 in 100
-    moved = stability(score_counts(list(generator.beta(4, 2, 80))), reference, of="scores")
+    moved = drift_of(score_counts(list(generator.beta(4, 2, 80))), reference, of="scores")
     assert moved.is_out and moved.images == 80 and moved.reference == 2000
 
 
 def test_psi_by_hand_and_what_cannot_be_compared() -> None:
     # shares (30.5, 70.5) of 101 and (50.5, 50.5): (0.302 - 0.5) ln(0.302 / 0.5) + (0.698 - 0.5) ln(0.698 / 0.5)
-    assert stability([30, 70], [50, 50], of="scores").index == pytest.approx(0.16592, abs=1e-5)
+    assert drift_of([30, 70], [50, 50], of="scores").index == pytest.approx(0.16592, abs=1e-5)
     with pytest.raises(ValueError, match="bins"):
-        stability([0, 0], [1, 1], of="scores")
+        drift_of([0, 0], [1, 1], of="scores")
 
 
 def test_what_is_found_is_of_all_positives_and_refused_ones_are_not_found() -> None:
@@ -233,7 +233,7 @@ def test_what_is_found_is_of_all_positives_and_refused_ones_are_not_found() -> N
     ill = [case(n, 0.9, True) for n in range(366)] + [case(n, 0.1, True) for n in range(366, 381)]
     refused = [case(n, None, True) for n in range(381, 400)]
     well = [case(n, 0.1, False) for n in range(400, 500)] + [case(n, 0.45, False) for n in range(500, 510)]
-    at = figures.at_point([*ill, *refused, *well], POINT, rule=Rule(), prevalence=0.5)
+    at = figures.performance_at([*ill, *refused, *well], POINT, rule=Rule(), prevalence=0.5)
     assert (at.sensitivity.count, at.sensitivity.of) == (366, 381)
     assert (at.detected.count, at.detected.of) == (366, 400)
     counts = {truth: {name: own.count for name, own in of.items()} for truth, of in at.classes.items()}
@@ -251,7 +251,7 @@ def test_what_is_read_first_is_referred_in_every_figure_and_has_a_column_of_its_
         case(2, 0.1, False),
         case(3, 0.2, False, "read_first"),
     ]
-    at = figures.at_point(units, POINT, rule=Rule(), prevalence=0.5)
+    at = figures.performance_at(units, POINT, rule=Rule(), prevalence=0.5)
     assert [(one.count, one.of) for one in (at.detected, at.sensitivity)] == [(2, 2), (2, 2)]
     assert [(one.count, one.of) for one in (at.falsely_referred, at.specificity)] == [(1, 2), (1, 2)]
     assert list(at.classes[True]) == ["read_first", "abnormal", "unsure", "normal", "refused"]

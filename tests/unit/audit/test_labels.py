@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.audit.cases import Reference, folder_labels, positive_classes, require_table, table_labels
+from fieldray.audit.cases import Reference, check_table, folder_labels, positive_classes, table_labels
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.errors import UsageProblem
 from fieldray.pipeline.auditing import usual_names
@@ -166,7 +166,7 @@ def test_a_table_that_never_ends_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for place in (tmp_path / "pipe", Path("/dev/zero")):
         with pytest.raises(UsageProblem) as problem:
-            require_table(place)
+            check_table(place)
         assert problem.value.reason.code == "audit_table_no_text"
 
 

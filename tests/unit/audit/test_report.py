@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from fieldray.audit.report import EVERYBODY, Plan, Prices, Wanted, plan, propose, require_prices
-from fieldray.audit.units import Case, Rule, moved_band
+from fieldray.audit.report import ALL_UNITS, Plan, Prices, Wanted, plan, propose, require_prices
+from fieldray.audit.units import Case, Rule, moved_zone
 from fieldray.domain.finding import Category
 from fieldray.domain.image import ImageHeader
 from fieldray.errors import UsageProblem
@@ -42,7 +42,7 @@ def made(cases: list[Case], *, prices: Prices | None = None, points: tuple[float
 def test_who_is_called_found_and_missed_is_counted_by_person() -> None:
     found = made(CASES)
     assert (found.units, found.not_assessed, found.positives_not_assessed) == (9, 2, 1)
-    steps = found.groups[EVERYBODY]
+    steps = found.groups[ALL_UNITS]
     assert list(steps) == [0.1, 0.3, 0.4, 0.6, 0.9]
     step = steps[0.4]  # a, b and d of four sick people; p of five healthy ones
     assert (step.sensitivity.count, step.sensitivity.of) == (3, 4)
@@ -57,12 +57,12 @@ def test_who_is_called_found_and_missed_is_counted_by_person() -> None:
 
 
 def test_costs_are_of_screening_everybody_and_testing_who_is_called() -> None:
-    step = made(CASES, prices=Prices(screening=2.0, test=20.0)).groups[EVERYBODY][0.4]
+    step = made(CASES, prices=Prices(screening=2.0, test=20.0)).groups[ALL_UNITS][0.4]
     assert step.cost == pytest.approx(1000 * 2 + 255 * 20)
     assert step.cost_per_detected == pytest.approx(7100 / 75)
     nobody = [one for one in CASES if one.patient not in "acd"]
     assert (
-        made(nobody, points=(0.7,), prices=Prices(screening=2.0, test=20.0)).groups[EVERYBODY][0.7].cost_per_detected
+        made(nobody, points=(0.7,), prices=Prices(screening=2.0, test=20.0)).groups[ALL_UNITS][0.7].cost_per_detected
         is None
     )
     for wrong in (Prices(screening=-1.0), Prices(test=float("nan")), Prices(unsure=float("inf"))):
@@ -74,10 +74,10 @@ def test_a_threshold_in_use_is_a_step_and_a_score_keeps_to_its_side() -> None:
     cases = [case("a", 0.29, True), case("b", 0.2899, True), case("p", 0.1234, False)]
     found = made(cases, points=(0.55,))
     # In thousandths, downwards: what a score is called at is never above it.
-    assert list(found.groups[EVERYBODY]) == [0.123, 0.289, 0.29, 0.55]
-    assert found.groups[EVERYBODY][0.289].sensitivity.count == 2
+    assert list(found.groups[ALL_UNITS]) == [0.123, 0.289, 0.29, 0.55]
+    assert found.groups[ALL_UNITS][0.289].sensitivity.count == 2
     assert 0.55 in found.shown
-    assert found.groups[EVERYBODY][0.55].detected == 0 and found.groups[EVERYBODY][0.55].ppv is None
+    assert found.groups[ALL_UNITS][0.55].detected == 0 and found.groups[ALL_UNITS][0.55].ppv is None
 
 
 def test_groups_that_are_large_enough_have_steps_at_the_same_thresholds() -> None:
@@ -86,8 +86,8 @@ def test_groups_that_are_large_enough_have_steps_at_the_same_thresholds() -> Non
     ]
     small = [case(f"o{n}", 0.5, n % 2 == 1, sex="O") for n in range(10)]
     found = made([*cases, *small])
-    assert list(found.groups) == [EVERYBODY, ("sex", "F"), ("sex", "M")]
-    assert all(list(steps) == list(found.groups[EVERYBODY]) for steps in found.groups.values())
+    assert list(found.groups) == [ALL_UNITS, ("sex", "F"), ("sex", "M")]
+    assert all(list(steps) == list(found.groups[ALL_UNITS]) for steps in found.groups.values())
     # Of 25 sick women those with 0.41, 0.43 ... 0.49 are at 0.41 or above; of the men those from 0.31 on.
     assert found.groups["sex", "F"][0.41].sensitivity.count == 5
     assert found.groups["sex", "M"][0.41].sensitivity.count == 10
@@ -152,14 +152,14 @@ def test_the_interval_of_the_specificity_counts_that_the_threshold_was_chosen_he
 
 def test_the_band_moves_along_in_log_odds() -> None:
     pattern = operating_point(threshold=0.5, unsure_low=0.4, unsure_high=0.6)
-    low, high = moved_band(pattern, 0.8)
+    low, high = moved_zone(pattern, 0.8)
     assert math.log(low / (1 - low)) == pytest.approx(math.log(0.8 / 0.2) + math.log(0.4 / 0.6))
     assert math.log(high / (1 - high)) == pytest.approx(math.log(0.8 / 0.2) + math.log(0.6 / 0.4))
 
 
 @pytest.mark.parametrize("threshold", [0.0, 1e-12, 0.5, 1 - 1e-12, 1.0])
 def test_a_band_holds_its_threshold_and_stays_in_the_scale(threshold: float) -> None:
-    low, high = moved_band(operating_point(threshold=0.5, unsure_low=0.0, unsure_high=0.9), threshold)
+    low, high = moved_zone(operating_point(threshold=0.5, unsure_low=0.0, unsure_high=0.9), threshold)
     assert 0 == low <= threshold <= high <= 1
 
 

@@ -11,7 +11,7 @@ import pytest
 from sklearn.metrics import cohen_kappa_score, roc_auc_score
 
 from fieldray.audit.figures import Audit, audit
-from fieldray.audit.report import EVERYBODY, Plan, Prices, Proposal, Wanted, plan, propose
+from fieldray.audit.report import ALL_UNITS, Plan, Prices, Proposal, Wanted, plan, propose
 from fieldray.audit.units import Case, Rule
 from fieldray.domain import metrics
 from fieldray.domain.finding import Category
@@ -85,7 +85,7 @@ def test_table_plan_and_proposal_count_the_same(rule: Rule) -> None:
     edge = 0.5 if rule.refers == "above" else 0.4
     found, proposal, planned = everything(cases, rule)
     units = counted(cases, rule.unit, edge)
-    at, step = found.points[0], planned.groups[EVERYBODY][0.5]
+    at, step = found.points[0], planned.groups[ALL_UNITS][0.5]
     with_it, without = ([one for one in units if one[0] == side] for side in (True, False))
     assert (found.units, found.positives, found.assessed) == (len(units), len(with_it), sum(one[2] for one in units))
     assert (at.detected.count, at.detected.of) == (sum(one[1] for one in with_it), len(with_it))
@@ -94,7 +94,7 @@ def test_table_plan_and_proposal_count_the_same(rule: Rule) -> None:
     assert at.specificity.of - at.specificity.count == at.falsely_referred.count
     assert step.sensitivity == at.detected
     assert step.specificity.value == pytest.approx(1 - at.falsely_referred.value)
-    again = planned.groups[EVERYBODY][proposal.threshold]
+    again = planned.groups[ALL_UNITS][proposal.threshold]
     assert (again.sensitivity, again.specificity.count) == (proposal.sensitivity, proposal.specificity.count)
     scored = [one for one in units if one[3] >= 0]
     assert found.area.value == pytest.approx(roc_auc_score([one[0] for one in scored], [one[3] for one in scored]))
@@ -119,7 +119,7 @@ def test_a_proposal_is_the_nearest_threshold_that_does_what_was_asked(rule: Rule
     own = getattr(proposal, aim)
     assert own.value >= share and proposal.is_reached
     # The next score on the other side would no longer do.
-    edge = rule.edge_at(proposal.threshold, POINT)
+    edge = rule.referral_score_at(proposal.threshold, POINT)
     scores = {one[3] for one in counted(cases, rule.unit, 2.0) if one[3] >= 0 and not one[1]}  # read first: one[1]
     if aim == "sensitivity":
         worse = min(score for score in scores if score >= edge) + 1e-9
@@ -134,7 +134,7 @@ def test_a_proposal_is_the_nearest_threshold_that_does_what_was_asked(rule: Rule
 def test_uncertain_units_are_a_column_with_a_price_of_their_own() -> None:
     cases = drawn()
     found, _, planned = everything(cases, Rule(unit="patient"), prices=Prices(screening=1.0, test=10.0, unsure=4.0))
-    step = planned.groups[EVERYBODY][0.5]
+    step = planned.groups[ALL_UNITS][0.5]
     shares = [found.points[0].classes[side]["unsure"].value for side in (True, False)]
     assert step.unsure == pytest.approx(1000 * (0.1 * shares[0] + 0.9 * shares[1]))
     assert step.cost == pytest.approx(1000 + 10 * step.referred + 4 * step.unsure)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.audit.cases import Reference, require_table, table_labels
+from fieldray.audit.cases import Reference, check_table, table_labels
 from fieldray.domain.image import ImageRef
 from fieldray.errors import UsageProblem
 from fieldray.pipeline.auditing import AuditRequest, require_usable
@@ -163,4 +163,4 @@ def test_an_image_that_is_named_twice_counts_once(tmp_path: Path) -> None:
     found = read(tmp_path, "image,label\na.png,1\nb.png,0\na.png,1\n")
     assert len(found.truths) == 2
     assert "1 row of the table repeats an earlier one" in " ".join(note.text for note in found.notes)
-    require_table(tmp_path / "labels.csv")
+    check_table(tmp_path / "labels.csv")

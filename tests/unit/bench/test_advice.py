@@ -15,9 +15,9 @@ from fieldray.bench.host import (
     can_screen,
     findings,
     host_report,
-    of_edgetpu,
-    of_machine,
-    of_software,
+    inspect_edgetpu,
+    inspect_machine,
+    inspect_software,
 )
 from fieldray.bench.machine import MachineFacts
 from fieldray.inference.coral_status import CoralStatus, LibraryAnswer, UsbDevice
@@ -56,7 +56,7 @@ def codes(part: Part, *weights: str) -> list[str]:
     [(RUNTIME, ["no_runtime"]), ("imagecodecs", ["host_library_missing"]), ("PySide6", []), ("", [])],
 )
 def test_what_the_program_lacks(lacking: str, found: list[str]) -> None:
-    part = of_software({name: version * (name != lacking) for name, version in VERSIONS.items()})
+    part = inspect_software({name: version * (name != lacking) for name, version in VERSIONS.items()})
     assert codes(part, "stop") == found
     assert can_screen(part.findings) is not bool(found)
 
@@ -76,7 +76,7 @@ def test_what_the_program_lacks(lacking: str, found: list[str]) -> None:
     ],
 )
 def test_what_slows_a_computer_down(changes: dict[str, Any], found: list[str]) -> None:
-    assert codes(of_machine(replace(MACHINE, **changes)), "stop", "change") == found
+    assert codes(inspect_machine(replace(MACHINE, **changes)), "stop", "change") == found
 
 
 NO_LIBRARY = reason("coral_no_library", name="libedgetpu.so.1")
@@ -102,14 +102,14 @@ NO_FILE = replace(TRIAL, has_edgetpu_file=False)
     ],
 )
 def test_what_to_do_about_an_edgetpu(edgetpu: CoralStatus, trial: Trial, change: list[str], well: list[str]) -> None:
-    part = of_edgetpu(edgetpu, trial)
+    part = inspect_edgetpu(edgetpu, trial)
     assert (codes(part, "change"), codes(part, "well")) == (change, well)
     assert can_screen(part.findings)
 
 
 def test_without_an_edgetpu_nobody_is_told_to_install_its_runtime_but_a_bad_one_is_named() -> None:
     def fact(problem: Reason) -> str:
-        return of_edgetpu(replace(ABSENT, library_problem=problem), TRIAL).facts["Edge TPU"]
+        return inspect_edgetpu(replace(ABSENT, library_problem=problem), TRIAL).facts["Edge TPU"]
 
     assert "packs of the program run on the CPU" in reason("host_no_edgetpu").text
     assert fact(NO_LIBRARY) == "none, no runtime"
@@ -127,7 +127,7 @@ def test_the_serious_comes_first() -> None:
 
 
 def test_the_report_is_json_and_reads_from_the_top() -> None:
-    report = host_report([of_machine(MACHINE), Part([STOP], {})])
+    report = host_report([inspect_machine(MACHINE), Part([STOP], {})])
     data = json.loads(json.dumps(report.data))
     assert data["can_screen"] is False
     assert data["findings"] == [{"weight": "stop", "code": "no_pack", "text": reason("no_pack").text}]

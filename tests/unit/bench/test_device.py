@@ -52,7 +52,7 @@ def test_from_file_each_image_is_read_before_it_is_run() -> None:
 
 def test_a_fast_network_runs_longer_than_its_count() -> None:
     with Record("fast").case().opened() as backend:
-        assert len(time_images(backend, IMAGES, count=3, least_s=0.05)) > 3
+        assert len(time_images(backend, IMAGES, count=3, min_duration_s=0.05)) > 3
 
 
 def test_what_cannot_be_opened_says_why() -> None:

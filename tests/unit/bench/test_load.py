@@ -58,7 +58,7 @@ def test_every_subject_is_measured_under_every_level() -> None:
     levels = (NO_LOAD, Level(name="a little", share=0.05))
     effort = Effort(repeats=2, images=3)
     cases = dict.fromkeys((a, b), IMAGES)
-    options = replace(UNDER_LOADS, levels=levels, settle_s=0.01, least_s=0)
+    options = replace(UNDER_LOADS, levels=levels, settle_s=0.01, min_duration_s=0)
     cells = measure(cases, effort, notify=str, options=options)
     assert {(one.case.name, one.level.name) for one in cells} == {
         *(("a", "no load"), ("b", "no load"), ("a", "a little"), ("b", "a little")),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fieldray.comparison.compare import COMPARE, Pair, believable, compare, find_change, handle, regions
+from fieldray.comparison.compare import COMPARE, Pair, compare, credible_peaks, find_change, handle, regions
 from fieldray.comparison.matching import Peaks, blurred, locally_normalised
 from fieldray.domain.comparison import FRAME_SIDE, FramedImage, PairComparison, comparison_json
 from fieldray.processes.child import sent
@@ -32,7 +32,7 @@ def test_a_known_warp_is_recovered(found: PairComparison, warp: np.ndarray) -> N
     errors = np.hypot(*np.moveaxis(found.aligned.alignment.displacement - warp, -1, 0))[lungs]
     assert np.median(errors) < 1.5
     assert np.percentile(errors, 95) < 4
-    assert found.aligned.alignment.least_jacobian > 0
+    assert found.aligned.alignment.min_jacobian > 0
     assert found.aligned.alignment.similarity_after > found.aligned.alignment.similarity_before
 
 
@@ -45,9 +45,9 @@ def test_a_match_is_believed_if_it_is_alike_and_plainly_better_than_the_next_bes
     places = np.zeros(4)
     first, second = np.array([0.3, 0.29, 0.9, 0.9]), np.array([0.27, 0.0, 0.89, 0.1])
     peaks = Peaks(rows=places, columns=places, first=first, second=second, is_at_border=places.astype(bool))
-    assert believable(peaks).tolist() == [True, False, False, True]
+    assert credible_peaks(peaks).tolist() == [True, False, False, True]
     at_border = replace(peaks, is_at_border=np.array([False, False, False, True]))
-    assert believable(at_border).tolist() == [True, False, False, False]
+    assert credible_peaks(at_border).tolist() == [True, False, False, False]
 
 
 def test_an_image_and_itself_do_not_differ() -> None:

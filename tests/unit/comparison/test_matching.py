@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from fieldray.comparison.compare import outline, outline_pull
 from fieldray.comparison.matching import (
     IDENTITY,
-    LEAST_JACOBIAN,
+    MIN_JACOBIAN,
     Affine,
     blurred,
     correlate,
     find_peaks,
-    least_jacobian,
-    own_offset,
-    relaxed,
+    min_jacobian,
+    relax_mesh,
+    subpixel_bias,
     warped,
 )
 from fieldray.domain.comparison import FRAME_SIDE
@@ -81,7 +81,7 @@ def test_what_does_not_fit_is_refused(shapes: tuple[tuple[int, ...], tuple[int, 
 def test_a_template_in_its_own_image_is_exactly_at_its_place() -> None:
     search = blurred(np.random.default_rng(5).normal(size=(60, 60)).astype(np.float32), 2.0)
     peaks = find_peaks(correlate(search[None], search[None, 17:33, 21:37]), exclusion_px=5)
-    rows, columns = own_offset(search[None, 16:34, 20:38])
+    rows, columns = subpixel_bias(search[None, 16:34, 20:38])
     assert abs(peaks.rows[0] - 17) + abs(peaks.columns[0] - 21) > 0.005  # what is to be taken off
     assert (peaks.rows - rows)[0] == pytest.approx(17, abs=1e-6)
     assert (peaks.columns - columns)[0] == pytest.approx(21, abs=1e-6)
@@ -108,15 +108,15 @@ GRID = np.stack(np.meshgrid(np.arange(20, 500, 40.0), np.arange(20, 500, 40.0), 
 
 def test_matches_that_cross_do_not_fold_the_mesh() -> None:
     targets = GRID + np.random.default_rng(1).normal(0, 60, GRID.shape)
-    field, _ = relaxed(GRID, targets, np.ones(len(GRID)), rest=IDENTITY, stiffness=0.01)
-    assert least_jacobian(field) >= LEAST_JACOBIAN
+    field, _ = relax_mesh(GRID, targets, np.ones(len(GRID)), rest=IDENTITY, stiffness=0.01)
+    assert min_jacobian(field) >= MIN_JACOBIAN
 
 
 def test_the_jacobian_tells_scale_and_folds() -> None:
     shrunk = Affine(np.diag([0.5, 0.8]), np.zeros(2)).displacement()
-    assert least_jacobian(shrunk) == pytest.approx(0.4, abs=1e-4)
+    assert min_jacobian(shrunk) == pytest.approx(0.4, abs=1e-4)
     mirrored = Affine(np.diag([1.0, -1.0]), np.zeros(2)).displacement()
-    assert least_jacobian(mirrored) == pytest.approx(-1, abs=1e-4)
+    assert min_jacobian(mirrored) == pytest.approx(-1, abs=1e-4)
 
 
 def test_warping_takes_what_lies_at_place_and_displacement() -> None:

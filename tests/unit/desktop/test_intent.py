@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fieldray.desktop.intent import (
+    AvailablePacks,
     Commands,
     Intent,
     IntentPlaybook,
     IntentQuestion,
     Look,
     PackInUse,
-    PacksInReach,
-    SayLost,
+    ReportDropped,
     Screen,
     UsePack,
 )
@@ -48,12 +48,14 @@ PACKS = (CHILDREN, ADULTS, NAMESAKE, NEWER, QUESTIONABLE)
 
 def used(entry: PackCandidate) -> PackInUse:
     assert entry.manifest is not None
-    name, ages = entry.lasting_name, entry.manifest.accepted.ages_years
+    name, ages = entry.signed_id, entry.manifest.accepted.ages_years
     return PackInUse(name=name, version=entry.version, model_sha256=entry.version * 8, ages_years=ages, source=entry)
 
 
-def reach(entry: PackCandidate | None = None, *, ready: tuple[PackCandidate, ...] = (CHILDREN, ADULTS)) -> PacksInReach:
-    return PacksInReach(used=used(entry) if entry else None, ready=ready, is_settled=True)
+def reach(
+    entry: PackCandidate | None = None, *, ready: tuple[PackCandidate, ...] = (CHILDREN, ADULTS)
+) -> AvailablePacks:
+    return AvailablePacks(used=used(entry) if entry else None, ready=ready, is_settled=True)
 
 
 def seeing(pack: PackCandidate | None, *, default: str = "") -> IntentPlaybook:
@@ -68,7 +70,7 @@ def looked(
 ) -> Commands:
     """What it wants to know of a folder is found out; what it said before that is of a folder it gave up."""
     *lost, look = commands
-    assert isinstance(look, Look) and all(isinstance(one, SayLost) for one in lost)
+    assert isinstance(look, Look) and all(isinstance(one, ReportDropped) for one in lost)
     return playbook.looked(look.intent, known, lacks_ages)
 
 
@@ -178,7 +180,7 @@ class Walk(RuleBasedStateMachine):
         """`is_fast`: disk and drives answer before anything else happens."""
         self.default, self.is_fast = (site, ""), is_fast
         if remembered:
-            self.memory[ONE] = RememberedPack(remembered.lasting_name, ages_confirmed=remembered is CHILDREN)
+            self.memory[ONE] = RememberedPack(remembered.signed_id, ages_confirmed=remembered is CHILDREN)
         self.see()
 
     def see(self) -> None:
@@ -220,7 +222,7 @@ class Walk(RuleBasedStateMachine):
         commands = self.playbook.open([path])
         assert self.playbook.intent is not None
         if prepared:
-            self.said_pack.setdefault(self.playbook.intent.since, set()).add(prepared.lasting_name)
+            self.said_pack.setdefault(self.playbook.intent.since, set()).add(prepared.signed_id)
         self.do(commands)
 
     @precondition(lambda self: self.used is not None and self.in_sight)
@@ -229,7 +231,7 @@ class Walk(RuleBasedStateMachine):
         self.prepared = None
         commands = self.playbook.start(self.in_sight)
         assert self.playbook.intent is not None and self.used is not None
-        self.said_pack.setdefault(self.playbook.intent.since, set()).add(self.used.lasting_name)
+        self.said_pack.setdefault(self.playbook.intent.since, set()).add(self.used.signed_id)
         self.do(commands)
 
     @rule(path=st.sampled_from([ONE, OTHER]))
@@ -264,7 +266,7 @@ class Walk(RuleBasedStateMachine):
         is_open = asked == self.playbook.question and (asked is None or asked.kind == "pack")
         if is_open and asked and self.playbook.intent:
             since = self.playbook.intent.since
-            self.said_pack.setdefault(since, set()).add(entry.lasting_name)
+            self.said_pack.setdefault(since, set()).add(entry.signed_id)
             if entry.problem is None:
                 self.said_ages.setdefault(since, set()).add((used(entry), True))
         elif is_open and self.playbook.intent is None:
@@ -294,7 +296,7 @@ TestWalk = Walk.TestCase
 TestWalk.settings = settings(max_examples=300, stateful_step_count=50)
 
 
-def with_others(first: PackCandidate, *others: PackCandidate) -> PacksInReach:
+def with_others(first: PackCandidate, *others: PackCandidate) -> AvailablePacks:
     return replace(reach(first), others=tuple(map(used, others)))
 
 
@@ -315,8 +317,8 @@ def test_what_is_known_of_the_ages_holds_for_further_packs_that_are_for_all_of_t
     first: PackCandidate, others: tuple[PackCandidate, ...], asked: tuple[int, int] | None
 ) -> None:
     playbook = IntentPlaybook()
-    playbook.see(with_others(first, *others), default=(first.lasting_name, ""))
-    commands = looked(playbook, playbook.open([ONE]), RememberedPack(first.lasting_name, ages_confirmed=True))
+    playbook.see(with_others(first, *others), default=(first.signed_id, ""))
+    commands = looked(playbook, playbook.open([ONE]), RememberedPack(first.signed_id, ages_confirmed=True))
     if asked is not None:
         assert (question(playbook).kind, question(playbook).intent.ages_years, commands) == ("ages", asked, ())
         commands = playbook.answer(question(playbook), True)

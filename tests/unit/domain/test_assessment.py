@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fieldray.domain.assessment import DECIDES_NOTHING, Assessment, assessment_of_run, choose
-from fieldray.domain.finding import leading_of, listed_score
+from fieldray.domain.assessment import NOT_IN_SETTINGS_HASH, Assessment, assessment_of_run, choose
+from fieldray.domain.finding import leading_of, sort_score
 from fieldray.domain.model import (
     LUNG_CHECKS,
     Calibration,
@@ -70,11 +70,11 @@ def test_of_the_dissertations_two_outputs_the_larger_is_the_class() -> None:
             ("abnormal", decision, None),
             ("normal", "below", None),
         ]
-        assert all(found.is_by_larger for found in findings)
+        assert all(found.is_by_larger_output for found in findings)
         leading = leading_of(findings)
         assert leading is not None
         assert (leading.score, leading.label) == (shown, "abnormal" if decision == "above" else "normal")
-        assert listed_score(findings) == abnormal  # the least certain of the normal ones comes first
+        assert sort_score(findings) == abnormal  # the least certain of the normal ones comes first
 
 
 def test_an_image_near_even_odds_is_read_in_full_for_the_dissertations_files() -> None:
@@ -198,7 +198,7 @@ def within(kind: type, change: Mapping[str, object]) -> Model:
 @pytest.mark.parametrize(("kind", "name"), [(kind, field.name) for kind in OTHER for field in dataclasses.fields(kind)])
 def test_every_field_of_a_model_is_in_the_hash_or_decides_nothing(kind: type, name: str) -> None:
     before, after = (choose(within(kind, change)).settings_hash for change in ({}, {name: OTHER[kind][name]}))
-    assert (before == after) == (name in DECIDES_NOTHING)
+    assert (before == after) == (name in NOT_IN_SETTINGS_HASH)
 
 
 def test_the_files_and_rules_of_the_lung_fields_are_in_the_hash() -> None:

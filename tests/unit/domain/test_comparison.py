@@ -36,7 +36,7 @@ def alignment(**changes: object) -> Alignment:
         "matches": (match(), match(kept=False), match()),
         "similarity_before": 0.1,
         "similarity_after": 0.5,
-        "least_jacobian": 0.9,
+        "min_jacobian": 0.9,
     }
     return Alignment(**{**values, **changes})  # type: ignore[arg-type]
 
@@ -82,7 +82,7 @@ def test_matches_are_counted_and_lengths_measured() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"displacement": np.zeros((4, 4, 2), np.float32)}, {"least_jacobian": 0.0}, {"least_jacobian": -1.0}]
+    "changes", [{"displacement": np.zeros((4, 4, 2), np.float32)}, {"min_jacobian": 0.0}, {"min_jacobian": -1.0}]
 )
 def test_an_alignment_that_folds_or_does_not_fit_is_refused(changes: dict[str, object]) -> None:
     with pytest.raises(ValueError):

@@ -22,15 +22,15 @@ from fieldray.domain.finding import (
     can_be_overruled,
     can_be_turned,
     decide,
-    decide_by_larger,
+    decide_by_larger_output,
     is_borderline,
     leading_finding,
     leading_of,
-    listed_score,
     lungs_of,
     notes_of,
     position_on_scale,
-    why_of,
+    reason_of,
+    sort_score,
     without_preview,
 )
 from fieldray.domain.metrics import sigmoid
@@ -74,34 +74,34 @@ def finding(decision: Decision, score: float = 0.5) -> Finding:
 
 
 def test_the_larger_score_is_the_class_and_no_other_label_is_ever_above() -> None:
-    found = decide_by_larger({"abnormal": 0.7, "normal": 0.3})
+    found = decide_by_larger_output({"abnormal": 0.7, "normal": 0.3})
     assert [(each.label, each.score, each.decision) for each in found] == [
         ("abnormal", 0.7, "above"),
         ("normal", 0.3, "below"),
     ]
-    assert all(each.point is None and each.is_by_larger for each in found)
-    assert [each.decision for each in decide_by_larger({"abnormal": 0.3, "normal": 0.7})] == ["below", "below"]
+    assert all(each.point is None and each.is_by_larger_output for each in found)
+    assert [each.decision for each in decide_by_larger_output({"abnormal": 0.3, "normal": 0.7})] == ["below", "below"]
     # one of three: the largest of the others counts, and of equal ones the first
-    assert [each.decision for each in decide_by_larger({"a": 0.3, "b": 0.2, "c": 0.5})] == ["below"] * 3
-    assert [each.decision for each in decide_by_larger({"a": 0.5, "b": 0.5})] == ["above", "below"]
+    assert [each.decision for each in decide_by_larger_output({"a": 0.3, "b": 0.2, "c": 0.5})] == ["below"] * 3
+    assert [each.decision for each in decide_by_larger_output({"a": 0.5, "b": 0.5})] == ["above", "below"]
 
 
 def test_a_finding_with_a_point_or_without_a_decision_is_not_by_the_larger_score() -> None:
-    assert not finding("above").is_by_larger
-    assert not dataclasses.replace(finding("not_assessed"), point=None).is_by_larger
+    assert not finding("above").is_by_larger_output
+    assert not dataclasses.replace(finding("not_assessed"), point=None).is_by_larger_output
 
 
 @pytest.mark.parametrize(("larger", "expected"), [(0.503, True), (0.497, True), (0.9, False), (0.1, False)])
 def test_two_shares_near_each_other_are_borderline(larger: float, expected: bool) -> None:
     scores = {"abnormal": larger, "normal": 1 - larger}
-    lowest, highest = (decide_by_larger(moved) for moved in borderline_scores(scores))
-    assert is_borderline(decide_by_larger(scores), lowest, highest, gate=None, distance=None) is expected
+    lowest, highest = (decide_by_larger_output(moved) for moved in borderline_scores(scores))
+    assert is_borderline(decide_by_larger_output(scores), lowest, highest, gate=None, distance=None) is expected
 
 
 def test_of_two_shares_exactly_a_half_is_above() -> None:
     """0.5 + the margin of 0.05: the lower end 0.5 is above as the score is, the upper end of 0.45 is not below."""
     for score, expected in ((0.5 + BORDERLINE_SCORE, False), (0.5 - BORDERLINE_SCORE, True)):
-        (found,) = decide_by_larger({"abnormal": score, "normal": 0.0})[:1]
+        (found,) = decide_by_larger_output({"abnormal": score, "normal": 0.0})[:1]
         ends = (dataclasses.replace(found, score=0.0), dataclasses.replace(found, score=1.0))
         found = dataclasses.replace(found, decision="below")
         assert is_borderline([found], ends[:1], ends[1:], gate=None, distance=None) is expected
@@ -168,12 +168,12 @@ def test_the_most_urgent_finding_leads_and_of_equal_ones_the_highest() -> None:
 
 
 def test_images_are_listed_by_their_leading_score() -> None:
-    assert listed_score([finding("below", 0.9), finding("above", 0.6)]) == 0.6
-    assert listed_score([finding("below", 0.3), finding("below", 0.2)]) == 0.3
-    assert listed_score([]) is None
-    assert listed_score(iter(decide_by_larger({"abnormal": 0.6, "normal": 0.4}))) == 0.6
+    assert sort_score([finding("below", 0.9), finding("above", 0.6)]) == 0.6
+    assert sort_score([finding("below", 0.3), finding("below", 0.2)]) == 0.3
+    assert sort_score([]) is None
+    assert sort_score(iter(decide_by_larger_output({"abnormal": 0.6, "normal": 0.4}))) == 0.6
     # a normal image by the score of the abnormal class: the least certain comes first
-    assert listed_score(iter(decide_by_larger({"abnormal": 0.4, "normal": 0.6}))) == 0.4
+    assert sort_score(iter(decide_by_larger_output({"abnormal": 0.4, "normal": 0.6}))) == 0.4
 
 
 # ---- what an outcome says
@@ -205,13 +205,13 @@ def test_the_lungs_and_the_reason_of_an_outcome() -> None:
     assert lungs_of(made) is one_sided
     assert lungs_of(dataclasses.replace(refused(), lungs=whole)) is whole
     assert lungs_of(failed()) is None
-    assert why_of(made) == one_sided.read_first == reason("left_lung_not_found", opposite="12.5")
+    assert reason_of(made) == one_sided.read_first == reason("left_lung_not_found", opposite="12.5")
     assert (made.category, made.status) == ("read_first", "screened")
     for normal in (screened(decision="below"), dataclasses.replace(screened(decision="below"), lungs=whole)):
-        assert why_of(normal) is None
+        assert reason_of(normal) is None
         assert normal.category == "normal"
-    assert why_of(refused()) == reason("view", view="LL")
-    assert why_of(failed()) == reason("truncated")
+    assert reason_of(refused()) == reason("view", view="LL")
+    assert reason_of(failed()) == reason("truncated")
     assert (refused().category, refused().status, failed().category, failed().status) == (
         *("refused", "refused"),
         *("failed", "failed"),

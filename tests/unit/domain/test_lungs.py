@@ -19,12 +19,12 @@ from fieldray.domain.lungs import (
     LungMeasurement,
     evidence_inside,
     evidence_limit,
+    features_of_thirds,
     find_one_lung,
     half_mirrored,
     halves,
-    third_facts,
     thirds,
-    whiteness,
+    whiteness_of_lungs,
 )
 from fieldray.domain.model import LungRules
 from fieldray.reasons import reason
@@ -477,13 +477,13 @@ def test_the_facts_of_two_unlike_lungs() -> None:
         [1, 1, 0.25, 0, (60 - 50) / 140, (60 - 40) / 140, -area, -height],
         [0, 1, 0, 0, (220 - 96) / 140, (220 - 40) / 140, -area, -height],
     ]
-    np.testing.assert_allclose(third_facts(*_pair(), 4.0), [left, right], atol=1e-12)
+    np.testing.assert_allclose(features_of_thirds(*_pair(), 4.0), [left, right], atol=1e-12)
 
 
 def test_with_nothing_beside_the_lungs_what_lies_around_is_white() -> None:
     grey = np.full((6, 4), 162, np.uint8)
     grey[:2] = 100
-    facts = third_facts(np.full((6, 4), 255, np.uint8), np.ones((6, 4), bool), grey, 2.0)
+    facts = features_of_thirds(np.full((6, 4), 255, np.uint8), np.ones((6, 4), bool), grey, 2.0)
     np.testing.assert_allclose(facts[:, :, 5], [[0, 62 / 155, 62 / 155]] * 2, atol=1e-12)
     np.testing.assert_array_equal(facts[:, :, 4], 0)
 
@@ -494,7 +494,7 @@ def test_a_lung_that_neither_half_reaches_tells_nothing() -> None:
     """
     is_lung = np.zeros((6, 8), bool)
     is_lung[:, 7] = is_lung[0, 6] = True
-    facts = third_facts(np.where(is_lung, 255, 0).astype(np.uint8), is_lung, np.full((6, 8), 4, np.uint8), 1.0)
+    facts = features_of_thirds(np.where(is_lung, 255, 0).astype(np.uint8), is_lung, np.full((6, 8), 4, np.uint8), 1.0)
     expected = np.zeros((2, THIRDS, len(WEIGHTS)))
     expected[:, :, 5] = 4 / 8
     np.testing.assert_array_equal(facts, expected)
@@ -504,7 +504,7 @@ def test_one_lung_of_three_cells_against_none() -> None:
     """Its facts are those of shares, whatever the size; against nothing it is as large as it is against one cell."""
     is_lung = np.zeros((5, 4), bool)
     is_lung[1:4, 1] = True
-    facts = third_facts(np.zeros((5, 4), np.uint8), is_lung, np.full((5, 4), 50, np.uint8), 2.0)
+    facts = features_of_thirds(np.zeros((5, 4), np.uint8), is_lung, np.full((5, 4), 50, np.uint8), 2.0)
     left = [1, 0, 0, 0, 0, 0, math.log(3), math.log(3)]
     right = [0, 1, 0, 0, 0, 0, -math.log(3), -math.log(3)]
     np.testing.assert_allclose(facts, [[left] * 3, [right] * 3], atol=1e-12)
@@ -516,7 +516,7 @@ def test_a_fact_ends_at_three_and_grey_without_contrast_is_none() -> None:
     is_lung[8, 3] = False  # 23 cells: ln 23 is 3.14
     grey = np.full((12, 8), 100, np.uint8)
     grey[is_lung] = 98  # 2 of 255 darker: of 8 at the least
-    facts = third_facts(np.zeros((12, 8), np.uint8), is_lung, grey, 4.0)
+    facts = features_of_thirds(np.zeros((12, 8), np.uint8), is_lung, grey, 4.0)
     np.testing.assert_array_equal(facts[:, 0, 6], [3.0, -3.0])
     np.testing.assert_allclose(facts[:, 0, 7], [math.log(6), -math.log(6)])
     np.testing.assert_allclose(facts[1, :, 4], 2 / 8)
@@ -527,4 +527,4 @@ def test_each_third_has_its_own_whiteness() -> None:
     facts[1, 1, 2] = 1.0
     upper, middle, lower = OF_THIRD
     left, right = [upper + OF_LEFT, middle + OF_LEFT, lower + OF_LEFT], [upper, middle + WEIGHTS[2], lower]
-    np.testing.assert_allclose(whiteness(facts), [left, right])
+    np.testing.assert_allclose(whiteness_of_lungs(facts), [left, right])

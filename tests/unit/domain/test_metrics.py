@@ -12,7 +12,7 @@ from sklearn.metrics import confusion_matrix, roc_auc_score, roc_curve
 
 from fieldray.domain import metrics
 from fieldray.domain.finding import calibrate
-from fieldray.domain.metrics import Share, area, area_difference, auc, drawn_interval, share, share_difference
+from fieldray.domain.metrics import Share, area, area_difference, auc, bootstrap_interval, share, share_difference
 from fieldray.domain.model import Calibration
 from fieldray_adapt.evaluation.evaluate import fit_calibration, fit_logistic, shortcut_scores
 from fieldray_adapt.evaluation.figures import figure_text
@@ -229,13 +229,13 @@ def test_draws_are_of_patients_and_not_of_images() -> None:
     generator = np.random.default_rng(1)
     truth = np.arange(400) % 2 == 0
     scores = np.clip(0.5 + 0.2 * (truth - 0.5) + 0.2 * generator.standard_normal(400), 0, 1)
-    value, low, high = drawn_interval(auc, scores, truth, patients=_people(400))
+    value, low, high = bootstrap_interval(auc, scores, truth, patients=_people(400))
     assert low < value < high < low + 0.15
     # The same images, each four times: four times as many images tell no more when drawn by patient.
-    _, lower, higher = drawn_interval(auc, np.tile(scores, 4), np.tile(truth, 4), patients=_people(400) * 4)
+    _, lower, higher = bootstrap_interval(auc, np.tile(scores, 4), np.tile(truth, 4), patients=_people(400) * 4)
     assert higher - lower == pytest.approx(high - low, rel=0.25)
     with pytest.raises(ValueError, match="no value"):
-        drawn_interval(auc, scores, truth | True, patients=_people(400))
+        bootstrap_interval(auc, scores, truth | True, patients=_people(400))
 
 
 def test_a_specificity_at_a_sensitivity_is_never_surer_than_at_a_fixed_threshold() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fieldray.domain.patient import day_number, earlier_images, todays_first
+from fieldray.domain.patient import day_number, earlier_days_last, earlier_images
 
 TODAY, SUMMER, SPRING = map(day_number, ("20261129", "20260615", "20260401"))
 
@@ -38,4 +38,4 @@ def test_images_without_a_date_all_count() -> None:
 
 
 def test_those_of_earlier_days_are_behind_all_others_in_the_order_they_had() -> None:
-    assert todays_first(np.array([True, False, True, False])).tolist() == [1, 3, 0, 2]
+    assert earlier_days_last(np.array([True, False, True, False])).tolist() == [1, 3, 0, 2]

@@ -13,11 +13,11 @@ from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.patient import match_patients, person_key
 from fieldray.domain.prior import (
     Gap,
-    as_prior,
     doubts_about,
     gap_between,
-    order_of,
+    prior_from,
     priors_of,
+    time_order,
     unscreened,
 )
 from fieldray.reasons import reason
@@ -91,9 +91,9 @@ def test_what_stands_for_nobody_is_no_patient(numbers: str, patient_match: str) 
 )
 def test_the_order_is_that_of_the_studies(image: tuple[str, str], current: tuple[str, str], order: str) -> None:
     first, second = (header(study_date=day, study_time=time) for day, time in (image, current))
-    assert order_of(first, second) == order
+    assert time_order(first, second) == order
     mirrored = {"earlier": "later", "later": "earlier"}.get(order, order)
-    assert order_of(second, first) == mirrored
+    assert time_order(second, first) == mirrored
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_the_same_image_twice_is_one_prior_and_itself_is_none() -> None:
 )
 def test_a_uid_that_a_device_gives_again_hides_no_prior(changes: dict[str, str], is_prior: bool) -> None:
     other = outcome("again", sop_instance_uid="1.1.1", **changes)
-    doubts = [doubt.code for doubt in doubts_about(as_prior(other, CURRENT, "run"), CURRENT)]
+    doubts = [doubt.code for doubt in doubts_about(prior_from(other, CURRENT, "run"), CURRENT)]
     assert (len(priors_of(CURRENT, [("run", other)])), "prior_same_image" not in doubts) == (is_prior, is_prior)
 
 
@@ -177,7 +177,7 @@ def test_a_uid_that_a_device_gives_again_hides_no_prior(changes: dict[str, str],
     ],
 )
 def test_what_makes_a_pair_doubtful_is_said(changes: dict[str, str], codes: list[str]) -> None:
-    prior = as_prior(outcome("chosen", content="1", **changes), CURRENT, "file")
+    prior = prior_from(outcome("chosen", content="1", **changes), CURRENT, "file")
     assert [doubt.code for doubt in doubts_about(prior, CURRENT)] == codes
 
 
@@ -198,5 +198,5 @@ def test_images_that_a_list_puts_together_are_of_one_patient() -> None:
 
 
 def test_the_same_image_chosen_by_hand_is_named() -> None:
-    same = as_prior(unscreened(CURRENT.ref), CURRENT, "file")
+    same = prior_from(unscreened(CURRENT.ref), CURRENT, "file")
     assert [doubt.code for doubt in doubts_about(same, CURRENT)] == ["prior_same_image"]

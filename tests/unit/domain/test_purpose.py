@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 import shipped_packs
-from fieldray.domain.finding import Category, Refused, counted_as
+from fieldray.domain.finding import Category, Refused, count_of_outcome
 from fieldray.domain.image import ImageHeader
 from fieldray.domain.metrics import Share
 from fieldray.domain.model import HeaderRules, Manifest
 from fieldray.domain.purpose import (
+    HeaderMatch,
     PatientCount,
-    Saying,
-    body_part_says,
+    body_part_match,
     body_parts_of,
     classes_measured,
     counts_per_hundred,
@@ -24,8 +24,8 @@ from fieldray.domain.purpose import (
     is_other_kind,
     patients,
     performance,
+    view_match,
     view_of_code,
-    view_says,
     views_of,
 )
 from fieldray.packs.manifest import domain_manifest
@@ -104,7 +104,7 @@ def test_images_of_others_are_counted() -> None:
         ("body_part", {"body_part": "HAND"}),
         ("view", {"view": "LL"}),
     ):
-        count.add(counted_as(Refused(ref=image_ref(), reason=reason(code, **values))))
+        count.add(count_of_outcome(Refused(ref=image_ref(), reason=reason(code, **values))))
     assert [note.code for note in count.notes(CHILDREN)] == ["other_patients"]
     assert "2 images do not match this pack" in count.notes(CHILDREN)[0].text
 
@@ -173,20 +173,20 @@ def _each(*texts: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("texts", "saying"), [(_FRONTAL, "accepted"), (_SIDE, "other"), (_UNKNOWN_VIEWS, "unknown")])
-def test_views(texts: str, saying: Saying) -> None:
-    wrong = [text for text in _each(texts) if view_says(ImageHeader(view_position=text), HeaderRules()) != saying]
+def test_views(texts: str, saying: HeaderMatch) -> None:
+    wrong = [text for text in _each(texts) if view_match(ImageHeader(view_position=text), HeaderRules()) != saying]
     assert wrong == []
 
 
 @pytest.mark.parametrize(("texts", "saying"), [(_CHEST, "accepted"), (_OTHERS, "other"), (_UNKNOWN_PARTS, "unknown")])
-def test_body_parts(texts: str, saying: Saying) -> None:
+def test_body_parts(texts: str, saying: HeaderMatch) -> None:
     headers = [ImageHeader(body_part_examined=text) for text in _each(texts)]
-    assert [one.body_part_examined for one in headers if body_part_says(one, HeaderRules()) != saying] == []
+    assert [one.body_part_examined for one in headers if body_part_match(one, HeaderRules()) != saying] == []
 
 
 def test_what_says_nothing() -> None:
     header = ImageHeader(view_position="n/a", body_part_examined=" - ")
-    assert view_says(header, HeaderRules()) == body_part_says(header, HeaderRules()) == "nothing"
+    assert view_match(header, HeaderRules()) == body_part_match(header, HeaderRules()) == "nothing"
 
 
 @pytest.mark.parametrize(
@@ -201,8 +201,8 @@ def test_what_says_nothing() -> None:
         ("", "something of a clinic's own", "unknown"),
     ],
 )
-def test_position_and_code_are_asked_both(position: str, code: str, saying: Saying) -> None:
-    assert view_says(ImageHeader(view_position=position, view_code=code), HeaderRules()) == saying
+def test_position_and_code_are_asked_both(position: str, code: str, saying: HeaderMatch) -> None:
+    assert view_match(ImageHeader(view_position=position, view_code=code), HeaderRules()) == saying
 
 
 @pytest.mark.parametrize(
@@ -217,17 +217,17 @@ def test_position_and_code_are_asked_both(position: str, code: str, saying: Sayi
     ],
 )
 def test_patient_orientation_is_asked_where_view_position_says_nothing(
-    orientation: str, saying: Saying, notes: list[str]
+    orientation: str, saying: HeaderMatch, notes: list[str]
 ) -> None:
     header, rules = ImageHeader(patient_orientation=orientation), HeaderRules()
-    assert (view_says(header, rules), _notes(header, rules)) == (saying, notes)
-    assert view_says(dataclasses.replace(header, view_position="UNKNOWN"), rules) == saying
+    assert (view_match(header, rules), _notes(header, rules)) == (saying, notes)
+    assert view_match(dataclasses.replace(header, view_position="UNKNOWN"), rules) == saying
     coded = dataclasses.replace(header, view_code="PA")  # a side view by either is none that is accepted
-    assert view_says(coded, rules) == ("other" if saying == "other" else "accepted")
+    assert view_match(coded, rules) == ("other" if saying == "other" else "accepted")
     stated = dataclasses.replace(header, view_position="PA")
-    assert (view_says(stated, rules), _notes(stated, rules)) == ("accepted", [])
+    assert (view_match(stated, rules), _notes(stated, rules)) == ("accepted", [])
     lateral = HeaderRules(views=("LATERAL",))
-    assert view_says(header, lateral) == ("accepted" if set("PA") & set(orientation[0:1].upper()) else saying)
+    assert view_match(header, lateral) == ("accepted" if set("PA") & set(orientation[0:1].upper()) else saying)
 
 
 @pytest.mark.parametrize(
@@ -276,11 +276,11 @@ def test_codes_of_both_snomed_schemes() -> None:
 
 def test_a_pack_for_something_else_names_its_own() -> None:
     rules = HeaderRules(body_parts=("HAND",), views=("OBLIQUE", "SWIMMER"))
-    assert body_part_says(ImageHeader(body_part_examined="WRIST"), rules) == "accepted"
-    assert body_part_says(ImageHeader(body_part_examined="TORAX"), rules) == "other"
-    assert view_says(ImageHeader(view_position="LAO"), rules) == "accepted"
-    assert view_says(ImageHeader(view_position="swimmer"), rules) == "accepted"
-    assert view_says(ImageHeader(view_position="PA"), rules) == "other"
+    assert body_part_match(ImageHeader(body_part_examined="WRIST"), rules) == "accepted"
+    assert body_part_match(ImageHeader(body_part_examined="TORAX"), rules) == "other"
+    assert view_match(ImageHeader(view_position="LAO"), rules) == "accepted"
+    assert view_match(ImageHeader(view_position="swimmer"), rules) == "accepted"
+    assert view_match(ImageHeader(view_position="PA"), rules) == "other"
     assert body_parts_of("CHEST, RIBS") == {"CHEST", "RIB"}
 
 
@@ -292,11 +292,11 @@ def test_a_side_or_another_view_is_named_by_its_term() -> None:
 
 
 def test_frontal_is_accepted_only_where_a_frontal_view_is() -> None:
-    assert view_says(ImageHeader(view_position="FRONTAL"), HeaderRules(views=("AP",))) == "accepted"
-    assert view_says(ImageHeader(view_position="FRONTAL"), HeaderRules(views=("OBLIQUE",))) == "other"
+    assert view_match(ImageHeader(view_position="FRONTAL"), HeaderRules(views=("AP",))) == "accepted"
+    assert view_match(ImageHeader(view_position="FRONTAL"), HeaderRules(views=("OBLIQUE",))) == "other"
 
 
 def test_a_part_that_only_a_pack_knows_is_found_in_any_case() -> None:
     rules = HeaderRules(body_parts=("XYZZY",))
-    assert body_part_says(ImageHeader(body_part_examined="left xyzzy"), rules) == "accepted"
-    assert body_part_says(ImageHeader(body_part_examined="left xyz"), rules) == "unknown"
+    assert body_part_match(ImageHeader(body_part_examined="left xyzzy"), rules) == "accepted"
+    assert body_part_match(ImageHeader(body_part_examined="left xyz"), rules) == "unknown"

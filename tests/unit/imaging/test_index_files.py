@@ -53,11 +53,12 @@ def test_an_index_is_followed_and_its_files_are_given_once(medium: Path) -> None
 
 EMPTY = {
     "no-records": index_file(b""),
-    "no-sequence": dicom_file(element(0x00041130, b"CD"), media_class=INDEX_CLASS),
+    "no-sequence": dicom_file(element(0x00041130, b"CD"), media_storage_sop_class_uid=INDEX_CLASS),
     "no-file-named": index_file(record(element(0x00041430, b"PATIENT "))),
     "only-itself": index_file(record(element(NAME, b"DICOMDIR"))),
     "undefined": dicom_file(
-        struct.pack("<HHI", 4, 0x1220, UNDEFINED) + struct.pack("<HHI", 0xFFFE, 0xE0DD, 0), media_class=INDEX_CLASS
+        struct.pack("<HHI", 4, 0x1220, UNDEFINED) + struct.pack("<HHI", 0xFFFE, 0xE0DD, 0),
+        media_storage_sop_class_uid=INDEX_CLASS,
     ),
 }
 
@@ -82,7 +83,9 @@ def test_one_that_breaks_off_says_so_and_its_folder_has_its_images_all_the_same(
 @pytest.mark.parametrize(
     "data",
     [
-        dicom_file(struct.pack("<HHI", 4, 0x1220, UNDEFINED) + _records("ONE", "TWO"), media_class=INDEX_CLASS),
+        dicom_file(
+            struct.pack("<HHI", 4, 0x1220, UNDEFINED) + _records("ONE", "TWO"), media_storage_sop_class_uid=INDEX_CLASS
+        ),
         index_file(_records("ONE") + record(element(0x00080005, b"ISO_IR 6\\" * 1_000)) + _records("TWO")),
         index_file(_records("ONE") + record(struct.pack("<HHI", 0x0088, 0x0200, UNDEFINED) + b"\x01\x02\x03\x04" * 6)),
     ],

@@ -14,7 +14,7 @@ import pytest
 from fieldray.errors import PackNotTrusted, PackProblem, StorageProblem
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.naming import packs_in
-from fieldray.packs.reading import guarded, look_at
+from fieldray.packs.reading import guarded, packs_on_drives
 from fieldray.packs.signing import fingerprint_of
 from fieldray.reasons import reason
 from packs_factory import MODEL_BYTES, key, make_pack
@@ -65,7 +65,7 @@ def test_a_broken_pack_is_refused_with_its_reason_and_hides_no_other(
     assert [(found.folder, found.trust) for found in library.available()] == [(bad, "broken"), (good, "trusted")]
     assert {library.find(name).folder for name in ("good", drive, drive / "fieldray")} == {good}
     assert library.load(good).manifest.pack_id == "good"
-    assert look_at([drive]) == {drive: (bad, good)}
+    assert packs_on_drives([drive]) == {drive: (bad, good)}
     for use in (library.load, library.install):
         with pytest.raises(PackProblem) as caught:
             use(bad)

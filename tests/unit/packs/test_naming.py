@@ -18,7 +18,7 @@ from fieldray.packs.naming import (
     is_version,
     pack_folders,
     packs_in,
-    pinned,
+    signed_name,
     split_name,
     version_key,
 )
@@ -102,9 +102,9 @@ def test_what_is_no_fingerprint_is_part_of_the_name(text: str) -> None:
 
 
 def test_a_pack_is_pinned_to_its_signer() -> None:
-    assert pinned("chest", is_signed=True, fingerprint=FINGERPRINT) == f"chest@{FINGERPRINT}"
-    assert pinned("chest", is_signed=False, fingerprint=FINGERPRINT) == "chest"
-    assert pinned("chest", is_signed=True, fingerprint="") == "chest"
+    assert signed_name("chest", is_signed=True, fingerprint=FINGERPRINT) == f"chest@{FINGERPRINT}"
+    assert signed_name("chest", is_signed=False, fingerprint=FINGERPRINT) == "chest"
+    assert signed_name("chest", is_signed=True, fingerprint="") == "chest"
     assert split_name(f"@{FINGERPRINT}") == (f"@{FINGERPRINT}", "")
     assert split_name(f"/mnt/a@b/chest@{FINGERPRINT}") == ("/mnt/a@b/chest", FINGERPRINT)
     assert split_name("chest") == ("chest", "")

@@ -7,21 +7,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fieldray.packs.reading import pack_array, problem_of, unpack_array
+from fieldray.packs.reading import pack_array, pack_problem, unpack_array
 from tiny_packs import npy_file
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENODEV, errno.ENOTCONN])
 def test_errors_of_a_drive_that_went(tmp_path: Path, number: int) -> None:
-    assert problem_of(OSError(number, "gone"), folder=tmp_path).reason.code == "drive_gone"
+    assert pack_problem(OSError(number, "gone"), folder=tmp_path).reason.code == "drive_gone"
 
 
 def test_an_error_on_a_drive_that_is_there_says_what_it_is(tmp_path: Path) -> None:
     error = PermissionError(errno.EACCES, "Permission denied")
-    assert problem_of(error, folder=tmp_path).reason.text == "The pack cannot be read: Permission denied."
-    assert problem_of(error, folder=tmp_path / "gone").reason.code == "drive_gone"
+    assert pack_problem(error, folder=tmp_path).reason.text == "The pack cannot be read: Permission denied."
+    assert pack_problem(error, folder=tmp_path / "gone").reason.code == "drive_gone"
     error.winerror = 1167  # type: ignore[attr-defined]  # ERROR_DEVICE_NOT_CONNECTED
-    assert problem_of(error, folder=tmp_path).reason.code == "drive_gone"
+    assert pack_problem(error, folder=tmp_path).reason.code == "drive_gone"
 
 
 # ---- arrays

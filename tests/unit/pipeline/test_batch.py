@@ -23,7 +23,7 @@ from fieldray.domain.run import Event, ImageDone, PackOfRun, Progress, RunChange
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.imaging.quality import check_header
 from fieldray.pipeline.batch import Batch
-from fieldray.pipeline.batch_ports import BatchPorts, PackWork
+from fieldray.pipeline.batch_ports import BatchPorts, RunPack
 from fieldray.pipeline.export import ExportRequest, export_run
 from fieldray.pipeline.screen import screen_image
 from fieldray.pipeline.statistics import Statistics
@@ -89,7 +89,7 @@ class Run:
 
         ports = BatchPorts(
             spec=SPEC,
-            packs=[PackWork(spec=SPEC.packs[0], check_header=accepts, doubts=doubts)],
+            packs=[RunPack(spec=SPEC.packs[0], check_header=accepts, doubts=doubts)],
             discover=lambda is_known: discover() if discover else iter(refs(names)),
             count=lambda gives_up: count() if count else len(names),
             content_hash=self.readers.content_hash,

@@ -48,7 +48,7 @@ class Meanwhile:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._pool, name)
 
-    def look_for_each(
+    def analyse_for_each(
         self, questions: Sequence[tuple[AnalyseRequest, Model | None]], *, run_elsewhere: RunElsewhere, **_: Any
     ) -> tuple[AnalysisResult, ...]:
         ((question, model),) = questions

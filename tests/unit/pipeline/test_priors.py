@@ -15,7 +15,7 @@ import pytest
 from fieldray.domain.comparison import Incomparable, PairComparison
 from fieldray.domain.finding import Outcome
 from fieldray.domain.image import ImageHeader, ImageRef
-from fieldray.domain.prior import Prior, as_prior
+from fieldray.domain.prior import Prior, prior_from
 from fieldray.errors import Cancelled, EnvironmentProblem, InputProblem, Unreadable, UsageProblem
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.pipeline.compare import ComparedPair, Priors, ReadImage
@@ -150,7 +150,7 @@ def test_what_is_no_image_is_refused_with_the_reason(tmp_path: Path, priors: Pri
 
 def pair(folder: Path) -> tuple[Prior, Outcome]:
     current = image(folder, "current.dcm", "20240405")
-    return as_prior(image(folder, "before.dcm", "20210205"), current, "history"), current
+    return prior_from(image(folder, "before.dcm", "20210205"), current, "history"), current
 
 
 def test_pairs_are_compared_by_one_comparer_that_ends_with_it(

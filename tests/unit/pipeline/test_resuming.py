@@ -25,7 +25,7 @@ from fieldray.domain.run import Event, ImageDone, ResultsTakenOver, Resuming, Ru
 from fieldray.imaging.source import Stamps
 from fieldray.imaging.whole_file import content_hash, read_with_state
 from fieldray.pipeline.batch import Batch, assemble
-from fieldray.pipeline.batch_ports import BatchOptions, BatchPorts, PackWork
+from fieldray.pipeline.batch_ports import BatchOptions, BatchPorts, RunPack
 from fieldray.pipeline.run_recorder import ResultsByContent
 from fieldray.reasons import reason
 from fieldray.store.deletion import delete_runs
@@ -328,8 +328,8 @@ def test_results_that_are_deleted_meanwhile_end_the_run_and_it_can_be_resumed(
         delete_runs(first.database, [first.batch.run_id])
         return taken_over(*arguments, **options)
 
-    taken_over = ResultStore.take_over
-    monkeypatch.setattr(ResultStore, "take_over", deleted_first)
+    taken_over = ResultStore.reuse_answers
+    monkeypatch.setattr(ResultStore, "reuse_answers", deleted_first)
     second = Run(images)
     assert (second.batch.state, second.batch.reason and second.batch.reason.code) == ("failed", "results_lost")
     monkeypatch.undo()
@@ -370,7 +370,7 @@ def test_an_image_whose_hashing_was_given_up_is_not_looked_at(tmp_path: Path) ->
 
     ports = BatchPorts(
         spec=run_spec(),
-        packs=[PackWork(spec=pack_spec(), check_header=lambda _: None)],
+        packs=[RunPack(spec=pack_spec(), check_header=lambda _: None)],
         discover=lambda _: iter(()),
         count=lambda _: 0,
         content_hash=given_up,

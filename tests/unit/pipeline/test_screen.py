@@ -222,7 +222,7 @@ def test_when_nothing_can_be_run_it_is_no_fault_of_the_image() -> None:
 )
 def test_what_the_system_refuses_is_no_fault_of_the_image(error: Exception, code: str) -> None:
     class NoReaders:
-        def look_for_each(self, *_: object, **__: object) -> NoReturn:
+        def analyse_for_each(self, *_: object, **__: object) -> NoReturn:
             raise error
 
     with raises(EnvironmentProblem, code):

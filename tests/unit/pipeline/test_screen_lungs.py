@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fakes import FakeEngine, FakeFinder, FakeReaders, LungReaders, PaintedFile
 from fieldray.domain.assessment import choose
-from fieldray.domain.finding import Outcome, Screened, why_of
+from fieldray.domain.finding import Outcome, Screened, reason_of
 from fieldray.domain.image import Image, ImageHeader, ImageRef, Turn
 from fieldray.domain.model import InputSpec, Model, OodGate, Prediction, Requirement
 from fieldray.domain.run import Overrides
@@ -140,7 +140,7 @@ def test_an_image_in_which_a_lung_is_not_seen_is_screened_and_read_first() -> No
     assert (outcome.status, outcome.category) == ("screened", "read_first")
     assert [found.decision for found in outcome.findings] == ["below"]
     assert [note.code for note in outcome.notes] == ["left_lung_not_found"]
-    assert why_of(outcome) == outcome.notes[0]
+    assert reason_of(outcome) == outcome.notes[0]
 
 
 class Coarse(PaintedFile):

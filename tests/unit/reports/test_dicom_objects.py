@@ -21,7 +21,7 @@ from fieldray.imaging.discover import discover
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.reasons import reason
 from fieldray.reports.dicom_images import SIDE, layout_of, on_capture
-from fieldray.reports.dicom_instance import is_valid, made_uid
+from fieldray.reports.dicom_instance import derived_uid, is_valid
 from fieldray.reports.exporter import Exporter, ReportOptions, is_own_dicom
 from fieldray.reports.exporters import sc, seg, sr
 from fieldray.reports.outputs import is_own_report
@@ -310,7 +310,7 @@ def test_the_same_result_is_the_same_object_and_another_is_not(one: Screened, tm
     path = tmp_path / "3"
     sr.EXPORTER.write(path, run_with(results_of([one], verdict=Verdict(choice="agree"))))
     assert dcmread(path / "00001.dcm").SOPInstanceUID != first.SOPInstanceUID
-    assert made_uid("a", "b") == made_uid("a", "b") != made_uid("ab")
+    assert derived_uid("a", "b") == derived_uid("a", "b") != derived_uid("ab")
 
 
 def test_copies_of_an_image_get_objects_of_their_own(one: Screened, tmp_path: Path) -> None:

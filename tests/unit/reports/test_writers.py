@@ -11,7 +11,7 @@ import pytest
 from fieldray.domain.run import StoredAnswer, Verdict
 from fieldray.reports.content import COLUMNS, NOTICE
 from fieldray.reports.exporter import ReportOptions
-from fieldray.reports.exporters.csv import harmless, is_own, write_csv
+from fieldray.reports.exporters.csv import escape_formula, is_own, write_csv
 from fieldray.reports.exporters.json import write_json
 from hostile import ALL, forbidden_in
 from outcomes import failed, image_ref, refused, screened, stored_run
@@ -54,7 +54,7 @@ def test_what_a_spreadsheet_would_run_is_made_harmless(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [-1.5, 0, None, "", "plain", "a=b"])
 def test_other_values_stay(value: str | float | None) -> None:
-    assert harmless(value) == value
+    assert escape_formula(value) == value
 
 
 def test_a_document_reads_back(tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_an_image_that_was_moved_in_mid_run_is_listed_once_with_its_verdict(
     if is_over:
         assert store.finish(run_id) == 1
     else:
-        store.leave_moved(run_id, moved.row_id)
+        store.remove_moved(run_id, moved.row_id)
     assert names(store, run_id) == {"moved.dcm", "twin.dcm", "also.dcm"}
     listed = {result.outcome.ref.path.name: result.verdict for result in store.answers(run_id)}
     assert listed == {"moved.dcm": AGREE, "twin.dcm": None, "also.dcm": None}
@@ -137,7 +137,7 @@ def test_the_verdict_follows_its_image_when_two_files_exchange_their_names(
     assert (exchanged == run_id) is (where != "next run")
     if where == "watched":
         for saved in list(store.answers(run_id)):
-            store.leave_moved(run_id, saved.row_id)
+            store.remove_moved(run_id, saved.row_id)
     else:
         store.finish(exchanged)
     assert verdicts(store, exchanged) == [None, AGREE]

@@ -11,7 +11,7 @@ from fieldray.domain.finding import Decision, Outcome, Screened
 from fieldray.domain.history import ResultFilter, ResultOrder
 from fieldray.domain.run import PackOfRun, RunSpec, Verdict
 from fieldray.errors import StorageProblem
-from fieldray.store.bookkeeping import TakenOver
+from fieldray.store.bookkeeping import ReusedAnswers
 from fieldray.store.maintenance import check, repair
 from fieldray.store.results import ResultStore
 from fieldray.store.work_list import HistoryQuery
@@ -105,7 +105,7 @@ def test_answers_of_one_pack_are_taken_over_from_a_run_of_that_pack_alone(store:
     both = store.open_run(BOTH)
     adults, tuberculosis = ([answer.answer_id for answer in store.answers(one)] for one in (of_adults, of_other))
     images = [answer.row_id for answer in store.answers(of_adults)]
-    taken = store.take_over(both, TakenOver(images, [adults, tuberculosis]))
+    taken = store.reuse_answers(both, ReusedAnswers(images, [adults, tuberculosis]))
     kinds = store.kinds(taken)
     assert [{kind.category: kind.number for kind in of_pack} for of_pack in kinds] == 2 * [{"normal": 1, "abnormal": 1}]
     store.finish(both)
@@ -115,7 +115,7 @@ def test_answers_of_one_pack_are_taken_over_from_a_run_of_that_pack_alone(store:
     assert rows_of(path, f"SELECT rank FROM images WHERE run_id = {both} ORDER BY image_key") == [(1,), (1,)]
     alone = store.open_run(run_spec(packs=(TUBERCULOSIS,)), fresh=True)
     of_both = [answer.answer_id for answer in store.answers(both, position=1)]
-    store.take_over(alone, TakenOver(taken, [of_both]))
+    store.reuse_answers(alone, ReusedAnswers(taken, [of_both]))
     assert [answer.outcome.category for answer in store.answers(alone)] == ["abnormal", "normal"]
     assert rows_of(path, f"SELECT rank FROM images WHERE run_id = {alone} ORDER BY image_key") == [(1,), (4,)]
     with HistoryQuery(path) as query:

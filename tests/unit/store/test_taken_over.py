@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.domain.finding import ResultKind, Screened, notes_of
+from fieldray.domain.finding import ResultCount, Screened, notes_of
 from fieldray.domain.history import ResultBrief
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.purpose import AGE_NOTES
 from fieldray.domain.run import PackOfRun, Run
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
-from fieldray.store.bookkeeping import TakenOver
+from fieldray.store.bookkeeping import ReusedAnswers
 from fieldray.store.database import pictures_path
-from fieldray.store.results import ResultQuery, ResultStore, Stamped
+from fieldray.store.results import ResultQuery, ResultStore, StampedImage
 from fieldray.store.rows import outcome_columns
 from fieldray.store.schema import image_key
 from fieldray.store.work_list import HistoryQuery
@@ -36,13 +36,13 @@ def listed(store: ResultStore, run_id: int) -> list[tuple[str, bool]]:
     return [(row.outcome.ref.path.name, row.is_resumed) for row in store.answers(run_id)]
 
 
-def one_pack(*row_ids: int) -> TakenOver:
+def one_pack(*row_ids: int) -> ReusedAnswers:
     """Images whose rows have the numbers of their answers, as in a store whose runs are of one pack."""
-    return TakenOver(row_ids, [row_ids])
+    return ReusedAnswers(row_ids, [row_ids])
 
 
-def file(name: str, row_id: int, stamp: bytes | None) -> Stamped:
-    return Stamped(key=image_key(image_ref(name)), row_id=row_id, answers={0: (row_id, stamp)})
+def file(name: str, row_id: int, stamp: bytes | None) -> StampedImage:
+    return StampedImage(key=image_key(image_ref(name)), row_id=row_id, answers={0: (row_id, stamp)})
 
 
 # ---- taken over
@@ -56,7 +56,7 @@ def test_results_of_another_run_become_rows_of_this_one_with_their_verdicts(stor
     store.set_verdict(high, AGREE, judged=stamped("a", score=0.9))
     store.finish(first)
     second = store.open_run(OTHER)
-    copies = store.take_over(second, one_pack(low, high))
+    copies = store.reuse_answers(second, one_pack(low, high))
     assert len(copies) == 2 and not set(copies) & {high, low}
     assert listed(store, second) == [("a", True), ("b", True)]
     verdicts = {row.outcome.ref.path.name: row.verdict for row in store.answers(second)}
@@ -75,7 +75,7 @@ def test_results_of_the_run_itself_are_seen_by_its_present_pass(store: ResultSto
     store.set_state(run_id, "cancelled")
     store.set_verdict(judged, AGREE, judged=stamped("a"))
     assert store.open_run(SPEC) == run_id
-    assert store.take_over(run_id, one_pack(seen)) == (seen,)
+    assert store.reuse_answers(run_id, one_pack(seen)) == (seen,)
     assert store.finish(run_id) == 1
     assert listed(store, run_id) == [("a", True)]
     assert store.answer(seen).verdict == AGREE  # given in the finished run while this one was stopped
@@ -89,13 +89,13 @@ def test_own_and_others_together_are_taken_over_or_none_of_them(store: ResultSto
     second = store.open_run(OTHER)
     own = store.save(second, stamped("b"), spec=OTHER).row_id
     with pytest.raises(StorageProblem) as caught:
-        store.take_over(second, one_pack(own, there, 999))
+        store.reuse_answers(second, one_pack(own, there, 999))
     assert caught.value.reason == reason("results_lost", path=store.path, found=2, saved=3)
     assert listed(store, second) == [("b", False)]
-    taken = store.take_over(second, one_pack(there, own))
+    taken = store.reuse_answers(second, one_pack(there, own))
     assert taken[1] == own and len(taken) == 2
     assert sorted(listed(store, second)) == [("a", True), ("b", True)]
-    assert store.take_over(second, one_pack()) == ()
+    assert store.reuse_answers(second, one_pack()) == ()
 
 
 @pytest.mark.parametrize("is_confirmed", [True, False])
@@ -111,7 +111,7 @@ def test_the_note_on_an_unknown_age_is_that_of_the_run_and_all_others_stay(
     row = store.save(first, dataclasses.replace(stamped("a"), notes=(other, text)), spec=SPEC).row_id
     store.finish(first)
     second = store.open_run(dataclasses.replace(OTHER, ages_confirmed=is_confirmed))
-    (copy,) = store.take_over(second, one_pack(row))
+    (copy,) = store.reuse_answers(second, one_pack(row))
     assert notes_of(store.answer(copy).outcome) == (written, text)
     assert notes_of(store.answer(row).outcome) == (other, text)
 
@@ -244,9 +244,9 @@ def test_these_rows_are_read_and_counted(store: ResultStore) -> None:
             query.answer(rows[3])
         kinds = sorted(query.kinds(rows)[0], key=lambda kind: kind.codes)
     assert kinds == [
-        ResultKind(category="abnormal", codes=(), number=2),
-        ResultKind(category="abnormal", codes=("perhaps_mirrored",), number=1),
-        ResultKind(category="refused", codes=("view",), number=1),
+        ResultCount(category="abnormal", codes=(), number=2),
+        ResultCount(category="abnormal", codes=("perhaps_mirrored",), number=1),
+        ResultCount(category="refused", codes=("view",), number=1),
     ]
     # One that was broken when it was read first: its row is there already, and it is counted once.
     store.save(run_id, dataclasses.replace(made[0], ref=made[2].ref), spec=SPEC)

@@ -19,7 +19,7 @@ from fieldray.domain.run import Verdict
 from fieldray.formatting import file_name, person, view_label
 from fieldray.reasons import reason
 from fieldray.store import bookkeeping
-from fieldray.store.bookkeeping import TakenOver
+from fieldray.store.bookkeeping import ReusedAnswers
 from fieldray.store.database import damage_mark
 from fieldray.store.deletion import delete_runs
 from fieldray.store.maintenance import repair
@@ -422,9 +422,9 @@ def test_every_reason_of_a_refusal_is_sorted_by_its_code(store: ResultStore, que
     assert listed(query, run_id, ResultOrder("status")) == [2, 1, 3]
 
 
-def one_pack(row_ids: Sequence[int]) -> TakenOver:
+def one_pack(row_ids: Sequence[int]) -> ReusedAnswers:
     """Images whose rows have the numbers of their answers, as in a store whose runs are of one pack."""
-    return TakenOver(row_ids, [row_ids])
+    return ReusedAnswers(row_ids, [row_ids])
 
 
 def all_listed(store: ResultStore, run_id: int) -> tuple[object, ...]:
@@ -444,10 +444,10 @@ def test_what_is_taken_over_is_listed_as_if_it_had_been_saved(store: ResultStore
     store._all(bookkeeping.UNLIST, earlier, rows[1])
 
     run_id = store.open_run(SPEC, fresh=True)
-    copies = [*store.take_over(run_id, one_pack(rows[:5])), *store.take_over(run_id, one_pack(rows[5:]))]
+    copies = [*store.reuse_answers(run_id, one_pack(rows[:5])), *store.reuse_answers(run_id, one_pack(rows[5:]))]
     assert all_listed(store, run_id) == expected
 
     store._all(bookkeeping.UNLIST, run_id, copies[2])
     assert all_listed(store, run_id) != expected
-    store.take_over(run_id, one_pack(copies))
+    store.reuse_answers(run_id, one_pack(copies))
     assert all_listed(store, run_id) == expected

@@ -189,7 +189,7 @@ def test_a_finer_look_that_the_network_fails_at_leaves_no_answer_of_the_coarse_o
     network, of = FailsAtTheSecond(), tiny_model()
     worker = Worker(open_file=Coarse, open_network=lambda _model, _file: cast("Any", network))
     worker.load(calls.loading(of))
-    (seen,) = worker.look_for_each(
+    (seen,) = worker.analyse_for_each(
         [AnalyseRequest(ref=ImageRef(path=Path("bright.jpg")), points=choose(of).points, runs="here")]
     )
     assert network.ran == 2 and "read_twice" in seen.facts.notes
@@ -213,7 +213,7 @@ def test_a_worker_looks_again_for_a_device_that_is_unsure(said: list[float | Bac
     worker = Worker(open_file=Coarse, open_network=open_network, run_elsewhere=elsewhere)
     worker.load(calls.loading(of))
     question = AnalyseRequest(ref=ImageRef(path=Path("bright.jpg")), points=choose(of).points, runs="elsewhere")
-    (seen,) = worker.look_for_each([question])
+    (seen,) = worker.analyse_for_each([question])
     assert [one.values.shape for one in asked] == [(1, 64, 64, 1)] * 2 and {one.number for one in asked} == {0}
     assert "read_twice" in seen.facts.notes
     assert (seen.values, seen.problem, seen.stage) == (None, None, "inference")
@@ -237,7 +237,7 @@ def test_what_lies_wrong_is_read_as_the_same_image_upright(turn: Turn, tmp_path:
     assert first.facts.pixel_map == second.facts.pixel_map
     shown = [ImageFile(ref).shown(None) for ref in (right, wrong)]
     assert np.abs(to_display(shown[0]).astype(int) - to_display(shown[1]).astype(int)).max() <= 1
-    small = calls.SHOWN.answered(handle(sent(calls.Show(ref=wrong, side=100), call="shown")))
+    small = calls.SHOWN.answered(handle(sent(calls.ShowRequest(ref=wrong, side=100), call="shown")))
     assert (small.rows, small.columns) == (400, 320)
     assert np.abs(small.pixels.astype(int) - thumbnail(shown[0], 100).astype(int)).max() <= 2
     kept = [unpacked(found.facts.preview) for found in (first, second)]
@@ -298,7 +298,7 @@ def test_several_packs_see_one_image_as_each_alone_and_it_is_read_once(ref: Imag
         worker = Worker(open_file=open_file, open_network=open_network)
         worker.load(calls.loading(*packs))
         looks = [AnalyseRequest(ref=ref, finds=True, runs="here", pack=number) for number in range(len(packs))]
-        return worker.look_for_each(looks)
+        return worker.analyse_for_each(looks)
 
     alone, asked, times = [], set[TargetSize | None](), 0
     for one in models:

@@ -347,7 +347,7 @@ def test_what_ends_the_network_of_one_pack_says_nothing_of_the_others(tmp_path: 
     with Workers(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
         pool.load_as_group(models)
         looks = [(AnalyseRequest(ref=_image(tmp_path, "image.dcm"), runs="here"), model) for model in models]
-        first, second = pool.look_for_each(looks)
+        first, second = pool.analyse_for_each(looks)
     assert first.problem is None and first.answer is not None
     assert (second.problem, second.stage, second.answer) == (reason("worker_died"), "inference", None)
 
@@ -364,7 +364,7 @@ def looked_elsewhere(
         pool.load_as_group(models[::-1])
         image = _image(tmp_path, "image.dcm")
         looks = [(AnalyseRequest(ref=image, points=choose(one).points, runs="elsewhere"), one) for one in models]
-        return list(pool.look_for_each(looks, run_elsewhere=said, is_cancelled=is_cancelled))
+        return list(pool.analyse_for_each(looks, run_elsewhere=said, is_cancelled=is_cancelled))
 
 
 def test_a_worker_has_an_input_run_elsewhere_for_the_pack_that_asks(tmp_path: Path) -> None:
@@ -414,7 +414,7 @@ def test_what_waits_for_a_child_is_run_by_its_own_pack_whatever_is_loaded_meanwh
         for together in ([second, first], [first], []):
             with stopped(pool):
                 runs = [threads.submit(run, pool, one) for one in (first, second, first)]
-                looked = threads.submit(pool.look_for_each, looks)
+                looked = threads.submit(pool.analyse_for_each, looks)
                 time.sleep(0.2)  # all but one wait
                 pool.load_as_group(together)
             assert [len(one.result(60).scores) for one in runs] == [1, 2, 1]

@@ -14,7 +14,7 @@ from pydicom.uid import JPEGBaseline8Bit, JPEGExtended12Bit
 
 from fieldray.errors import Unreadable
 from fieldray.imaging.codec import Codec, Frame
-from fieldray.imaging.identify import RESTARTS, START_OF_SCAN, jpeg_markers, lacks_restarts, lacks_scans, tall_jpeg
+from fieldray.imaging.identify import RESTARTS, START_OF_SCAN, extend_jpeg, jpeg_markers, lacks_restarts, lacks_scans
 from fieldray.imaging.reduction import JPEG_REDUCTIONS, TargetSize, largest_reduction
 from fieldray.reasons import reason
 
@@ -63,7 +63,7 @@ def check_scans(source: bytes) -> NDArray[Any]:
 def decode_jpeg(source: bytes) -> NDArray[Any]:
     """Decode the values of a whole JPEG. Raises Unreadable `truncated`, and as `decode_jpeg_values`."""
     source = with_end(source)
-    tall = tall_jpeg(source)
+    tall = extend_jpeg(source)
     if tall.row == 0:
         return check_scans(source)
     values = decode_jpeg_values(tall.data)
@@ -98,7 +98,7 @@ def _reduced(frame: Frame, needed: TargetSize) -> tuple[NDArray[Any], int] | Non
     step = largest_reduction(frame.rows, frame.columns, needed, steps=JPEG_REDUCTIONS) if is_plain else 1
     if step == 1:
         return None
-    tall = tall_jpeg(frame.source)
+    tall = extend_jpeg(frame.source)
     if tall.row == 0:  # of several scans: their check decodes the whole image, as a low resolution hides cut scans
         return None
     with JpegImageFile(io.BytesIO(tall.data)) as image:

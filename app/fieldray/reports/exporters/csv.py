@@ -51,7 +51,7 @@ def write_rows(stream: TextIO, columns: Iterable[str], rows: Iterable[Mapping[st
     writer = csv.writer(stream, quoting=csv.QUOTE_ALL, delimiter=";" if has_comma else ",")
     writer.writerow(columns)
     for row in rows:
-        values = map(harmless, row.values())
+        values = map(escape_formula, row.values())
         writer.writerow(
             repr(value).replace(".", ",") if has_comma and isinstance(value, float) else value for value in values
         )
@@ -62,7 +62,7 @@ def is_own(head: bytes) -> bool:
     return head.startswith(_STARTS)
 
 
-def harmless(value: Value) -> Value:
+def escape_formula(value: Value) -> Value:
     """Put an apostrophe before a text that a spreadsheet would take for a formula. Numbers are unchanged."""
     if not isinstance(value, str):
         return value
