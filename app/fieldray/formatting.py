@@ -212,7 +212,10 @@ def number(translator: Translator, value: float, *, digits: int) -> str:
 
 
 def score_digits(score: float, point: OperatingPoint | None, *, least: int) -> int:
-    """Number of digits, `least` or more, by which a score reads on its side of each border of the decision."""
+    """Return how many decimals a displayed score needs, at least `least`.
+
+    Rounding must not move the score across the threshold or a border of the uncertain zone.
+    """
     borders = (point.threshold, point.unsure_low, point.unsure_high) if point else ()
 
     def reads_right(digits: int) -> bool:
@@ -285,11 +288,11 @@ def _class_line(translator: Translator, truth: bool, is_elsewhere: bool, values:
     text = translator.text
     if is_elsewhere and truth:
         return text(
-            "Of 100 images of another hospital with the finding: {classes}. Measured on {count} images.", **values
+            "Of 100 images with the finding from another hospital: {classes}. Measured on {count} images.", **values
         )
     if is_elsewhere:
         return text(
-            "Of 100 images of another hospital without the finding: {classes}. Measured on {count} images.", **values
+            "Of 100 images without the finding from another hospital: {classes}. Measured on {count} images.", **values
         )
     if truth:
         return text("Of 100 test images with the finding: {classes}. Measured on {count} images.", **values)

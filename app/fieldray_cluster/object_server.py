@@ -162,9 +162,10 @@ class ObjectServer:
             raise EnvironmentProblem(reason("archive_not_listed", address=self.address)) from problem
 
     def read_beginning(self, address: str, state: str, max_bytes: int) -> tuple[bytes, str]:
-        """Read the first bytes of an object. Returns the bytes, and the state of the object.
+        """Read up to `max_bytes` bytes from the start of an object. Returns the bytes, and the state of the object.
 
-        An empty `state` accepts any state. Raises Unreadable for this object (see `download`), EnvironmentProblem
+        If `state` is given, the object must still have this state; an empty `state` accepts any. Raises Unreadable
+        (missing, no_permission, unreadable, archive_object_changed, archive_no_tag) for this object, EnvironmentProblem
         (archive_server_gone).
         """
 

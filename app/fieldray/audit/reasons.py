@@ -96,22 +96,22 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                         "audited.",
     "audit_run_unfinished": "The run did not finish, so no audit can be made.",
     "drift_scores": "The scores of this run differ from those of {reference}: the mean score is {now}, and was "
-                    "{before}. Population stability index: {index}. Chance alone gives less than {limit} ({images} "
-                    "and {others} images).",
+                    "{before}. Population stability index: {index} (limit {limit}; {images} images in this run, "
+                    "{others} in the reference).",
     "instances_shared": Plural("{count} file shares a SOP Instance UID with a different image. A PACS will treat both as one "
                                "image. Correct the UID before archiving.",
                                "{count} files share a SOP Instance UID with a different image. A PACS will treat them as "
                                "one image. Correct the UIDs before archiving.", by="count"),
-    "drift_evidence": "The images may show other patients than the pack was made for. The heat map lies outside the "
-                      "lungs in {now} of 100 images, and in {before} of 100 of {reference}. Population stability "
-                      "index {index}, limit {limit} ({images} and {others} images). Check that the right pack was "
-                      "chosen.",
+    "drift_evidence": "The images may show other patients than the pack was made for. Check that the right pack "
+                      "was chosen. The heat map lies outside the lungs in {now} of 100 images of this run. The "
+                      "reference is {reference}, with {before} of 100. Population stability index: {index} (limit "
+                      "{limit}; {images} images in this run, {others} in the reference).",
     "drift_refused": "In this run, {now} of 100 images are not suitable. Of {reference}, {before} of 100 were not "
-                     "suitable. Population stability index: {index}. Chance alone gives less than {limit} ({images} "
-                     "and {others} images).",
+                     "suitable. Population stability index: {index} (limit {limit}; {images} images in this run, "
+                     "{others} in the reference).",
     "drift_exposure": "The exposure of this run differs from that of {reference}: the mean grey level is {now} of "
-                      "255, and was {before}. Population stability index: {index}. Chance alone gives less than "
-                      "{limit} ({images} and {others} images).",
+                      "255, and was {before}. Population stability index: {index} (limit {limit}; {images} images in "
+                      "this run, {others} in the reference).",
     "drift_no_reference": "The pack has no reference distribution of scores. Scores can only be compared with those "
                           "of earlier images of this folder.",
     "constancy_passed": "Constancy test of {pack} ({device}), {day}: passed. {images} images gave the expected "

@@ -172,7 +172,7 @@ class AboutDialog(QDialog):
             )
             box.addButton(self.licences_button, QDialogButtonBox.ButtonRole.ActionRole)
         else:
-            why = text("The installed program lists the licences of the libraries.")
+            why = text("The list of library licences comes only with the installed program, not with the source code.")
             column.addWidget(label(why, role="muted"))
         column.addStretch(1)
         lay_out_dialog(self, page, box)

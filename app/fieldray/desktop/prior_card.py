@@ -174,7 +174,7 @@ class PriorCard(QWidget):
 
 
 class PairMaps(QWidget):
-    """Both images, small, each with its heat map: the open one to the left, as in the large views."""
+    """The open image (left) and its prior image (right) as small pictures with heat maps."""
 
     def __init__(self, comparing: Comparing, translator: Translator) -> None:
         super().__init__()

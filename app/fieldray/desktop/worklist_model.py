@@ -132,7 +132,7 @@ class WorkListModel(QAbstractTableModel):
         self.refresh()
 
     def answer_replaced(self, row: WorkRow, outcome: Outcome) -> None:
-        """An answer was given again."""
+        """Show the new outcome of a row after its image was screened again."""
         if self._rows.replace_answer(row, outcome):
             self._row_changed(row.row_id)
         self.refresh()

@@ -290,7 +290,7 @@ def _on_16_bits(stored: NDArray[Any], no_data: NDArray[np.bool_] | None) -> tupl
 
 
 def padding_of(dataset: Dataset) -> tuple[int, int] | None:
-    """Return the ends of the range of values that mean "no image here", as stated in the file; or None."""
+    """Return the two ends of the Pixel Padding Value range of a DICOM file; None if the file states none."""
     value, limit = number(dataset, "PixelPaddingValue"), number(dataset, "PixelPaddingRangeLimit")
     return None if value is None else (int(value), int(value if limit is None else limit))
 

@@ -88,14 +88,14 @@ class _Lost(Exception):
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class _Runner:
-    """A device with one model: its state, and the thread that prepares it and runs inputs on it.
+    """One device that runs one model: its state, and the thread that prepares the device and runs inputs on it.
 
     former          the device's runner for the previous model, which must end first
-    has_given_up    whether it failed too often; it is started again only on request
+    has_given_up    whether the device failed too often; then it starts again only on request
     forced_retries  number of requested restarts that ignore earlier failures
-    absent          why its device is not connected, None if it may be
-    is_chosen       whether the person wants it used
-    inputs          inputs waiting for it; `input` is the running one
+    absent          the reason why the device is not connected; None if none is known
+    is_chosen       whether the person wants the device to be used
+    inputs          inputs that wait for the device; `input` is the one that is running
     """
 
     kind: BackendKind

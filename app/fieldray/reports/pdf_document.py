@@ -447,7 +447,7 @@ class Document(FPDF):
 
 @functools.cache
 def _shape_of(category: Category) -> bytes:
-    """Return the shape of a class, the window's icon, as SVG in the colour of the class."""
+    """Return the icon of a result class, as shown in the window, as SVG in the colour of the class."""
     red, green, blue = COLOURS[category]
     drawing = asset(f"icons/classes/{category}.svg").read_text(encoding="utf-8")
     return drawing.replace("currentColor", f"#{red:02x}{green:02x}{blue:02x}").encode()

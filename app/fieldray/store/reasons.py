@@ -76,8 +76,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "preview_shown": "The image shown is the small preview that was kept with the result, not the image itself.",
     "preview_missing": "No preview of this image was kept.",
     "preview_damaged": "The preview that was kept with the result is damaged.",
-    "no_capture": "The segmentation has no image to refer to: the file has no UIDs, and no secondary capture (DICOM "
-                  "SC) was written.",
+    "no_capture": "No segmentation was written, because there is no DICOM image that it could refer to: the file has no "
+                  "UIDs. Export secondary captures (DICOM SC) too.",
     "left_out": Plural("{count} image is missing from {file}: {image}. {why}",
                        "{count} images are missing from {file}. The first one is {image}. {why}",
                        by="count"),
