@@ -89,7 +89,7 @@ class Heard:
         """Receive an event, from any thread."""
         with self._changed:
             if isinstance(event, ImageDone):
-                self.counts[event.image.leading.outcome.category] += 1
+                self.counts[event.image.most_urgent_answer.outcome.category] += 1
             elif isinstance(event, BackendChanged) and event.state == "ready":
                 self._is_ready = True
                 self._changed.notify_all()

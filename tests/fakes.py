@@ -115,7 +115,7 @@ class FakeReaders:
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
         return Image(pixels=np.zeros((4, 4), np.uint8))
 
-    def members(self, ref: ImageRef) -> Iterator[ImageRef]:
+    def zip_members(self, ref: ImageRef) -> Iterator[ImageRef]:
         self.listed.append(ref.path)
         return members_here()(ref)
 

@@ -385,11 +385,11 @@ def list_images(
         if is_address(paths[0]):
             with scratch_folder() as scratch:
                 found = list_objects(
-                    ObjectServer(paths[0]), scratch, members=readers.members, identify=readers.identify
+                    ObjectServer(paths[0]), scratch, members=readers.zip_members, identify=readers.identify
                 )
                 folder.write_list(found, progress=progress)
         else:
-            tops, members = list(map(Path, paths)), readers.members
+            tops, members = list(map(Path, paths)), readers.zip_members
             refs = discover(tops, members=members, is_own_report=is_own_report, notify=refuse)
             own = os.path.join(folder.path.absolute(), "")  # noqa: PTH118 - with a separator at its end
             folder.write_list(((ref, "") for ref in refs if not str(ref.path).startswith(own)), progress=progress)

@@ -212,7 +212,7 @@ from fieldray_cluster.object_server import ObjectServer
 from fieldray_cluster.objects import list_objects
 with open_workers(Settings(), 1) as readers:
     server = ObjectServer("s3://box/in")
-    for ref, _ in list_objects(server, Path(), members=readers.members, identify=readers.identify):
+    for ref, _ in list_objects(server, Path(), members=readers.zip_members, identify=readers.identify):
         print(ref.path.name, ref.kind, ref.header.rows, ref.problem and ref.problem.code)
 print("pydicom" in sys.modules)
 """
@@ -231,7 +231,7 @@ def test_a_header_that_ends_its_reader_costs_its_own_object_alone(
         bucket.put(f"in/{name}", png.read_bytes())
     server = ObjectServer("s3://box/in")
     with Workers(1, timeout_s=60, memory_limit_mb=2048, command=reader_command) as readers:
-        found = list(list_objects(server, tmp_path, members=readers.members, identify=readers.identify))
+        found = list(list_objects(server, tmp_path, members=readers.zip_members, identify=readers.identify))
     assert [(ref.path.name, bool(ref.problem)) for ref, _ in found] == [
         ("1.png", False), ("2.killed.png", True), ("3.png", False),
     ]  # fmt: skip

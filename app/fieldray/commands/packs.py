@@ -196,7 +196,7 @@ def run_constancy(options: argparse.Namespace, console: Console) -> int:
 def _candidate_lines(candidate: PackCandidate) -> Iterator[str]:
     """Yield the lines that describe a pack: name, source, trust, patients, measured performance and limits."""
     from fieldray.domain.purpose import patients, performance
-    from fieldray.reports.worth import worth_of_pack
+    from fieldray.reports.performance import performance_of_pack
     from fieldray.translation import Translator
 
     trust = {
@@ -215,7 +215,7 @@ def _candidate_lines(candidate: PackCandidate) -> Iterator[str]:
     if manifest is not None:
         yield f"    {as_cell(manifest.names['en'])}. {patients(manifest.accepted).text}"
         warnings = manifest.warnings["en"].splitlines() if manifest.warnings else []
-        worth = (one.sentence for one in worth_of_pack(Translator(), manifest))
-        measured = (*worth, *(why.text for why in performance(manifest)))
+        sentences = (one.sentence for one in performance_of_pack(Translator(), manifest))
+        measured = (*sentences, *(why.text for why in performance(manifest)))
         for text in (manifest.descriptions["en"], *measured, *warnings, manifest.limits["en"]):
             yield from textwrap.wrap(as_cell(text), width=112, initial_indent="    ", subsequent_indent="    ")

@@ -292,7 +292,8 @@ class HistoryPage(Page):
             parts += [tables[0], label(text("To see an image, double-click the row."), role="muted"), tables[1]]
         if len(found.pairs) > _MOST_ROWS:
             most = text(
-                "The first {count} images are shown. To list all images, run: fieldray history compare {first} {second}",
+                "The first {count} images are shown. To list all images, run: fieldray history compare {first} "
+                "{second}",
                 count=_MOST_ROWS,
                 first=found.first.run_id,
                 second=found.second.run_id,

@@ -17,6 +17,7 @@ from fieldray.desktop.dialogs import DIALOG_MARGINS, answer_row
 from fieldray.desktop.list_reader import WorkRow, answer_text, pack_title
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.pack_choice import PackChoice, PackQuestion
+from fieldray.desktop.performance_bars import PerformanceBars
 from fieldray.desktop.style import Theme, class_icon, icon
 from fieldray.desktop.widgets import (
     Page,
@@ -36,13 +37,12 @@ from fieldray.desktop.widgets import (
     push_button,
     set_tip,
 )
-from fieldray.desktop.worth_bars import WorthBars
 from fieldray.domain.model import Manifest, OperatingPoint
 from fieldray.domain.purpose import patients, performance
 from fieldray.formatting import border_text, label_meaning, percent
 from fieldray.packs.naming import PackCandidate
 from fieldray.reasons import reason
-from fieldray.reports.worth import worth_of, worth_of_pack
+from fieldray.reports.performance import performance_of, performance_of_pack
 from fieldray.translation import Translator
 
 _BUTTON_SIDES: Final = 30  # left and right of its words
@@ -367,12 +367,12 @@ def purpose(
     """
     meanings = ", ".join(label_meaning(translator, entry.code, manifest) for entry in manifest.labels)
     warnings = [paragraphs(translator.pick(manifest.warnings))] if manifest.warnings else []
-    performance_at = worth_of(translator, manifest, point)
-    worth = (performance_at,) if performance_at else worth_of_pack(translator, manifest)
+    of_point = performance_of(translator, manifest, point)
+    measured = (of_point,) if of_point else performance_of_pack(translator, manifest)
     return [
         label(translator.reason(patients(manifest.accepted)), role="heading"),
         label(translator.text("Looks for: {meaning}", meaning=meanings)),
-        *(part for one in worth for part in (label(one.sentence), WorthBars(one, theme))),
+        *(part for one in measured for part in (label(one.sentence), PerformanceBars(one, theme))),
         *(label(translator.reason(why), role="muted") for why in performance(manifest)),
         *(label(*lines, role="warning") for lines in warnings),
         label(*paragraphs(translator.pick(manifest.limits)), role="muted"),

@@ -15,6 +15,7 @@ from fieldray.desktop.image_painting import Switches
 from fieldray.desktop.judging import VerdictBar
 from fieldray.desktop.list_reader import WorkRow
 from fieldray.desktop.packs_page import PackButtons, card_button
+from fieldray.desktop.performance_bars import PerformanceBars
 from fieldray.desktop.style import Theme, class_icon, colour, colours, icon, scaled
 from fieldray.desktop.widgets import (
     Part,
@@ -30,7 +31,6 @@ from fieldray.desktop.widgets import (
     push_button,
     slider,
 )
-from fieldray.desktop.worth_bars import WorthBars
 from fieldray.domain.finding import (
     Outcome,
     Refused,
@@ -262,8 +262,8 @@ class ResultPanel(QScrollArea):
     def _add_finding(self, column: QVBoxLayout, found: FindingText) -> None:
         text = self._translator.text
         column.addWidget(label(found.sentence))
-        if found.worth:
-            column.addWidget(label(found.worth.sentence))
+        if found.performance:
+            column.addWidget(label(found.performance.sentence))
         column.addWidget(label(text("Looks for: {meaning}", meaning=found.meaning), role="muted"))
         column.addWidget(label(text("Score {score}", score=found.score), role="title"))
         if found.point:
@@ -279,8 +279,8 @@ class ResultPanel(QScrollArea):
         if outcome is None:
             return box
         for said in found:
-            if said.worth:
-                column.addWidget(WorthBars(said.worth, self._theme))
+            if said.performance:
+                column.addWidget(PerformanceBars(said.performance, self._theme))
             if said.point:
                 column.addWidget(label(said.measured, role="muted"))
         column.addWidget(label(self._ran_on(outcome), role="muted"))

@@ -452,7 +452,7 @@ class StoredImage:
         return self.answers[0].outcome.ref
 
     @property
-    def leading(self) -> StoredAnswer:
+    def most_urgent_answer(self) -> StoredAnswer:
         """The most urgent result, by which the image is sorted; of equally urgent results, the first."""
         return self.answers[leading_position([answer.outcome for answer in self.answers])]
 

@@ -481,7 +481,7 @@ def assemble(
         cancelled.set()
         workers.give_up()
 
-    search = partial(discover, members=workers.members, is_own_report=is_own_report)
+    search = partial(discover, members=workers.zip_members, is_own_report=is_own_report)
     ports = BatchPorts(
         spec=spec_of(paths, assessments),
         packs=[RunPack.of(assessment, database) for assessment in assessments],

@@ -246,7 +246,7 @@ def only_image(path: Path, *, readers: Workers) -> ImageRef:
 
     Raises UsageProblem (compare_one_image, nothing_to_screen) for several images, none, or a folder.
     """
-    found = list(discover([path], members=readers.members))
+    found = list(discover([path], members=readers.zip_members))
     if len(found) != 1 or path.is_dir():
         raise UsageProblem(reason("compare_one_image", path=path, count=len(found)))
     return found[0]

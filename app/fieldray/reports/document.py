@@ -22,7 +22,7 @@ from fieldray.formatting import (
     threshold_text,
 )
 from fieldray.plain_text import visible
-from fieldray.reports.worth import Worth, worth_of
+from fieldray.reports.performance import MeasuredPerformance, performance_of
 from fieldray.translation import Translator
 
 _UNKNOWN: Final = re.compile("\N{REPLACEMENT CHARACTER}(?:[\N{REPLACEMENT CHARACTER}\\s]*\N{REPLACEMENT CHARACTER})?")
@@ -87,7 +87,7 @@ class FindingText:
     scale: Scale
     point: str = ""
     measured: str = ""
-    worth: Worth | None = None
+    performance: MeasuredPerformance | None = None
 
 
 def _whole_sentence(translator: Translator, finding: Finding, manifest: Manifest | None) -> str:
@@ -117,7 +117,7 @@ def finding_texts(translator: Translator, outcome: Outcome, manifest: Manifest |
             scale=_scale(translator, found),
             point=point_sentence(translator, found.point, threshold_text(translator, found)) if found.point else "",
             measured=measured_sentence(translator, found.point) if found.point else "",
-            worth=worth_of(translator, manifest, found.point, outcome.category),
+            performance=performance_of(translator, manifest, found.point, outcome.category),
         )
         for found in sorted(findings, key=lambda found: found is not leading)
     )
@@ -197,7 +197,7 @@ class Table:
             raise ValueError(f"{self.title}: a row does not fit the columns")
 
 
-Block = Paragraph | Fields | Points | Table | Worth
+Block = Paragraph | Fields | Points | Table | MeasuredPerformance
 
 
 def lines(blocks: Iterable[Block]) -> Iterator[str]:

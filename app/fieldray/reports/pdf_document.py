@@ -38,7 +38,7 @@ from fieldray.reports.pdf_fonts import (
     unjoined,
     usual_fonts,
 )
-from fieldray.reports.worth import Bar, Worth
+from fieldray.reports.performance import Bar, MeasuredPerformance
 from fieldray.translation import Translator
 
 if TYPE_CHECKING:
@@ -131,8 +131,8 @@ class Document(FPDF):
             if isinstance(block, Paragraph):
                 self._add_paragraph(block)
                 continue
-            if isinstance(block, Worth):
-                self.worth(block)
+            if isinstance(block, MeasuredPerformance):
+                self.performance(block)
                 continue
             if block.title:
                 self.heading(block.title)
@@ -314,15 +314,15 @@ class Document(FPDF):
             self.set_xy(min(max(middle - wide / 2, left), left + width - wide), top - 6.4)
             self.cell(wide, 4, scale.unsure, align=Align.C)
 
-    def worth(self, worth: Worth, *, column: Column = WHOLE) -> None:
+    def performance(self, performance: MeasuredPerformance, *, column: Column = WHOLE) -> None:
         """Draw how reliable a class is: a sentence, and two bars of 100 images in the colours and shapes of the
         classes.
         """
         self.ln(1)
-        self.paragraph(worth.sentence, size=9, column=column)
+        self.paragraph(performance.sentence, size=9, column=column)
         self.ln(0.8)
-        self.paragraph(worth.title, style="B", size=8.5, column=column)
-        for bar in worth.bars:
+        self.paragraph(performance.title, style="B", size=8.5, column=column)
+        for bar in performance.bars:
             self._bar(bar, column)
 
     def _bar(self, bar: Bar, column: Column) -> None:

@@ -200,8 +200,8 @@ def _points(document: Document, findings: Sequence[FindingText]) -> None:
         if finding.point:
             document.paragraph(finding.point, style="B", size=8.5, column=_RIGHT)
             document.paragraph(finding.measured, size=_SMALL, colour=MUTED, column=_RIGHT)
-        if finding.worth:
-            document.worth(finding.worth, column=_RIGHT)
+        if finding.performance:
+            document.performance(finding.performance, column=_RIGHT)
 
 
 def _legend(document: Document, ends: tuple[str, str]) -> None:

@@ -57,7 +57,7 @@ from fieldray.reasons import Reason, reason
 from fieldray.reports.document import Block, Field, Fields, ImageText, Paragraph, Table, cut, finding_texts, readable
 from fieldray.reports.exporter import StoredRun, image_alias, shown_header, uid_alias, unnamed
 from fieldray.reports.pair_wording import differences_only, gap_of_pair, region_count, region_sentence
-from fieldray.reports.worth import worth_of
+from fieldray.reports.performance import performance_of
 from fieldray.translation import Translator
 
 _MOST_OF_A_NOTE: Final = 2000
@@ -246,8 +246,8 @@ class Wording:
         meaning = label_meaning(self.translator, point.label, self._stored.manifest)
         named = point_sentence(self.translator, point, border_text(self.translator, point.threshold))
         yield Paragraph(f"{meaning}. {named}", "lead")
-        if worth := worth_of(self.translator, self._stored.manifest, point):
-            yield worth
+        if performance := performance_of(self.translator, self._stored.manifest, point):
+            yield performance
         yield Paragraph(measured_sentence(self.translator, point))
 
     # ---- an image

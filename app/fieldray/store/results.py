@@ -524,7 +524,7 @@ class ResultStore(ResultQuery):
 
     def _list(self, run_id: int, image: StoredImage) -> None:
         """Write or replace the row of an image in the work list."""
-        self._all(bookkeeping.LIST, *bookkeeping.listed_row(run_id, image.row_id, image.leading.outcome))
+        self._all(bookkeeping.LIST, *bookkeeping.listed_row(run_id, image.row_id, image.most_urgent_answer.outcome))
 
     def set_verdict(
         self, answer_id: int, verdict: Verdict | None, *, judged: Outcome, over: Collection[Verdict | None] = (None,)

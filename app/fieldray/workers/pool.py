@@ -264,7 +264,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
         return self._ask(calls.PREVIEW, lambda *_: preview).pixels
 
-    def members(self, ref: ImageRef) -> Iterator[ImageRef]:
+    def zip_members(self, ref: ImageRef) -> Iterator[ImageRef]:
         """References to what is in a zip file, while a child is still searching it.
 
         Raises Unreadable, Unusable for the whole zip, PoolClosed.

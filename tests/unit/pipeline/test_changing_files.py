@@ -116,11 +116,18 @@ class Screening:
 
     @property
     def outcomes(self) -> dict[str, Outcome]:
-        return {event.image.leading.outcome.ref.path.name: event.image.leading.outcome for event in self.events}
+        return {
+            event.image.most_urgent_answer.outcome.ref.path.name: event.image.most_urgent_answer.outcome
+            for event in self.events
+        }
 
     @property
     def taken_over(self) -> set[str]:
-        return {event.image.leading.outcome.ref.path.name for event in self.events if event.image.leading.is_resumed}
+        return {
+            event.image.most_urgent_answer.outcome.ref.path.name
+            for event in self.events
+            if event.image.most_urgent_answer.is_resumed
+        }
 
 
 def image(path: Path, *, age: str = "045Y", number: int = 1) -> Path:

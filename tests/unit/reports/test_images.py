@@ -119,7 +119,7 @@ def test_maps_within_a_zip_are_no_xrays(tmp_path: Path) -> None:
         for path in tmp_path.glob("a.png.*"):
             archive.write(path, path.name)
     with Workers(1, timeout_s=60, memory_limit_mb=1024) as workers:
-        for members in (None, workers.members):
+        for members in (None, workers.zip_members):
             (ref,) = discover([tmp_path / "a.zip"], members=members, is_own_report=is_own_report)
             assert ref.member == "a.png.lungs.png" and ref.problem and ref.problem.code == "own_image"
 

@@ -26,8 +26,8 @@ from fieldray.reports.exporters.pdf import write_pdf
 from fieldray.reports.exporters.pdf_studies import EXPORTER as STUDIES
 from fieldray.reports.pdf_document import Column, Document
 from fieldray.reports.pdf_fonts import FAMILY, Align, MethodReturnValue, WholeFont, drawable, lines, usual_fonts
+from fieldray.reports.performance import Bar, BarPart, MeasuredPerformance
 from fieldray.reports.wording import Wording
-from fieldray.reports.worth import Bar, BarPart, Worth
 from fieldray.translation import Translator
 from outcomes import failed, image_ref, refused
 from pairs import compared_with
@@ -304,7 +304,9 @@ def test_two_classes_of_a_bar_differ_by_shape_and_word(categories: tuple[Categor
     drawn = []
     for category in categories:
         made = document()
-        made.worth(Worth(sentence="s", title="t", bars=(Bar("b", (BarPart(category, 0, "w"),)),), exact=()))
+        made.performance(
+            MeasuredPerformance(sentence="s", title="t", bars=(Bar("b", (BarPart(category, 0, "w"),)),), exact=())
+        )
         (page,) = streams(made.finished())
         (figure,) = re.findall(rb"/Figure.*?BDC(.*?)EMC", page, re.S)
         shape, _, word = figure.partition(b"BT")
@@ -317,7 +319,9 @@ def test_two_classes_of_a_bar_differ_by_shape_and_word(categories: tuple[Categor
 def test_the_classes_of_a_bar_go_on_in_the_next_line_of_their_column(tmp_path: Path) -> None:
     made = document()
     parts = tuple(BarPart("abnormal", 25, f"{letter * 30}") for letter in "abcd")
-    made.worth(Worth(sentence="s", title="t", bars=(Bar("bar", parts),), exact=()), column=Column(16, 70))
+    made.performance(
+        MeasuredPerformance(sentence="s", title="t", bars=(Bar("bar", parts),), exact=()), column=Column(16, 70)
+    )
     (tmp_path / "a.pdf").write_bytes(made.finished())
     page = printed("pdftotext", "-bbox", tmp_path / "a.pdf", "-")
     places = re.findall(r'xMin="(.+?)" yMin="(.+?)" xMax="(.+?)" .*>(\w{30})</word>', page)

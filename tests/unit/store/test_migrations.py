@@ -145,7 +145,7 @@ def test_a_verdict_of_before_passes_to_a_new_run(tmp_path: Path) -> None:
         judged = store.answer(1)
         spec = store.run(judged.run_id).spec
         image = store.save(store.open_run(spec, fresh=True), judged.outcome, spec=spec, resumed=[0])
-        assert image.leading.verdict == judged.verdict is not None
+        assert image.most_urgent_answer.verdict == judged.verdict is not None
         assert image.row_id > 20
 
 

@@ -52,7 +52,7 @@ def test_an_image_stands_where_its_most_urgent_answer_puts_it(store: ResultStore
         images = list(query.in_order(run_id))
         assert [image.ref.path.name for image in images] == order
         assert [[answer.position for answer in image.answers] for image in images] == 6 * [[0, 1]]
-        assert [image.leading.position for image in images] == [1, 0, 0, 0, 1, 0]
+        assert [image.most_urgent_answer.position for image in images] == [1, 0, 0, 0, 1, 0]
         listed = query.listed(run_id, ResultFilter(), ResultOrder())
         assert listed.row_ids.tolist() == [image.row_id for image in images]
         assert (listed.counts["abnormal"], listed.counts["normal"]) == (3, 1)
@@ -110,7 +110,7 @@ def test_answers_of_one_pack_are_taken_over_from_a_run_of_that_pack_alone(store:
     assert [{kind.category: kind.number for kind in of_pack} for of_pack in kinds] == 2 * [{"normal": 1, "abnormal": 1}]
     store.finish(both)
     with HistoryQuery(path) as query:  # listed by the answer that leads now, not as in the run it comes from
-        assert [image.leading.position for image in query.in_order(both)] == [1, 0]
+        assert [image.most_urgent_answer.position for image in query.in_order(both)] == [1, 0]
         assert [image.ref.path.name for image in query.in_order(both)] == ["a.dcm", "b.dcm"]
     assert rows_of(path, f"SELECT rank FROM images WHERE run_id = {both} ORDER BY image_key") == [(1,), (1,)]
     alone = store.open_run(run_spec(packs=(TUBERCULOSIS,)), fresh=True)

@@ -270,7 +270,7 @@ def test_exports_have_todays_images_first_and_know_the_earlier_ones(store: Resul
     run_id = add(store, *SEASONS)
     ordered = list(query.in_order(run_id))
     assert [found.row_id for found in ordered] == listed(query, run_id) == [8, 7, 4, 3, 6, 2, 9, 1, 5]
-    assert [found.row_id for found in ordered if found.leading.is_earlier] == [1, 5]
+    assert [found.row_id for found in ordered if found.most_urgent_answer.is_earlier] == [1, 5]
     assert [brief.row_id for brief in query.briefs(run_id)] == listed(query, run_id)
 
 
@@ -286,7 +286,7 @@ def test_what_is_unread_is_found_from_a_place_on_and_then_from_the_top(store: Re
     assert 5 in listed(query, run_id, verdict="unread", staying=frozenset({5}))
     assert listed(query, run_id, verdict="given") == [8]
     assert 5 in listed(query, run_id, verdict="none")
-    assert [image.leading.is_read for image in query.images([3, 5, 8])] == [False, True, True]
+    assert [image.most_urgent_answer.is_read for image in query.images([3, 5, 8])] == [False, True, True]
 
 
 def test_a_reading_can_be_interrupted(store: ResultStore, query: HistoryQuery) -> None:
@@ -366,8 +366,11 @@ def test_results_come_in_the_order_asked_for_without_those_that_are_gone(
     store.set_verdict(3, AGREE, judged=OUTCOMES[2])
     found = query.images([3, 99, 1])
     assert [result.row_id for result in found] == [3, 1]
-    assert found[0].leading.verdict == AGREE
-    assert isinstance(found[0].leading.outcome, Screened) and found[0].leading.outcome.class_maps is not None
+    assert found[0].most_urgent_answer.verdict == AGREE
+    assert (
+        isinstance(found[0].most_urgent_answer.outcome, Screened)
+        and found[0].most_urgent_answer.outcome.class_maps is not None
+    )
 
 
 def test_the_next_study_is_found_however_far_it_is(

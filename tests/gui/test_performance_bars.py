@@ -1,4 +1,4 @@
-"""What a class is worth, as bars: parts in the colours of their classes and as long as their numbers, and the words."""
+"""Bars of measured performance: parts have the colours of their classes, lengths by their numbers, and words."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from desk import texts
 from PySide6.QtGui import QImage
 from pytestqt.qtbot import QtBot
 
+from fieldray.desktop.performance_bars import BarStrip, PerformanceBars
 from fieldray.desktop.style import colour
-from fieldray.desktop.worth_bars import BarStrip, WorthBars
 from fieldray.domain.finding import Category
-from fieldray.reports.worth import Bar, BarPart, Worth
+from fieldray.reports.performance import Bar, BarPart, MeasuredPerformance
 
 WITH = Bar(
     "Per 100 with the finding",
     (BarPart("abnormal", 60, "Flagged"), BarPart("unsure", 40, "Uncertain"), BarPart("normal", 0, "Not flagged")),
 )
 WITHOUT = Bar("Per 100 without the finding", (BarPart("unsure", 25, "Uncertain"), BarPart("normal", 75, "Not flagged")))
-WORTH = Worth(sentence="", title="At another hospital", bars=(WITH, WITHOUT), exact=("60 of 100 (50 to 70 %)",))
+PERFORMANCE = MeasuredPerformance(
+    sentence="", title="At another hospital", bars=(WITH, WITHOUT), exact=("60 of 100 (50 to 70 %)",)
+)
 
 
 def drawn(strip: BarStrip) -> QImage:
@@ -28,7 +30,7 @@ def drawn(strip: BarStrip) -> QImage:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_part_is_as_long_as_its_number_in_the_colour_of_its_class(qtbot: QtBot, theme: str) -> None:
-    bars = WorthBars(WORTH, theme)
+    bars = PerformanceBars(PERFORMANCE, theme)
     qtbot.addWidget(bars)
     bars.resize(400, 200)
     bars.show()
@@ -45,7 +47,7 @@ def test_a_part_is_as_long_as_its_number_in_the_colour_of_its_class(qtbot: QtBot
 
 
 def test_where_the_images_are_from_stands_above_the_bars_and_all_is_spoken(qtbot: QtBot) -> None:
-    bars = WorthBars(WORTH, "light")
+    bars = PerformanceBars(PERFORMANCE, "light")
     qtbot.addWidget(bars)
     bars.show()
     assert texts(bars).split("\n") == ["At another hospital", "Per 100 with the finding", "Per 100 without the finding"]

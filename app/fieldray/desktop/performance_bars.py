@@ -1,4 +1,4 @@
-"""What a class is worth, as two bars of 100 images in the colours and shapes of the classes."""
+"""The measured performance of a class, as two bars of 100 images in the colours and shapes of the classes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from fieldray.desktop.style import Theme, colour, draw_class
 from fieldray.desktop.widgets import label, lay_column, set_tip
-from fieldray.reports.worth import Bar, Worth
+from fieldray.reports.performance import Bar, MeasuredPerformance
 
 _BAR: Final = 14
 _SHAPE: Final = 11
@@ -19,14 +19,14 @@ _BETWEEN: Final = 14
 _LEAST_WIDTH: Final = 220
 
 
-class WorthBars(QWidget):
+class PerformanceBars(QWidget):
     """Where the images are from, then a bar of those with the finding and one of those without it."""
 
-    def __init__(self, worth: Worth, theme: Theme) -> None:
+    def __init__(self, performance: MeasuredPerformance, theme: Theme) -> None:
         super().__init__()
-        bars = [part for bar in worth.bars for part in (label(bar.title), BarStrip(bar, theme))]
-        lay_column(self, label(worth.title, role="heading"), *bars, spacing=3)
-        set_tip(self, *worth.exact)
+        bars = [part for bar in performance.bars for part in (label(bar.title), BarStrip(bar, theme))]
+        lay_column(self, label(performance.title, role="heading"), *bars, spacing=3)
+        set_tip(self, *performance.exact)
 
 
 class BarStrip(QWidget):

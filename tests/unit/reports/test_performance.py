@@ -1,4 +1,4 @@
-"""What a class is worth: another hospital first, and that nothing was measured there, in the same place."""
+"""Measured performance of a class: another hospital stands first, even if nothing was measured there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import shipped_packs
 from fieldray.domain.model import Manifest
 from fieldray.packs.manifest import domain_manifest
 from fieldray.packs.verified import read_verified_manifest
-from fieldray.reports.worth import worth_of, worth_of_pack
+from fieldray.reports.performance import performance_of, performance_of_pack
 from fieldray.translation import Translator
 from packs_factory import manifest as made_manifest
 
@@ -71,13 +71,13 @@ def measured(**parts: object) -> Manifest:
 )
 def test_a_class_says_how_often_it_misleads_at_another_hospital_first(category: str, said: str) -> None:
     pack = measured(test=OWN, external_test=ELSEWHERE)
-    found = worth_of(ENGLISH, pack, pack.operating_points[0], category)  # type: ignore[arg-type]
+    found = performance_of(ENGLISH, pack, pack.operating_points[0], category)  # type: ignore[arg-type]
     assert found is not None and (found.sentence, found.title) == (said, "At another hospital")
 
 
 def test_what_was_never_measured_elsewhere_is_said_where_the_figures_would_stand() -> None:
     pack = measured(test=OWN)
-    found = worth_of(ENGLISH, pack, pack.operating_points[0], "normal")
+    found = performance_of(ENGLISH, pack, pack.operating_points[0], "normal")
     assert found is not None
     assert found.sentence == (
         "The pack was not fully tested at another hospital. "
@@ -87,7 +87,7 @@ def test_what_was_never_measured_elsewhere_is_said_where_the_figures_would_stand
 
 
 def test_a_pack_leads_with_what_it_detects_misses_and_cannot_tell() -> None:
-    (found,) = worth_of_pack(ENGLISH, measured(test=OWN, external_test=ELSEWHERE))
+    (found,) = performance_of_pack(ENGLISH, measured(test=OWN, external_test=ELSEWHERE))
     assert found.sentence.startswith(
         "At another hospital the pack detects 25 of 100 images with the finding, misses 8 and is uncertain about 67. "
     )
@@ -100,11 +100,11 @@ def test_a_pack_leads_with_what_it_detects_misses_and_cannot_tell() -> None:
 
 def test_nothing_is_said_of_what_nobody_counted() -> None:
     pack = measured()
-    assert worth_of(ENGLISH, pack, pack.operating_points[0]) is None
-    assert worth_of(ENGLISH, None, pack.operating_points[0]) is None
-    assert worth_of_pack(ENGLISH, pack) == ()
+    assert performance_of(ENGLISH, pack, pack.operating_points[0]) is None
+    assert performance_of(ENGLISH, None, pack.operating_points[0]) is None
+    assert performance_of_pack(ENGLISH, pack) == ()
 
 
 @pytest.mark.parametrize("folder", [shipped_packs.CHILDREN, shipped_packs.ADULTS, shipped_packs.TUBERCULOSIS])
 def test_a_pack_that_ships_says_what_it_is_worth(folder: Path) -> None:
-    assert worth_of_pack(Translator("uk"), domain_manifest(read_verified_manifest(folder).description))  # type: ignore[arg-type]
+    assert performance_of_pack(Translator("uk"), domain_manifest(read_verified_manifest(folder).description))  # type: ignore[arg-type]

@@ -39,7 +39,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worth:
+class MeasuredPerformance:
     """The measured performance of a class, or of a pack as a whole.
 
     sentence  the most important figures, another hospital's first; or the statement that there are none
@@ -59,9 +59,9 @@ class Worth:
         return self.sentence, *(bar.spoken for bar in self.bars)
 
 
-def worth_of(
+def performance_of(
     translator: Translator, manifest: Manifest | None, point: OperatingPoint | None, category: Category | None = None
-) -> Worth | None:
+) -> MeasuredPerformance | None:
     """Return the performance of a class at a pack's operating point; without a class, of the whole pack.
 
     None if the pack's maker did not count the classes, and for a threshold that was chosen on this site's images.
@@ -75,7 +75,7 @@ def worth_of(
         if shown.is_elsewhere
         else translator.text("At the hospital of the training images")
     )
-    return Worth(
+    return MeasuredPerformance(
         sentence=_sentence(translator, measured, category),
         title=at,
         bars=tuple(_bar(translator, shown, truth, manifest) for truth in (True, False)),
@@ -186,8 +186,8 @@ def _flagged(numbers: Mapping[Category, int]) -> int:
     return numbers.get("abnormal", 0) + numbers.get("read_first", 0)
 
 
-def worth_of_pack(translator: Translator, manifest: Manifest) -> tuple[Worth, ...]:
+def performance_of_pack(translator: Translator, manifest: Manifest) -> tuple[MeasuredPerformance, ...]:
     """Return the performance at the first operating point of each of a pack's labels."""
     points = (manifest.point(label.code) for label in manifest.labels)
-    found = (worth_of(translator, manifest, point) for point in points)
+    found = (performance_of(translator, manifest, point) for point in points)
     return tuple(one for one in found if one is not None)
