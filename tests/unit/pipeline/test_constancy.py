@@ -130,7 +130,7 @@ def test_the_first_answers_are_kept_and_later_ones_held_against_them(tmp_path: P
     session.answer = lambda ref: of(ref, 0.9 - TOLERANCE - 0.001 * (ref.path.name == "published-normal-1.jpg"))
     failed, image = check(session, records)
     assert (failed.code, dict(failed.parameters)["different"]) == ("constancy_failed", "1")
-    assert image.text == "children/published-normal-1.jpg: expected abnormal 0.900, found abnormal 0.839."
+    assert image.text == "children/published-normal-1.jpg: expected result abnormal 0.900, found abnormal 0.839."
     assert codes(check(replace(session, model=replace(tiny_model(), model_sha256="other")), records)) == [
         "constancy_first"
     ]

@@ -292,7 +292,7 @@ def test_one_image_is_screened_and_nothing_is_stored(opened: Opened, tmp_path: P
     opened.session.use_packs(tiny_model())
     outcome = opened.session.screen_one(ref)
     assert outcome.ref == ref
-    assert outcome.step_statuses == "screened"
+    assert outcome.status == "screened"
     assert not opened.session.database.exists()
     with pytest.raises(UsageProblem):
         opened.session.screen_one(ref, operating_point="none of that name")
