@@ -118,9 +118,8 @@ NOTES: Final[Mapping[str, Template]] = {
     "perhaps_mirrored": "The image may be mirrored left to right. Compare the image with the side marker.",
     "unlike_measured": "The image is unlike the images that this pack was measured on. The score may be less "
                        "reliable.",
-    "unsigned_operating_point_unknown": "This legacy model is unsigned and has no known operating point. The class "
-                                        "follows the larger of the model's two outputs. The accuracy was not "
-                                        "measured.",
+    "unsigned_operating_point_unknown": "Unsigned legacy model, operating point unknown. The class follows the "
+                                        "larger of the model's two outputs. The accuracy was not measured.",
     "evidence_outside": "Only {percent} % of the heat map is inside the lungs. A border, label or device outside "
                         "the lungs may have raised the score. Read the score with caution.",
 }

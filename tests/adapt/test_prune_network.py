@@ -232,13 +232,13 @@ def test_a_run_that_the_study_does_not_have_is_refused(tmp_path: Path, said: str
 def test_the_recipes_that_come_along_are_whole(name: str) -> None:
     recipe = read_recipe(Path(__file__).parents[2] / "models" / "recipes" / f"{name}.toml", StudyRecipe)
     laws = {run.name: type(run.cut_off).__name__ for run in recipe.runs}
-    assert laws.pop("accurate", "Constant") == "Constant"
+    assert laws.pop("accurate", "ConstantLaw") == "ConstantLaw"
     assert laws == {
-        "context": "ContextDependent",
-        "linear": "Linear",
-        "multiplicative": "Multiplicative",
-        "constant": "Constant",
-        "smallest": "Constant",
+        "context": "ContextDependentLaw",
+        "linear": "LinearLaw",
+        "multiplicative": "MultiplicativeLaw",
+        "constant": "ConstantLaw",
+        "smallest": "ConstantLaw",
     }
     assert "random" in {row.kind for row in recipe.baselines}
 

@@ -90,7 +90,7 @@ def test_a_local_point_is_accepted_used_and_removed(
     done.prints("Accepted by A. Physicist: use it with --operating-point local:ours")
     used = fieldray("screen", images, *pack_options, "--operating-point", "local:ours", "--json", "-")
     assert {line["operating_point"] for line in used.lines} == {"local:ours"}
-    fieldray(*usual).prints("At Local: ours")
+    fieldray(*usual).prints("Operating point Local: ours")
     fieldray("audit", "--remove-local", "ours", *pack_options).prints("Removed local:ours")
     fieldray("audit", "--remove-local", "ours", *pack_options).ends_with(2)
 

@@ -115,7 +115,7 @@ def test_a_folder_that_does_not_exist_is_called_so(fieldray: Fieldray) -> None:
 @pytest.mark.parametrize("option", ["--pack", "--pack=tiny", "-v"])
 def test_an_option_without_a_command_names_the_command(fieldray: Fieldray, tmp_path: Path, option: str) -> None:
     done = fieldray(tmp_path, option, "tiny").ends_with(2)
-    done.complains(f"takes no {option.partition('=')[0]}.", "fieldray screen")
+    done.complains(f"The option {option.partition('=')[0]} needs a command", "fieldray screen")
 
 
 def test_the_constancy_of_a_pack_is_checked_and_kept(fieldray: Fieldray, home: Path, pack_options: list[str]) -> None:

@@ -205,4 +205,4 @@ def test_a_checkout_says_why_there_are_none(tmp_path: Path, qtbot: QtBot) -> Non
     about = AboutDialog(Translator("en"), table=tmp_path / "absent.json")
     qtbot.addWidget(about)
     assert isinstance(about, QDialog)
-    assert any("installed program lists the licences" in label.text() for label in about.findChildren(QLabel))
+    assert any("licences comes only with the installed program" in label.text() for label in about.findChildren(QLabel))
