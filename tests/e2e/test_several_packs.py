@@ -115,7 +115,7 @@ def test_a_person_gets_a_column_for_each_pack_and_its_own_counts(mixed: Path, we
     shown = well("history", "show", "1").out.splitlines()
     assert next(line for line in shown if line.endswith("child.dcm")).count("not suitable") == 2
     compared = well("history", "compare", "1", "1.2").out
-    assert "Run 1.2 of" in compared and TUBERCULOSIS.name in compared
+    assert "Run 1.2, " in compared and TUBERCULOSIS.name in compared
 
 
 def test_two_versions_of_a_pack_are_told_apart(tmp_path: Path, well: Fieldray) -> None:

@@ -140,7 +140,7 @@ class _Windows(QObject):
         self.shown: list[str] = []
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        if event.type() == QEvent.Type.ShowRequest and isinstance(watched, QWidget) and watched.isWindow():
+        if event.type() == QEvent.Type.Show and isinstance(watched, QWidget) and watched.isWindow():
             self.shown.append(type(watched).__name__)
         return False
 
