@@ -315,8 +315,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                          "verdict again.",
     "image_replaced": "This image was replaced by a new file, or was screened again, while it was open. The window "
                       "still shows the earlier image, which takes no verdict. Open the new image to give a verdict.",
-    "image_deleted": "The open image was deleted from the results database. The image is no longer shown, and takes no "
-                     "verdict. Choose an image in the list.",
+    "image_deleted": "The current image was deleted from the results database. The image is no longer shown, and takes "
+                     "no verdict. Choose an image in the list.",
     "not_judged_none": "No verdict was given: no image is open. Choose an image in the list.",
     "not_judged_yet": "No verdict was given: the next image was not shown yet. Wait until the image is shown, then "
                       "press the key again.",

@@ -113,8 +113,8 @@ class StatusPage(Page):
             last, text = samples[-1], self._translator.text
             said = text("CPU {cpu} %   Memory {memory} MB", cpu=round(last.cpu_percent), memory=round(last.memory_mb))
             if last.fps is not None:
-                fps = number(self._translator, last.fps, digits=1)
-                said = f"{text('{fps} images per second', fps=fps)}   {said}"
+                fps = text("{fps} images per second", fps=number(self._translator, last.fps, digits=1))
+                said = f"{fps}   {said}"
             said = f"{duration(self._translator, last.at_s)}   {said}"
         self.load.setText(said)
 
