@@ -23,7 +23,8 @@ from sklearn.linear_model import LogisticRegression
 
 from benchmarks.processes import own_home
 from fieldray.domain.image import Image, ImageRef
-from fieldray.domain.lungs import THIRDS, features_of_thirds, halves, lung_parts, middle_between, thirds
+from fieldray.domain.lung_thirds import THIRDS, features_of_thirds, halves, thirds
+from fieldray.domain.lungs import lung_parts, middle_between
 from fieldray.domain.mask import Mask
 from fieldray.domain.model import LUNG_CHECKS
 from fieldray.imaging.preprocess import to_tensor, with_window

@@ -11,20 +11,22 @@ import numpy as np
 import pytest
 
 from fieldray.domain.image import PixelMap
-from fieldray.domain.lungs import (
+from fieldray.domain.lung_thirds import (
     OF_LEFT,
     OF_THIRD,
     THIRDS,
     WEIGHTS,
-    LungMeasurement,
-    evidence_inside,
-    evidence_limit,
     features_of_thirds,
-    find_one_lung,
-    half_mirrored,
     halves,
     thirds,
     whiteness_of_lungs,
+)
+from fieldray.domain.lungs import (
+    LungMeasurement,
+    evidence_inside,
+    evidence_limit,
+    find_one_lung,
+    half_mirrored,
 )
 from fieldray.domain.model import LungRules
 from fieldray.reasons import reason

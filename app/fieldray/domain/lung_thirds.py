@@ -1,0 +1,120 @@
+"""Which thirds of two lungs are white: facts about each third, and the weights that decide.
+
+A third is judged by mask and grey, compared with the mirror image. A network trained on whole lungs also draws masks
+into white lungs, but lower, narrower or undecided. The weights come from logistic regression on lungs painted white.
+`python -m benchmarks.white_lungs` fits them again (decision 55).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fieldray.domain.mask import Mask
+
+THIRDS: Final = 3
+UNDECIDED: Final = (26, 229)  # of 255: from a tenth to nine tenths lung
+_DARKER: Final = 25  # percentile that stands for the grey of a third, below the white of ribs and vessels
+_AIR: Final = 10  # percentile of a lung's grey that stands for air
+_LEAST_CONTRAST: Final = 8.0  # between air and the tissue around the lungs, of 255
+_MOST: Final = 3.0  # limit of a fact's absolute value
+WHITER: Final = 4  # position of the fact that says how much whiter a third is than the same third of the other lung
+WHITE: Final = 5  # position of the fact that says how white a third is
+
+# Weight of each fact, in the order of `features_of_thirds`. A third with a weighted sum above 0 counts as not seen.
+WEIGHTS: Final = (-3.09, -2.8, 13.0, -14.97, 4.5, 8.46, 1.9, -5.41)
+OF_THIRD: Final = (-7.08, -4.78, -8.13)  # upper, middle, lower
+OF_LEFT: Final = 0.23  # for the left lung, next to the heart
+
+
+def features_of_thirds(
+    shares: NDArray[np.uint8], is_lung: Mask, grey: NDArray[np.uint8], middle: float
+) -> NDArray[np.float64]:
+    """Return eight facts about each third of both lungs, as (2, 3, 8): left and right half as seen, from top to bottom.
+
+    A third covers the cells that either lung or its mirror image takes.
+
+    facts  content
+    1, 2   share that is lung, in this half and in the other
+    3, 4   share that is undecided, in this half and in the other
+    5, 6   whiteness minus that of the other half, and whiteness; air is 0, tissue around the lungs is 1
+    7, 8   area and height of the whole lung relative to the other lung, as logarithms
+
+    shares   (rows, columns) share of lung, 0..255
+    is_lung  (rows, columns), not empty
+    grey     (height, width), 0 is air
+    middle   column between the lungs
+    """
+    cells = grey[np.ix_(*(np.arange(n) * size // n for n, size in zip(is_lung.shape, grey.shape, strict=True)))]
+    rows, columns = (np.flatnonzero(is_lung.any(axis=axis)) for axis in (1, 0))
+    inside = (slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1))
+    without_lung = cells[inside][~is_lung[inside]]
+    around = float(np.median(without_lung)) if without_lung.size else 255.0
+    lungs, greys = halves(is_lung, middle), halves(cells, middle)
+    undecided = halves((shares >= UNDECIDED[0]) & (shares <= UNDECIDED[1]), middle)
+    airs = [_percentile(of[lung], _AIR) for of, lung in zip(greys, lungs, strict=True) if lung.any()]
+    air = float(min(airs, default=0.0))
+    contrast = max(around - air, _LEAST_CONTRAST)
+    areas, heights = np.log(lungs.sum(axis=(1, 2)).clip(1)), np.log(lungs.any(axis=2).sum(axis=1).clip(1))
+    facts = np.zeros((2, THIRDS, len(WEIGHTS)))
+    for third, (area, lateral) in enumerate(thirds(lungs)):
+        size = max(1, np.count_nonzero(area))
+        lung, doubt = (np.count_nonzero(of & area, axis=(1, 2)) / size for of in (lungs, undecided))
+        whites = [_percentile(of[lateral], _DARKER) if lateral.any() else around for of in greys]
+        white = (np.array(whites) - air) / contrast
+        for here, there in ((0, 1), (1, 0)):
+            of_grey = white[here] - white[there], white[here]
+            whole = areas[here] - areas[there], heights[here] - heights[there]
+            facts[here, third] = lung[here], lung[there], doubt[here], doubt[there], *of_grey, *whole
+    return facts.clip(-_MOST, _MOST)
+
+
+def _percentile(levels: NDArray[np.uint8], percent: float) -> float:
+    """Return exactly what `numpy.percentile` returns for grey levels (n,), but faster: by counting levels."""
+    ends = np.bincount(levels, minlength=256).cumsum()
+    position = (len(levels) - 1) * (percent / 100)
+    below = int(position)
+    low, high = (int(at) for at in np.searchsorted(ends, (below, min(below + 1, len(levels) - 1)), side="right"))
+    share = position - below
+    return high - (high - low) * (1 - share) if share >= 0.5 else low + (high - low) * share
+
+
+def halves(values: NDArray[Any], middle: float) -> NDArray[Any]:
+    """Return (2, rows, width): the columns left and right of the middle, from the middle outwards, equally wide."""
+    columns = values.shape[1]
+    left = min(max(math.ceil(middle), 1), columns - 1)
+    width = min(left, columns - left)
+    return np.stack([values[:, :left][:, ::-1][:, :width], values[:, left : left + width]])
+
+
+def thirds(lungs: Mask) -> list[tuple[Mask, Mask]]:
+    """Return the thirds of the lungs from top to bottom, each with the part whose grey counts: masks (rows, width).
+
+    Of the middle and lower third only the outer half counts, because the heart covers the inner half.
+    """
+    either: Mask = np.any(lungs, axis=0)
+    rows, columns = np.flatnonzero(either.any(axis=1)), np.flatnonzero(either.any(axis=0))
+    if not len(rows):
+        return [(either, either)] * THIRDS
+    is_outer = np.arange(either.shape[1]) >= (columns[0] + columns[-1]) / 2
+    borders = np.linspace(rows[0], rows[-1] + 1, THIRDS + 1).round().astype(int)
+    found = []
+    for third, (top, bottom) in enumerate(itertools.pairwise(borders)):
+        area = np.zeros_like(either)
+        area[top:bottom] = either[top:bottom]
+        found.append((area, area & is_outer if third else area))
+    return found
+
+
+def whiteness_of_lungs(facts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the whiteness (2, 3) of the thirds of the patient's left and right lung; above 0 a third counts as unseen.
+
+    facts  (2, 3, 8) of both lungs, as `features_of_thirds` gives them
+    """
+    of_thirds = facts @ np.array(WEIGHTS) + np.array(OF_THIRD)
+    of_thirds[0] += OF_LEFT
+    return np.asarray(of_thirds)
