@@ -185,7 +185,7 @@ def run_new(options: argparse.Namespace, console: Console) -> int:
 class ProgressBar:
     """A progress bar on the console for several kinds of work, one after the other.
 
-    Rate and remaining time are counted anew for each kind of work.
+    Rate and remaining time start again for each kind of work.
 
     Parameters
     ----------

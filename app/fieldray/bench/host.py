@@ -282,9 +282,9 @@ def _edgetpu_fact(edgetpu: CoralStatus) -> str:
 
 
 def host_report(parts: Sequence[Part], *, measured: Report | None = None) -> Report:
-    """Make the report about the computer: verdict, findings by weight, measurements and facts.
+    """Make the report on this computer: verdict, findings by severity, measurements and facts.
 
-    measured  the report of `bench host`; without it the report is that of `fieldray doctor`
+    measured  the report of `bench host`; None for the report of `fieldray doctor`
     """
     found = findings(parts)
     verdict = "This computer can screen." if can_screen(found) else "This computer cannot screen yet."

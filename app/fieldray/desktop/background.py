@@ -208,7 +208,7 @@ class Services:
     are_empty      whether these paths are folders without any file
     may_lack_ages  whether there may be images among these paths that do not say how old the patient is
     known_load     what was last measured of an image beside other programs
-    measure_load   measures that anew for the pack in a folder, signed by a key
+    measure_load   repeats the load study with the pack in a folder, signed by a key
     check_constancy  check the pack in use on each device (`pipeline.constancy.check`); waits for it
     """
 

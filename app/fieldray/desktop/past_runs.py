@@ -395,7 +395,7 @@ class Sample:
 
 
 class Machine(RunRoom):
-    """Samples of a run, at most `_MOST_SAMPLES` however long it is; and the last study by load, done anew on demand."""
+    """Samples of a run, at most `_MOST_SAMPLES` however long it is; and the last load study, which can be repeated."""
 
     sampled = Signal()
 
@@ -420,7 +420,7 @@ class Machine(RunRoom):
             self._background.ask(lambda services: services.known_load(), channel="load", done=self._known)
 
     def measure(self) -> None:
-        """Measure anew, in another process."""
+        """Repeat the load study in another process."""
         source, model = self._packs.source, self._packs.model
         if not self.can_measure or source is None or model is None:
             return

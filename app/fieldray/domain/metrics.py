@@ -231,7 +231,7 @@ def specificity_at_sensitivity(scores: Scores, truth: Truth, *, wanted: float, p
     """Return the specificity at the threshold that gives at least the wanted sensitivity on these images.
 
     The threshold is uncertain, too. So the interval is the wider one of Wilson's interval and a bootstrap over patients
-    that chooses the threshold anew in each draw.
+    that chooses the threshold again in each draw.
     """
 
     def measure(drawn: Scores, answers: Truth) -> float:

@@ -392,7 +392,7 @@ _TINTED_SHARE: Final = 0.001
 
 
 def grey_of_colour(values: NDArray[Any]) -> NDArray[Any]:
-    """Return the grey of colours (rows, columns, 3) uint8 or uint16 whose channels are nearly equal.
+    """Convert an RGB image without tint, (rows, columns, 3) uint8 or uint16, to grey levels (rows, columns).
 
     Raises Unusable `colour` if more than one pixel in a thousand is tinted by more than 12 of 256 levels.
     """

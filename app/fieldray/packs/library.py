@@ -82,7 +82,7 @@ class PackLibrary:
         """Open the library.
 
         home           the user's data folder
-        drives         returns the mount points of drives; called anew by each `available` and `find`
+        drives         returns the mount points of drives; called again by each `available` and `find`
         builtin_root   folder of the shipped packs; by default that of this program, with its lung-field pack
         builtin_table  SHA-256 of the manifest of each shipped pack, by pack name
         builtin_lungs  name of the shipped lung-field pack; only used together with `builtin_root`

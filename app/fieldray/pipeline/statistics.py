@@ -30,7 +30,7 @@ Load = tuple[float | None, float]
 
 @dataclass(slots=True)
 class _Latencies:
-    """Latencies of one backend, in milliseconds; the first two images are kept apart."""
+    """Inference times of one backend in milliseconds. The first two images (warm-up) do not count in the mean."""
 
     first_ms: float | None = None
     second_ms: float | None = None

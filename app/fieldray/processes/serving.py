@@ -58,7 +58,7 @@ def serve(service: str, *, package: str = "fieldray") -> int:
 def announce(stage: str) -> None:
     """Tell the parent that a stage begins.
 
-    The time limit starts anew, and errors about a lost child name the stage. In a process that no parent asked, this
+    The time limit starts again, and errors about a lost child name the stage. In a process that no parent asked, this
     does nothing.
     """
     if _answers is not None:

@@ -95,7 +95,7 @@ def _add_font(family: str, name: str, document: FPDF) -> None:
     document.add_font(family, fname=asset("fonts") / name)
     document.set_fallback_fonts([known for known in _FURTHER if known in document.fonts], exact_match=False)
     font = cast("TTFFont", document.fonts[family])
-    if font.is_compressed:  # the library would pack it anew for HarfBuzz, which takes many seconds
+    if font.is_compressed:  # the library would pack it again for HarfBuzz, which takes many seconds
         tables = font.ttfont.reader
         face = Face.create_for_tables(lambda _face, tag, _: tables[tag] if tag in tables.tables else b"", None)
         font._hbfont = HarfBuzzFont(face)

@@ -137,12 +137,12 @@ NEW_KEY: Final = "INSERT OR IGNORE INTO secrets (purpose, value) VALUES ('stamps
 KEY: Final = "SELECT value FROM secrets WHERE purpose = 'stamps'"
 
 # Answers that no run takes over: what failed is tried again, and who was too young may be old enough by now.
-DECIDED_ANEW: Final = "(status = 'failed' OR IFNULL(answers.reason, '') LIKE '[\"born_too_late\"%')"
-# The images of a run in the order of their names, and their answers in the order of the packs. What is decided anew is
+DECIDED_AGAIN: Final = "(status = 'failed' OR IFNULL(answers.reason, '') LIKE '[\"born_too_late\"%')"
+# The images of a run in the order of their names, and their answers in the order of the packs. What is decided again is
 # known, and has no stamp.
 STAMPED: Final = f"""
     SELECT images.id, image_key, answers.id AS answer_id, position,
-           CASE WHEN {DECIDED_ANEW} THEN NULL ELSE stamp END AS stamp
+           CASE WHEN {DECIDED_AGAIN} THEN NULL ELSE stamp END AS stamp
     FROM (SELECT id, image_key, stamp FROM images WHERE run_id = ? AND image_key >= ?
           ORDER BY image_key LIMIT ?) AS images
     JOIN answers ON image_id = images.id ORDER BY image_key, position

@@ -107,7 +107,8 @@ def _validate_verdict(row: sqlite3.Row) -> None:
         verdict_of(row)
 
 
-# Validators by table, in an order in which a row comes after the rows that it needs. The work list is made anew.
+# Validators by table, in an order in which a row comes after the rows that it needs. The work list is not checked: it
+# is built again from the other tables.
 _VALIDATORS: Final[Mapping[str, RowValidator]] = {
     "run_packs": lambda row: pack_spec_of(checked(row)["spec"]),
     "runs": run_of,

@@ -254,12 +254,12 @@ class ResultQuery:
     def reusable_outcome(
         self, pack: PackSpec, *, content_sha256: str, frame: int, up_to_answer_id: int, settings: Sequence[str] = ()
     ) -> Outcome | None:
-        """Return the newest outcome of these bytes with an equal model and settings, unless it is decided anew.
+        """Return the newest outcome of these bytes with an equal model and settings, unless it is decided again.
 
         settings  the settings hashes that count as equal; without any, the hash of `pack` alone
         """
         query = f"""{SELECT} WHERE images.content_sha256 = ? AND frame = ? AND model_sha256 = ?
-                    AND settings_hash {_AMONG} AND NOT {bookkeeping.DECIDED_ANEW} AND answers.id <= ?
+                    AND settings_hash {_AMONG} AND NOT {bookkeeping.DECIDED_AGAIN} AND answers.id <= ?
                     ORDER BY answers.id DESC LIMIT 1"""
         equal = json.dumps([*settings] or [pack.settings_hash])
         rows = self._all(query, bytes.fromhex(content_sha256), frame, pack.model_sha256, equal, up_to_answer_id)

@@ -48,7 +48,7 @@ def draw_gradient(side: int, generator: Generator) -> GreyImage:
 
 
 def draw_shapes(side: int, generator: Generator) -> GreyImage:
-    """Return ellipses, boxes, polygons and lines, as on a technical phantom."""
+    """Draw a square image of `side` pixels with ellipses, boxes, polygons and lines, like a technical phantom."""
     drawn = Image.new("L", (side, side), int(generator.integers(256)))
     draw = ImageDraw.Draw(drawn)
     for _ in range(int(generator.integers(1, 14))):
@@ -135,7 +135,7 @@ SYNTHETIC_KINDS: Final[Mapping[str, Callable[[int, Generator], GreyImage]]] = {
     "writing": draw_writing,
     "scene": draw_scene,
 }
-"""Functions that draw an out-of-distribution image of a side in pixels, by kind."""
+"""By kind of out-of-distribution image: the function that draws such an image, given its side in pixels."""
 CHEST_PART_KINDS: Final[Mapping[str, Callable[[GreyImage, Generator], GreyImage]]] = {
     "abdomen": crop_abdomen,
     "corner": crop_corner,

@@ -29,7 +29,10 @@ from fieldray_adapt.recipes.shared import Source, Split
 
 
 class Table(Protocol):
-    """A CSV file with a filter. A row is read if each column of `where` has one of the accepted values."""
+    """A CSV table of labelled images, and which of its rows are read.
+
+    A row is read if each column in `where` has one of the values that `where` gives for that column.
+    """
 
     @property
     def path(self) -> Path:

@@ -198,7 +198,7 @@ def squeezenet(**head: int) -> Specification:
 
 
 def googlenet(**head: int) -> Specification:
-    """Return GoogLeNet without auxiliary heads."""
+    """Return the layers of GoogLeNet (Szegedy 2015) without its two auxiliary classifiers."""
     made = _Layers()
     last = made.pool("pool1", made.conv("conv1", INPUT, 64, kernel=7, stride=2))
     last = made.conv("conv2", made.conv("conv2_reduce", last, 64), 192, kernel=3)

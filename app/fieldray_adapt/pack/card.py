@@ -81,7 +81,7 @@ def _number(written: str, language: str) -> str:
 
 
 def _figure(text: Any, language: str) -> str:
-    """Format a cell of a table. A number gets the marks of the language; other text is unchanged."""
+    """Format a table cell of a model card: numbers get the decimal mark of the language, other text is unchanged."""
     is_figure = re.fullmatch(r"[\d.,]+( \([\d.,]+ to [\d.,]+\))?", str(text)) is not None
     return _in_words(str(text), language) if is_figure else str(text)
 

@@ -377,7 +377,7 @@ class _FitTask:
 
 
 def seed_dropout(seed: int, *, name: EngineName = "auto") -> None:
-    """Seed the random draws of dropout in the next engine that is opened under this name."""
+    """Seed the dropout of the training engine `name` (PyTorch or Keras), before the engine is opened."""
     if uses_torch(name):
         import torch
 

@@ -85,7 +85,7 @@ class Plan:
 
     @property
     def is_synchronous(self) -> bool:
-        """Whether workers wait for each other."""
+        """Whether training is synchronous: each step waits for the gradients of all workers."""
         return self.mode != "async"
 
     @property
