@@ -246,7 +246,7 @@ def test_a_card_counts_as_an_audit_of_images_does() -> None:
 
 
 def test_a_class_of_which_no_image_is_scored_is_told_with_the_reason() -> None:
-    with pytest.raises(UsageProblem, match=r"Of 20 test images, 0 have a score.*frontal chest"):
+    with pytest.raises(UsageProblem, match=r"Of 20 test images, only 0 have a score.*frontal chest"):
         part_figures({"high": _cases(_evaluated(5, count=20), ["refused"] * 20)}, points=[])
 
 

@@ -176,6 +176,6 @@ def test_a_card_says_of_how_many_images_no_patient_is_known() -> None:
     text = (folder / "classifier_card.md").read_text(encoding="utf-8")
     block = Template(text[text.index("{% block split %}") : text.index("{% block sections %}")], trim_blocks=True)
     assert block.render(data={"without_patient": 0}).strip() == "Split by patient; no patient is on two sides."
-    assert block.render(data={"without_patient": 7}).startswith("Of 7 images no patient is known.")
+    assert block.render(data={"without_patient": 7}).startswith("The patient of 7 images is unknown.")
     assert "no patient is on" not in block.render(data={"without_patient": 7})
     assert (folder / "card.md").read_text(encoding="utf-8").count("{% block split %}") == 1

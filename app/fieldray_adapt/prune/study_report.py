@@ -34,9 +34,9 @@ _CURVES: Final = """Accuracy on the test part against the iteration (dotted: on 
 how many times faster the int8 file is than the original's, and one against the other. Crosses are one-shot pruning."""
 _NOTE: Final = """Accuracy before and after retraining is of the validation part; "test" is the float network on the
 test part, which chose nothing, and "test, int8" the int8 file; "from random weights" is an equal shape without the
-pruned weights: the median of its seeds, the least and the largest. The last two columns are times faster than the original
-of the same kind on one thread: the int8 file image by image, and float32 in the engine that trains in batches of 100.
-All networks were timed alternating in one run."""
+pruned weights: the median of its seeds, the least and the largest. The last two columns are times faster than the
+original of the same kind on one thread: the int8 file image by image, and float32 in the engine that trains in
+batches of 100. All networks were timed alternating in one run."""
 
 
 def write_report(path: Path, results: StudyResults) -> None:
