@@ -77,7 +77,7 @@ class _Machine:
 
         made, task = _plan(plan), self._learner or _StandIn(0.0, batches, elements)
         layout = task.layout
-        runs = layout.ranges(made.servers, evenly=True)[share]
+        runs = layout.ranges(made.server_count, evenly=True)[share]
         service = ServerSettings(
             layout=layout,
             ranges=runs,
@@ -105,7 +105,7 @@ class _Machine:
         from fieldray_cluster.training.worker import WorkerSpec, compute_gradients
 
         made, task = _plan(plan), self._learner or cast(Any, _StandIn(gradient_s, batches, elements))
-        placed = task.layout.ranges(made.servers, evenly=True)
+        placed = task.layout.ranges(made.server_count, evenly=True)
         spec = WorkerSpec(
             task=task,
             plan=made,

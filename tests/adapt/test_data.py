@@ -230,7 +230,7 @@ def test_images_of_a_source_that_is_not_evaluated_are_for_training_only() -> Non
 def test_a_class_without_images_is_named() -> None:
     targets = np.array([[1], [0], [1], [0], [1]], np.float32)
     parts = ["training", "training", "validation", "validation", "test"]
-    with pytest.raises(UsageProblem, match="The label abnormal has no negative images in the test part"):
+    with pytest.raises(UsageProblem, match="The test part of the data has no negative images for the label abnormal"):
         require_all_classes(parts, targets, [_label()])
 
 

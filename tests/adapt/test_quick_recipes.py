@@ -184,7 +184,7 @@ shows = "region"
     assert set(metrics["chests"]) == {"nih", "montgomery", "kermany"}
     card = found.contents["MODEL_CARD.md"].decode()
     assert f"{masks['int8']['shenzhen']['dice']['value']:.4f} (" in card and "Dice of the lungs" in card
-    assert "Sources whose masks were evaluated on and never learnt from: shenzhen." in card
+    assert "Sources with masks for evaluation only, never for training: shenzhen." in card
     assert "has no file compiled for the Edge TPU.\n\n- Forecast for the Edge TPU" in card
     ukrainian, dice = parts(card)["uk"], f"{masks['int8']['shenzhen']['dice']['value']:.4f}".replace(".", ",")
     assert "лише випробувано й нічого не навчено: shenzhen." in ukrainian and f"{dice} (від " in ukrainian
