@@ -13,9 +13,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from fieldray.offline import reach, stay_offline
+
+if TYPE_CHECKING:
+    from fieldray_cluster.training.tasks import Plan
 
 
 def main() -> int:
@@ -83,7 +86,7 @@ class _Machine:
             ranges=runs,
             rule=task.rule,
             plan=made,
-            updates_per_epoch=made.updates(batches),
+            updates_per_epoch=made.updates_per_epoch(batches),
         )
         state = ShardState.new(layout.vector(task.first_weights())).part(runs)
         served = ShardServer(service, state, host=self._host, token=token)
@@ -232,7 +235,7 @@ class _Learner:
         return self._replica
 
 
-def _plan(order: dict[str, Any]) -> Any:
+def _plan(order: dict[str, Any]) -> Plan:
     from fieldray_cluster.training.tasks import Plan
 
     return Plan(**order)
