@@ -67,7 +67,8 @@ def test_a_step_that_fails_is_named_and_the_one_before_it_stays_done(tmp_path: P
         run.execute((FIRST, SECOND), say=said.append)
     assert run.step_statuses["first"].is_done and run.step_statuses["first"].facts["answer"] == 1
     assert run.step_statuses["second"].record.state == "failed"
-    assert run.step_statuses["second"].record.problem == "The test part of the data has no negative images for the label pneumonia."
+    problem = run.step_statuses["second"].record.problem
+    assert problem == "The test part of the data has no negative images for the label pneumonia."
     mended = Step(name="second", perform=_works, recipe_keys=("data",))
     said.clear()
     run.execute((FIRST, mended), say=said.append)
