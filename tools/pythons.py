@@ -45,15 +45,15 @@ def tried(version: str, program: Path) -> bool:
     """Return whether the program works with this Python, in a new virtual environment."""
     place = ROOT / "build" / "pythons" / version
     python = place / "bin" / "python"
-    with tempfile.TemporaryDirectory() as home:
-        lines = Path(home, "results.jsonl")
+    with tempfile.TemporaryDirectory() as folder:
+        lines = Path(folder, "results.jsonl")
         steps: tuple[tuple[str | Path, ...], ...] = (
             (program, "-m", "venv", "--clear", place),
             (python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-e", f"{ROOT}[desktop]"),
             (python, "-W", "error", "-m", "fieldray", "demo", "--no-window", "--json", lines),
-            (python, ROOT / "tests/ends/run_ends.py", "--windows", "1", "--out", Path(home, "ends.json")),
+            (python, ROOT / "tests/ends/run_ends.py", "--windows", "1", "--out", Path(folder, "ends.json")),
         )
-        environment = {**os.environ, "FIELDRAY_HOME": home}
+        environment = {**os.environ, "FIELDRAY_HOME": str(Path(folder, "home"))}
         is_well = all(subprocess.run(step, env=environment, check=False).returncode == 0 for step in steps)
         return is_well and len(lines.read_text(encoding="utf-8").splitlines()) == _ANSWERS
 
