@@ -188,21 +188,23 @@ _TABLES_11: Final[Tables] = (
 
 # The new run of each earlier one, and the position of its pack in it. The first pack's run gives the run its number.
 _MEMBERS: Final = (
-    "CREATE TEMP TABLE members (old_id INTEGER PRIMARY KEY, lead, pass_number, position, size)",
+    "CREATE TEMP TABLE members (old_id INTEGER PRIMARY KEY, lead INTEGER, pass_number, position, size)",
     """INSERT INTO members
        SELECT id, lead, pass_number, ROW_NUMBER() OVER (PARTITION BY lead ORDER BY id != lead, id) - 1,
               COUNT(*) OVER (PARTITION BY lead)
        FROM (SELECT id, pass_number, CASE WHEN together_id IS NULL THEN id
                     ELSE FIRST_VALUE(id) OVER (PARTITION BY together_id ORDER BY id != together_id, id) END AS lead
              FROM old.runs)""",
+    "CREATE INDEX temp.members_by_lead ON members (lead)",
 )
-# An image of several runs has the row of the first of them that has it.
+# An image of several runs has the row of the first of them that has it. CROSS JOIN sets the order of the search: SQLite
+# would look through all results for each image.
 _IMAGES: Final = """
     INSERT INTO images SELECT found.id, lead, image_key, first.pass_number - members.pass_number + found.pass_number,
         saved_s, absent_s, stamp, content_sha256, frame, rank, grey, header
     FROM old.results AS found CROSS JOIN temp.members ON old_id = run_id JOIN old.runs AS first ON first.id = lead
     WHERE position = 0 OR NOT EXISTS (
-        SELECT 1 FROM temp.members AS earlier JOIN old.results AS same
+        SELECT 1 FROM temp.members AS earlier CROSS JOIN old.results AS same
         ON same.run_id = earlier.old_id AND same.image_key = found.image_key
         WHERE earlier.lead = members.lead AND earlier.position < members.position)
     ORDER BY found.id
@@ -220,7 +222,7 @@ _OF_SEVERAL: Final = """
     UPDATE images SET (rank, absent_s, stamp) = (
         SELECT MIN(found.rank), CASE WHEN COUNT(*) = COUNT(found.absent_s) THEN MIN(found.absent_s) END,
                CASE WHEN MIN(found.stamp) = MAX(found.stamp) AND COUNT(found.stamp) = COUNT(*) THEN MIN(found.stamp) END
-        FROM temp.members JOIN old.results AS found ON found.run_id = old_id
+        FROM temp.members CROSS JOIN old.results AS found ON found.run_id = old_id
         WHERE lead = images.run_id AND found.image_key = images.image_key)
     WHERE run_id IN (SELECT lead FROM temp.members WHERE size > 1)
 """

@@ -24,13 +24,13 @@ from fieldray.paths import results_path
 from fieldray.pipeline.session import Session
 from fieldray.settings import Settings
 from fieldray.store import migrations
-from fieldray.store.database import damage_mark
+from fieldray.store.database import damage_mark, make_file
 from fieldray.store.deletion import delete_runs
 from fieldray.store.maintenance import backup, check, repair, restore
 from fieldray.store.opening import open_database
 from fieldray.store.pictures import Pictures
 from fieldray.store.results import ResultQuery, ResultStore
-from fieldray.store.schema import VERSION
+from fieldray.store.schema import RESULTS, VERSION
 from fieldray.store.work_list import HistoryQuery
 from outcomes import pack_spec, run_spec, screened
 from program import Fieldray
@@ -110,6 +110,19 @@ def test_all_that_was_in_a_store_is_there_and_several_runs_of_a_pass_are_one(pat
             assert pictures.preview(bytes.fromhex("b1" * 32), 0)
     found = check(path, progress=lambda _share: None)
     assert found["answers"] == sum(len(run["results"]) + len(run["not_present"]) for run in SAID[name]["runs"])
+
+
+def test_a_step_searches_the_results_of_an_image_by_an_index(tmp_path: Path) -> None:
+    """A step that looks through all results for each image would take days for a million of them."""
+    path = old_store(tmp_path, "several_packs")
+    with closing(make_file(tmp_path / "new.sqlite", RESULTS, VERSION)) as connection:
+        connection.execute("ATTACH ? AS old", (os.fsencode(path),))
+        for statement in migrations._MEMBERS:
+            connection.execute(statement)
+        for statement in (migrations._IMAGES, migrations._ANSWERS, migrations._OF_SEVERAL):
+            lines = connection.execute(f"EXPLAIN QUERY PLAN {statement}").fetchall()
+            for _, _, _, said in lines[1:]:  # the first reads what the statement writes a row for
+                assert not said.startswith(("SCAN same", "SCAN found", "SCAN images")), said
 
 
 def test_the_store_of_before_is_kept(path: Path) -> None:
