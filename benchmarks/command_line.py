@@ -218,6 +218,15 @@ COMMANDS: Final = (
         ),
     ),
     Command(
+        name="migration",
+        help="the migration of a large results database of an earlier version, killed in the middle",
+        paths=(f"{_APP}/store",),
+        arguments=(
+            _number("--rows", 10**6, "results of the database"),
+            _number("--kills", 10, "migrations that are killed at a random moment", least=0),
+        ),
+    ),
+    Command(
         name="comparison",
         help="how well a prior is laid over the current image, and change is found",
         paths=(f"{_APP}/comparison", f"{_APP}/domain/comparison.py", f"{_APP}/pipeline/compare.py"),

@@ -1,0 +1,217 @@
+"""The migration of a large results database of an earlier version: time, disk, memory, and kills in the middle.
+
+The database is made of a small one that version 0.2.0 of the program wrote. Each of its images is copied under many
+names, with patients of their own and a heat map of the usual size.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import sqlite3
+import subprocess
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.processes import CHECKOUT, MemoryWatch, load_average
+from fieldray.bench.benchmark_case import Points, Report, Table
+from fieldray.paths import DATABASE_NAME, python_command
+from fieldray.store.database import opened_to_read
+
+Notify = Callable[[str], None]
+_OLD: Final = (CHECKOUT / "tests" / "old_stores" / "version-11.zip", "several_packs")
+_MAP_SIDE: Final = 16
+_BATCH: Final = 500  # copies of the small database that are written together
+_POLL_S: Final = 0.02
+_SEED: Final = 1
+_COUNTED: Final = ("images", "answers", "verdicts", "runs")
+_OPEN: Final = "from pathlib import Path; from fieldray.store.opening import open_database; open_database(Path({!r}))"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migrated:
+    """The figures of one migration that was not interrupted. Bytes are those on disk."""
+
+    seconds: float
+    bytes_before: int
+    bytes_after: int
+    most_bytes: int
+    most_memory_mb: float
+    counts: Mapping[str, int]
+
+
+def report(*, rows: int, kills: int, notify: Notify) -> Report:
+    """Migrate a database of `rows` results, killed `kills` times at random moments, and then to its end."""
+    with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as folder:
+        path = Path(folder) / DATABASE_NAME
+        wanted = _make(path, rows, notify)
+        notify("migrating a copy to its end, to know how long it takes")
+        whole = _copied(path, Path(folder) / "whole")
+        first = _migrated(whole)
+        for file in whole.parent.iterdir():
+            file.unlink()
+        generator, ended = random.Random(_SEED), list[str]()
+        for number in range(1, kills + 1):
+            notify(f"kill {number} of {kills}")
+            ended.append(_killed(path, generator.uniform(0.05, 0.95) * first.seconds))
+        last = _migrated(path)
+    lost = {name: wanted[name] - last.counts[name] for name in ("answers", "verdicts")}
+    how = (
+        f"{rows} results of version 11, of one to three packs each, in {first.bytes_before / 2**20:.0f} MB.",
+        "Disk is the most that all files of the folder took at one moment, the old database included.",
+        f"Killed {kills} times at random moments: {ended.count('old')} times the old database was there whole, "
+        f"{ended.count('new')} times the new one. Then the next start ended the migration.",
+        f"Load average after: {load_average()}, on {os.cpu_count()} threads.",
+    )
+    names = ("seconds", "MB before", "MB after", "MB at most on disk", "MB of memory at most")
+    cells = tuple(
+        (name, *(f"{value:.0f}" for value in _values(found)))
+        for name, found in (("not interrupted", first), ("after the kills", last))
+    )
+    return Report(
+        kind="migration",
+        title=f"Fieldray: the migration of a results database with {rows} results",
+        blocks=(
+            Table("Migration", ("", *names), cells),
+            Points("Lost", tuple(f"{name}: {count}" for name, count in lost.items())),
+            Points("How it was measured", how),
+        ),
+        data={"rows": rows, "ended": ended, "first": asdict(first), "last": asdict(last), "lost": lost},
+    )
+
+
+def _values(found: Migrated) -> Sequence[float]:
+    sizes = (found.bytes_before, found.bytes_after, found.most_bytes)
+    return (found.seconds, *(size / 2**20 for size in sizes), found.most_memory_mb)
+
+
+# ---- the large database of version 11
+
+
+def _make(path: Path, rows: int, notify: Notify) -> dict[str, int]:
+    """Write the database. Returns how many answers and verdicts it has."""
+    archive, name = _OLD
+    with zipfile.ZipFile(archive) as packed:
+        path.write_bytes(packed.read(f"{name}/{DATABASE_NAME}"))
+    with closing(sqlite3.connect(path)) as store:
+        store.row_factory = sqlite3.Row
+        results = [dict(row) for row in store.execute("SELECT * FROM results")]
+        listed = [dict(row) for row in store.execute("SELECT * FROM work_list")]
+        verdicts = [dict(row) for row in store.execute("SELECT * FROM verdicts")]
+        span = 1 + max(row["id"] for row in results)
+        copies = max(1, rows // len(results) - 1)
+        for first in range(1, copies + 1, _BATCH):
+            notify(f"{first * len(results)} of {rows} results written")
+            for copy in range(first, min(first + _BATCH, copies + 1)):
+                _put(store, "results", [_result(row, copy, span * copy) for row in results])
+                _put(store, "work_list", [_of_another(row, copy, result_id=span * copy) for row in listed])
+                _put(
+                    store,
+                    "verdicts",
+                    [_of_another(row, copy, id=span * copy, result_id=span * copy) for row in verdicts],
+                )
+            store.commit()
+        counts = {"answers": "results", "verdicts": "verdicts"}
+        return {name: store.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0] for name, table in counts.items()}
+
+
+def _put(store: sqlite3.Connection, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    if rows:
+        names = ", ".join(rows[0])
+        marks = ", ".join(f":{name}" for name in rows[0])
+        store.executemany(f"INSERT INTO {table} ({names}) VALUES ({marks})", rows)
+
+
+def _result(row: Mapping[str, Any], copy: int, further: int) -> dict[str, Any]:
+    """Return a result of another image: another name, another content, another patient, and a usual heat map."""
+    found = _of_another(row, copy, id=further)
+    found["image_key"] = row["image_key"] + b"-%d" % copy
+    found["header"] = row["header"].replace('"patient_id":"', f'"patient_id":"{copy}-')
+    if row["class_maps"]:
+        found["details"] = row["details"].replace('"maps":[1,2,4]', f'"maps":[1,{_MAP_SIDE},{_MAP_SIDE}]')
+        found["class_maps"] = random.Random(copy).randbytes(4 * _MAP_SIDE**2)
+    return found
+
+
+def _of_another(row: Mapping[str, Any], copy: int, **further: int) -> dict[str, Any]:
+    """Return a row with higher numbers, and with the content and the patient of another copy."""
+    found = {**row, **{name: row[name] + number for name, number in further.items()}}
+    if "content_sha256" in row:
+        found["content_sha256"] = hashlib.sha256(row["content_sha256"] + b"%d" % copy).digest()
+    if "person" in row:
+        found |= {"person": row["person"] ^ copy, "study": row["study"] ^ copy}
+    return found
+
+
+def _copied(path: Path, folder: Path) -> Path:
+    folder.mkdir()
+    with closing(sqlite3.connect(path)) as store:
+        store.execute("VACUUM INTO ?", (str(folder / path.name),))
+    return folder / path.name
+
+
+# ---- migrations
+
+
+def _started(path: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([*python_command("fieldray")[:1], "-c", _OPEN.format(str(path))], cwd=CHECKOUT)
+
+
+def _migrated(path: Path) -> Migrated:
+    """Have a process of its own open the database. Raises RuntimeError if that fails."""
+    before, most, began_s = _on_disk(path.parent), 0, time.perf_counter()
+    with _started(path) as process:
+        watch = MemoryWatch(process.pid)
+        watch.start()
+        while process.poll() is None:
+            most = max(most, _on_disk(path.parent))
+            time.sleep(_POLL_S)
+        watch.stop()
+    if process.returncode:
+        raise RuntimeError(f"the migration ended with {process.returncode}")
+    seconds, after = time.perf_counter() - began_s, path.stat().st_size
+    with closing(opened_to_read(path)) as store:
+        counts = {name: store.execute(f"SELECT COUNT(*) FROM {name}").fetchone()[0] for name in _COUNTED}
+    return Migrated(
+        seconds=seconds,
+        bytes_before=before,
+        bytes_after=after,
+        most_bytes=max(most, _on_disk(path.parent)),
+        most_memory_mb=watch.rss_mb,
+        counts=counts,
+    )
+
+
+def _on_disk(folder: Path) -> int:
+    """Return the bytes on disk of all files in a folder. A file with two names counts once."""
+    found = dict[int, int]()
+    for file in folder.iterdir():
+        try:
+            facts = file.stat()
+        except FileNotFoundError:  # the migration removes files
+            continue
+        if file.is_file():
+            found[facts.st_ino] = 512 * facts.st_blocks
+    return sum(found.values())
+
+
+def _killed(path: Path, after_s: float) -> str:
+    """Kill a migration. Returns which whole database has the name then: "old" or "new"."""
+    with _started(path) as process:
+        try:
+            process.wait(after_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    with closing(opened_to_read(path)) as store:
+        (is_whole,) = store.execute("PRAGMA quick_check").fetchone()
+        tables = {name for (name,) in store.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if is_whole != "ok":
+        raise RuntimeError(f"the database is damaged: {is_whole}")
+    return "new" if "answers" in tables else "old"
