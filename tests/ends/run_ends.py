@@ -55,15 +55,18 @@ def run(options: argparse.Namespace) -> Found:
     """End all windows; what did not end in order stands in the facts."""
     from fieldray.imaging.synthetic import write_studies
 
+    for number in set(_SIGNALS):  # a command started by `nohup` or with `&` ignores some, and its windows would too
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     chance = random.Random(options.seed)
     moments = [(chance.choice(_SIGNALS), chance.uniform(0, _LONGEST_S)) for _ in range(options.windows)]
     ends = []
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.at_once) as pool:
         write_studies(Path(folder, "images"), count=8)
-        for number, end in enumerate(pool.map(lambda moment: _ended(Path(folder), *moment), moments), 1):
+        for count, end in enumerate(pool.map(lambda moment: _ended(Path(folder), *moment), moments), 1):
             ends.append(end)
-            if number % 50 == 0 or end.code != 0:
-                say(f"{number} windows, the last with {end.code} after {end.seconds:.1f} s{end.stacks}")
+            if count % 50 == 0 or end.code != 0:
+                say(f"{count} windows, the last with {end.code} after {end.seconds:.1f} s{end.stacks}")
     amiss = [end for end in ends if end.code != 0]
     facts = {
         "windows": len(ends),
