@@ -272,6 +272,7 @@ class MainWindow(QMainWindow):
     def _open_settings(self) -> None:
         dialog = SettingsDialog(self._bench.settings, self._translator, self)
         dialog.accepted.connect(lambda: self.settings_changed.emit(dialog.changes()))
+        dialog.accepted.connect(self.result.verdict.refresh)  # which names the reader
         dialog.open()
 
     def _show_card(self, card: str) -> None:
