@@ -167,6 +167,7 @@ class MainWindow(QMainWindow):
         bench.packs.card_read.connect(self._show_card)
         self.result.card_wanted.connect(self._show_card_of_run)
         bench.screening.started.connect(self._show_images_or_welcome)
+        bench.rows.gone.connect(self._leave_deleted_run)
 
     def _commands(self) -> dict[str, Callable[[], None]]:
         """Return the function of each key of the key table."""
@@ -404,6 +405,11 @@ class MainWindow(QMainWindow):
             self._reading.setFocus()
         else:
             self.welcome.take_focus()
+
+    def _leave_deleted_run(self) -> None:
+        """Show the start page in place of the empty list of a run that was deleted elsewhere."""
+        if self.pages.currentWidget() is self.images:
+            self._show_images_or_welcome()
 
     def _show_row(self, row_id: int) -> None:
         """Show an image of the current run by row, or (0) the first one."""
