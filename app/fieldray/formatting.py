@@ -13,7 +13,7 @@ from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.model import Estimate, Manifest, OperatingPoint, Trust
 from fieldray.domain.purpose import classes_measured
-from fieldray.domain.run import VERDICT_VALUES, PackSpec, Run, RunSpec, VerdictChoice
+from fieldray.domain.run import VERDICT_VALUES, PackSpec, Run, RunSpec, Verdict, VerdictChoice
 from fieldray.translation import Translator
 
 _MOST_DIGITS: Final = 17  # of a double
@@ -129,6 +129,14 @@ def run_state(translator: Translator, run: Run) -> str:
 def verdict_text(translator: Translator) -> dict[VerdictChoice, str]:
     """Return the texts of the reader's verdicts."""
     return {choice: value.title(translator) for choice, value in VERDICT_VALUES.items()}
+
+
+def verdict_line(translator: Translator, verdict: Verdict | None, *, reader: str) -> str:
+    """Return what reports print of a reader's verdict: the choice, the reader if named, and the time."""
+    if verdict is None:
+        return translator.text("not given")
+    given = moment(translator, verdict.given_s) if verdict.given_s else ""
+    return " · ".join(filter(None, (verdict.value.title(translator), reader, given)))
 
 
 def sex_label(translator: Translator, header: ImageHeader) -> str:

@@ -317,6 +317,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                       "still shows the earlier image, which takes no verdict. Open the new image to give a verdict.",
     "image_deleted": "The current image was deleted from the results database. The image is no longer shown, and takes "
                      "no verdict. Choose an image in the list.",
+    "images_deleted": "All images of run {run} were deleted from the results database. The image files are not "
+                      "touched. To screen the images again, open their folder.",
     "not_judged_none": "No verdict was given: no image is open. Choose an image in the list.",
     "not_judged_yet": "No verdict was given: the next image was not shown yet. Wait until the image is shown, then "
                       "press the key again.",

@@ -245,7 +245,7 @@ def test_the_window_that_is_turned_to_says_that_its_run_was_deleted(desk: Desk, 
     turn_away(desk)
     delete_runs(store, [1])
     desk.window.activateWindow()
-    desk.until_shown("Run 1 was not found in the history.")
+    desk.until_shown(reason("images_deleted", run=1).text)
     assert desk.bench.screening.state == "empty" and desk.bench.image.row is None
     assert desk.window.work_list.table.model().rowCount() == 0
 
@@ -274,6 +274,24 @@ def test_the_window_that_is_turned_to_closes_the_image_of_a_patient_who_was_dele
     desk.until_shown(reason("not_judged_none").text)
     desk.open_row(5)
     assert "PX-1002" in desk.bench.image.row.header.patient_id
+
+
+def test_a_run_whose_only_patient_was_deleted_is_closed_and_the_start_page_shown(desk: Desk, store: Path) -> None:
+    """The run stays in the history, without images."""
+    keep(store, [screened(3, 0.9)], spec=SPEC)
+    desk.bench.past_runs.open(3)
+    desk.until_listed(1)
+    desk.open_row(8)
+    turn_away(desk)
+    delete_patient(store, "PX-1003")
+    desk.activate()
+    desk.until_shown(reason("images_deleted", run=3).text)
+    assert desk.window.pages.currentWidget() is desk.window.welcome
+    assert desk.bench.screening.state == "empty" and desk.bench.screening.run_id is None
+    assert desk.bench.image.row is None and desk.bench.rows.total() == 0
+    desk.screen()  # the window goes on as after a start
+    assert desk.window.pages.currentWidget() is desk.window.images
+    assert [found.total for found in History(store).runs() if found.run.run_id == 3] == [0]
 
 
 def test_a_kept_image_of_a_patient_who_was_deleted_is_closed_and_the_open_one_stays(desk: Desk, store: Path) -> None:

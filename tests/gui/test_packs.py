@@ -60,6 +60,19 @@ def test_a_drive_s_pack_is_offered_beside_the_default_and_the_header_names_the_p
     assert [one.pack_name for one in desk.bench.screening.run_models if one] == ["made-up-1.2.0"]
 
 
+def test_an_offer_stays_in_sight_under_warnings_until_it_is_answered(desk: Desk) -> None:
+    board, banners = desk.bench.board, desk.window.banners
+    desk.plug_in(EDGETPU, on_edgetpu())
+    desk.until(lambda: "A pack was found on a drive" in texts(banners))
+    for key, level in (("error", "error"), ("warning", "warning"), ("info", "info")):
+        board.post(key, lambda _, key=key: f"Some {key}", level=level)
+    said = {*texts(banners).split("\n")}
+    assert {"Some error", "Use this pack", "2 more messages"} < said and not {"Some warning", "Some info"} & said
+    press(banners, "Use this pack")
+    desk.until(lambda: desk.in_use == "lungs-2.0.0")
+    assert "A pack was found" not in texts(banners)
+
+
 def test_a_drive_s_pack_is_put_in_use_where_none_is(begin: Begin, rooms: FakeRooms) -> None:
     with begin(Settings({"language": "en"})) as desk:
         desk.until(lambda: desk.bench.packs.is_listed)

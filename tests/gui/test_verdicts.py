@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QApplication, QMessageBox
 from pytestqt.qtbot import QtBot
 
+from fieldray.desktop.dialogs import SettingsDialog
 from fieldray.desktop.keys import KEYS as TABLE
 from fieldray.desktop.list_reader import KEYS
 from fieldray.desktop.overlay import TOP_LEFT, corner_texts
@@ -28,9 +30,11 @@ from fieldray.desktop.worklist_model import VERDICT_ROLE
 from fieldray.domain.finding import Outcome, ReadFacts, Screened
 from fieldray.domain.run import ImageDone, Verdict, VerdictChoice
 from fieldray.errors import StorageProblem
+from fieldray.formatting import moment
 from fieldray.reasons import reason
 from fieldray.settings import Settings
 from fieldray.store.results import ResultQuery, ResultStore
+from fieldray.translation import Translator
 
 AGREE, DISAGREE, UNSURE = (Verdict(choice=choice) for choice in ("agree", "disagree", "unsure"))
 ACCESSIBLE = Qt.ItemDataRole.AccessibleTextRole
@@ -794,6 +798,23 @@ def test_a_verdict_of_the_run_before_is_not_taken_back(desk: Desk) -> None:
     desk.until(lambda: desk.bench.rows.run_id == desk.rooms.session.batches[-1].run_id)
     desk.window.actions_by_name["undo"].trigger()
     assert "withdrawn" not in desk.notices and len(desk.rooms.session.judged) == 1
+
+
+def test_the_panel_says_what_reports_print_of_the_verdict(desk: Desk) -> None:
+    screen(desk)
+    desk.open_row(1)
+    panel = desk.window.result.verdict
+    assert "Reports print: Verdict of the reader: not given." in texts(panel)
+    desk.bench.judging.choose("disagree")
+    desk.until(lambda: "Your verdict was saved." in texts(panel))
+    printed = f"Verdict of the reader: Disagree · {moment(Translator(), time.time())[:10]}"
+    assert f"Reports print: {printed}" in texts(panel) and "enter your name in the settings" in texts(panel)
+    desk.window.actions_by_name["settings"].trigger()
+    dialog = desk.dialog(SettingsDialog)
+    dialog.fields["reader"].setText("Dr Reader")
+    dialog.accept()
+    assert "Reports print: Verdict of the reader: Disagree · Dr Reader · 20" in texts(panel)
+    assert "enter your name" not in texts(panel)
 
 
 def test_undo_takes_back_what_was_done_last(desk: Desk) -> None:

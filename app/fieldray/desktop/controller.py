@@ -279,7 +279,7 @@ class Controller(QObject):
             image.show(None)
         if closed:
             self.comparing.forget()
-            self.board.post_reason("history", reason("image_deleted"), level="warning")
+            self.board.post_reason("deleted", reason("image_deleted"), level="warning")
 
     # ---- events
 
@@ -375,9 +375,9 @@ class Controller(QObject):
             self._forget_run()
 
     def _forget_gone(self) -> None:
-        """Forget the visible run, which another window deleted."""
+        """Forget the visible run, whose images were all deleted: with the run, or as images of a patient."""
         if not self.screening.is_busy:
-            self.board.post_reason("history", reason("history_no_run", run=self.rows.run_id), level="warning")
+            self.board.post_reason("deleted", reason("images_deleted", run=self.rows.run_id), level="warning")
             self._forget_run()
 
     def _forget_run(self) -> None:

@@ -22,7 +22,7 @@ from fieldray.desktop.verdicts import Commands, Judged, Read, State, Verdicts, V
 from fieldray.desktop.widgets import PlainButton, label, lay_column, lay_row, plain, push_button, question_box, set_tip
 from fieldray.domain.run import Verdict, VerdictChoice
 from fieldray.errors import FieldrayError
-from fieldray.formatting import verdict_text
+from fieldray.formatting import verdict_line, verdict_text
 from fieldray.reasons import Reason, reason
 from fieldray.translation import Translator
 
@@ -290,9 +290,10 @@ class VerdictBar(QWidget):
 
     left = Signal()
 
-    def __init__(self, judging: Judging, translator: Translator) -> None:
+    def __init__(self, judging: Judging, reader: Callable[[], str], translator: Translator) -> None:
+        """Make the bar; `reader` returns the name that reports print with a verdict, "" without one."""
         super().__init__()
-        self._judging, self._translator = judging, translator
+        self._judging, self._reader, self._translator = judging, reader, translator
         self._names = verdict_text(translator)
         self.buttons: dict[VerdictChoice, PlainButton] = {}
         for choice in _CHOICES:
@@ -304,7 +305,7 @@ class VerdictBar(QWidget):
         self.note.textEdited.connect(judging.type)
         self.note.editingFinished.connect(judging.commit)
         self.note.returnPressed.connect(self.left)
-        self._meaning, self._how = label(), label(role="muted")
+        self._meaning, self._how = label(), label()
         self._why_not = label(role="warning")
         self.again = push_button("", lambda: self._answer(judging.keep_own_verdict))
         self.keep_stored_verdict = push_button("", lambda: self._answer(judging.keep_stored_verdict))
@@ -336,10 +337,10 @@ class VerdictBar(QWidget):
             text("Note on the verdict") if can_be_noted else text("Give a verdict to add a note")
         )
         captions: dict[State | None, str] = {
-            None: text("Your verdict is saved with the program's result. The result does not change."),
+            None: self._printed(None),
             "saving": text("Your verdict is being saved…"),
             "saved": text("Your verdict is saved, the note is not. Enter saves the note, Esc discards the note.")
-            if given.is_typing else text("Your verdict was saved. The program's result did not change."),
+            if given.is_typing else text("Your verdict was saved.") + " " + self._printed(given.wanted),
             "not_saved": "",
         }  # fmt: skip
         is_lost = given.state == "not_saved"
@@ -371,6 +372,16 @@ class VerdictBar(QWidget):
             text("Your verdict could not be saved.") if given.wanted else text("Your verdict could not be withdrawn.")
         )
         return (f"{said} {self._translator.reason(given.problem)}",)
+
+    def _printed(self, verdict: Verdict | None) -> str:
+        """What reports print of the verdict, and how the reader's name gets into them."""
+        text, reader = self._translator.text, self._reader()
+        said = text(
+            "Reports print: Verdict of the reader: {verdict}.",
+            verdict=verdict_line(self._translator, verdict, reader=reader),
+        )
+        named = text("To print your name too, enter your name in the settings.")
+        return said if reader or verdict is None else f"{said} {named}"
 
     def _said(self, verdict: Verdict | None) -> str:
         if verdict is None:

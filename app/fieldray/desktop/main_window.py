@@ -41,7 +41,7 @@ from fieldray.desktop.style import Theme
 from fieldray.desktop.toolbar import Status, Toolbar
 from fieldray.desktop.welcome import Welcome, ages_box
 from fieldray.desktop.widgets import ask_for_paths, is_typing, lay_column, obey, question_box, scrolled
-from fieldray.desktop.worklist import WorkList
+from fieldray.desktop.worklist import LEAST_WIDTH, NARROW_WIDTH, WorkList
 from fieldray.domain.prior import Prior
 from fieldray.domain.run import VerdictChoice
 from fieldray.packs.cards import parts
@@ -151,7 +151,8 @@ class MainWindow(QMainWindow):
             turned.connect(lambda _: bench.board.withdraw("copied"))
         bench.switches.changed.connect(self._show_names)
         bench.comparing.changed.connect(self._give_room)
-        for news in (bench.image.changed, bench.comparing.changed):  # the result may need another width by now
+        # The result may need another width by now, or there are two images.
+        for news in (bench.image.changed, bench.comparing.changed, self.area.switched):
             news.connect(self._fit_image)
         for page in (self.packs_page, self.audit_page, self.history_page, self.status_page):
             page.left.connect(self._show_images_or_welcome)
@@ -167,6 +168,7 @@ class MainWindow(QMainWindow):
         bench.packs.card_read.connect(self._show_card)
         self.result.card_wanted.connect(self._show_card_of_run)
         bench.screening.started.connect(self._show_images_or_welcome)
+        bench.rows.gone.connect(self._leave_deleted_run)
 
     def _commands(self) -> dict[str, Callable[[], None]]:
         """Return the function of each key of the key table."""
@@ -272,6 +274,7 @@ class MainWindow(QMainWindow):
     def _open_settings(self) -> None:
         dialog = SettingsDialog(self._bench.settings, self._translator, self)
         dialog.accepted.connect(lambda: self.settings_changed.emit(dialog.changes()))
+        dialog.accepted.connect(self.result.verdict.refresh)  # which names the reader
         dialog.open()
 
     def _show_card(self, card: str) -> None:
@@ -295,7 +298,7 @@ class MainWindow(QMainWindow):
             self._box.deleteLater()
         self._asked = self._box = None
         if question is not None and is_typing():
-            action = Action(lambda t: t.text("Answer…"), self.setFocus)
+            action = Action(lambda t: t.text("Answer…"), self.setFocus, is_offer=True)
             bench.board.post_reason("asked", reason("question_waits"), level="info", action=action)
             return
         bench.board.withdraw("asked")
@@ -327,11 +330,16 @@ class MainWindow(QMainWindow):
         self._fit_image()
 
     def _fit_image(self) -> None:
-        """Half of the window for the image, unless that alone would push the result out of sight."""
-        half, least = (self.width() + 1) // 2, self.area.viewer.minimumWidth()
-        beside = self.work_list.minimumWidth() + self.result.minimumWidth() + 2 * self.panes.handleWidth()
-        is_between = beside + least <= self.width() < beside + half
-        self._image.setMinimumWidth(least if is_between else half)
+        """Half of the window for the image where list and result have room beside that.
+
+        In a narrower window the image gives way, then the list, so that nobody has to scroll sideways for the result.
+        """
+        half, least = (self.width() + 1) // 2, self.area.minimumSizeHint().width()
+        beside = self.result.minimumWidth() + 2 * self.panes.handleWidth()
+        has_list = self.width() >= LEAST_WIDTH + least + beside
+        self.work_list.setMinimumWidth(LEAST_WIDTH if has_list else NARROW_WIDTH)
+        has_room = self.width() >= self.work_list.minimumWidth() + half + beside
+        self._image.setMinimumWidth(half if has_room else least)
 
     def showEvent(self, event: QShowEvent) -> None:
         """Take over the open question from a window in another language."""
@@ -403,6 +411,11 @@ class MainWindow(QMainWindow):
             self._reading.setFocus()
         else:
             self.welcome.take_focus()
+
+    def _leave_deleted_run(self) -> None:
+        """Show the start page in place of the empty list of a run that was deleted elsewhere."""
+        if self.pages.currentWidget() is self.images:
+            self._show_images_or_welcome()
 
     def _show_row(self, row_id: int) -> None:
         """Show an image of the current run by row, or (0) the first one."""

@@ -26,10 +26,11 @@ Level = Literal["info", "warning", "error"]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Action:
-    """A button on a notice."""
+    """A button on a notice. An offer is one that nothing goes on without, and stays in sight."""
 
     text: LocalText
     command: Callable[[], object]
+    is_offer: bool = False
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -103,14 +104,14 @@ class Banner(QFrame):
 
 
 class BannerArea(QWidget):
-    """Shows the newest of the gravest notices, and how many more there are, which unfold; hidden without notices."""
+    """Shows the newest of the gravest notices and every offer, and how many more there are, which unfold."""
 
     def __init__(self, board: NoticeBoard, translator: Translator, theme: Theme) -> None:
         super().__init__()
         self._board, self._translator, self._theme = board, translator, theme
         self._banners: dict[Notice, Banner] = {}
         self._is_unfolded = False
-        self._shown: Notice | None = None
+        self._shown: Sequence[Notice] = ()
         self.more = push_button("", self._turn, role="fold")
         banners = QWidget()
         self._layout = lay_column(banners, spacing=0)
@@ -121,7 +122,7 @@ class BannerArea(QWidget):
         self.refresh()
 
     def unfold(self) -> None:
-        """Show all notices until there is one alone."""
+        """Show all notices until none is folded away."""
         self._is_unfolded = True
         self.refresh()
 
@@ -141,14 +142,15 @@ class BannerArea(QWidget):
                 self._banners[notice] = Banner(notice, self._board, self._translator, self._theme)
                 self._layout.insertWidget(0, self._banners[notice])
             self._banners[notice].sentence.setText(notice.text(self._translator))
-        self._shown = self._first(notices)
-        self._is_unfolded = self._is_unfolded and len(notices) > 1
+        self._shown = self._never_folded(notices)
+        folded = len(notices) - len(self._shown)
+        self._is_unfolded = self._is_unfolded and folded > 0
         for notice in notices:
-            self._banners[notice].setVisible(notice is self._shown or self._is_unfolded)
-        more = self._translator.plural("{count} more message", "{count} more messages", len(notices) - 1)
+            self._banners[notice].setVisible(notice in self._shown or self._is_unfolded)
+        more = self._translator.plural("{count} more message", "{count} more messages", folded)
         self.more.setText(self._translator.text("Fold the messages") if self._is_unfolded else more)
         self.more.setIcon(icon("open" if self._is_unfolded else "folded", self._theme))
-        self.more.setVisible(len(notices) > 1)
+        self.more.setVisible(folded > 0)
         self.setVisible(bool(notices))
 
     def leaveEvent(self, event: QEvent) -> None:
@@ -156,12 +158,14 @@ class BannerArea(QWidget):
         super().leaveEvent(event)
         self.refresh()
 
-    def _first(self, notices: Sequence[Notice]) -> Notice | None:
-        """Return the newest of the gravest notices; the notice under the pointer stays, as its button may be about
-        to be pressed.
+    def _never_folded(self, notices: Sequence[Notice]) -> Sequence[Notice]:
+        """Return the newest of the gravest notices, and all offers. What is under the pointer stays, as its button may
+        be about to be pressed.
         """
-        found = max(reversed(notices), key=lambda notice: [*_SIGNS].index(notice.level), default=None)
-        return self._shown if self.underMouse() and self._shown in notices else found
+        keys = {notice.key for notice in self._shown} if self.underMouse() else ()
+        staying = [notice for notice in notices if notice.key in keys]
+        gravest = max(reversed(notices), key=lambda notice: [*_SIGNS].index(notice.level), default=None)
+        return staying or [one for one in notices if one is gravest or (one.action and one.action.is_offer)]
 
     def _keep_banner(self, notice: Notice) -> None:
         """Keep the banner if only its text is newer: its button may be about to be pressed."""

@@ -256,7 +256,7 @@ class PackChoice(QObject):
         self._board.post(
             "pack",
             lambda t: t.text("The key is trusted now. The pack {name} is not in use yet.", name=candidate.pack_name),
-            action=Action(lambda t: t.text("Use this pack"), lambda: self.use(candidate)),
+            action=Action(lambda t: t.text("Use this pack"), lambda: self.use(candidate), is_offer=True),
         )
         self._put(None)
         self.look()  # the list says who is trusted
@@ -318,7 +318,11 @@ class PackChoice(QObject):
     def _offer(self, candidate: PackCandidate) -> None:
         """Announce a pack on a drive that is not put in use: it needs a question, or another pack is in use."""
         self._offered, why, name = candidate, candidate.problem, candidate.pack_name
-        use = Action(lambda t: t.text("Review…") if why else t.text("Use this pack"), lambda: self.use(candidate))
+        use = Action(
+            lambda t: t.text("Review…") if why else t.text("Use this pack"),
+            lambda: self.use(candidate),
+            is_offer=True,
+        )
         if why is not None:
             self._board.post_reason("offer", why, level="warning", action=use if candidate.can_screen else None)
         else:

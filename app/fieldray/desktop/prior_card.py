@@ -76,7 +76,7 @@ class PriorCard(QWidget):
 
     def _lay_out(self, switches: Switches, theme: Theme) -> None:
         lay_row(self._strength, label(self._translator.text("Opacity of the difference")), (self.opacity, 1))
-        buttons = lay_row(None, self.start, self.file)
+        buttons = lay_column(None, self.start, self.file, spacing=6)
         parts = self.said, self.priors, buttons, self.scores, self.maps, self.found, self._strength
         title = self._translator.text("Prior image")
         lay_column(self, FoldingCard("prior", title, *parts, switches=switches, theme=theme))

@@ -104,13 +104,13 @@ class ResultPanel(QScrollArea):
         self._result, self._measured = QWidget(), QWidget()
         self._heat_map = self._make_heat_map()
         self.lungs = LungsCard(self._folding, translator)
-        self.verdict = VerdictBar(self._judging, translator)
+        self.verdict = VerdictBar(self._judging, lambda: str(controller.settings["reader"]), translator)
         self._verdict_card = card(label(translator.text("Your verdict"), role="heading"), self.verdict)
         self._pack = QWidget()
         self._inside = QWidget()
         above = self._head, self._kept, self.open_replacing, self._result, self._verdict_card, self._measured
         self._layout = lay_column(self._inside, *above, self._heat_map, self.lungs, prior, self._pack, spacing=10)
-        lay_column(page, self._empty, self.packs, self._inside, 1, margins=(16, 14, 16, 14), spacing=10)
+        lay_column(page, self._empty, self.packs, self._inside, 1, margins=(10, 14, 10, 14), spacing=10)
         self.setWidget(page)
         self._image.changed.connect(self.refresh)
         for news in (self._image.loaded, self._image.replaced):

@@ -93,7 +93,7 @@ class Viewer(QWidget):
         self.setMouseTracking(True)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
-        self.setMinimumSize(240, 120)
+        self.setMinimumSize(170, 120)
         self.setAccessibleName(translator.text("Image"))
         open_image.changed.connect(self._image_changed)
         open_image.loaded.connect(self.update)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final, Literal
 
-from PySide6.QtCore import QPoint, Qt, Signal
+from PySide6.QtCore import QPoint, QSize, Qt, Signal
 from PySide6.QtGui import QAction, QFont, QFontMetrics, QPainter, QPaintEvent, QResizeEvent
 from PySide6.QtWidgets import (
     QAbstractItemView,
@@ -22,7 +22,7 @@ from PySide6.QtWidgets import (
 
 from fieldray.backends import BACKENDS
 from fieldray.desktop.list_reader import KEYS, WorkRow
-from fieldray.desktop.style import Theme, class_icon, icon, scaled
+from fieldray.desktop.style import Theme, icon, scaled
 from fieldray.desktop.widgets import (
     PlainButton,
     choice_box,
@@ -54,9 +54,12 @@ from fieldray.translation import Translator
 _WIDTHS: Final = {"image": 58, "date": 92, "view": 84, "score": 60, "backend": 96, "ms": 62, "status": 220}
 _SHOWN_FROM: Final = {"image": 330, "score": 520, "date": 600, "view": 680, "backend": 780, "ms": 840, "status": 1020}
 _MARGIN: Final = 24
+_SHAPE: Final = 12  # of a class on its button
 # A name or reason needs that much: with less room the word for a class stands below its shape, and then nowhere.
 _NAME: Final = 160
 RARE: Final = ("not_assessed", "not_an_image")
+LEAST_WIDTH: Final = 280
+NARROW_WIDTH: Final = 198  # where the window has no room for more: four buttons of shape and three digits
 _VERY_LOW: Final = 280  # with less height there is no room for a choice of verdicts and devices
 _LOW: Final = 480  # a list of less height has no room for rows below four lines of buttons
 
@@ -101,7 +104,8 @@ class FilterBar(QWidget):
         for category in shown:
             button = push_button("", partial(model.filter, category=category), role="filter")
             if category:
-                button.setIcon(class_icon(category, theme))
+                button.setIcon(icon(f"classes/{category}", theme, category))
+                button.setIconSize(QSize(_SHAPE, _SHAPE))
             group.addButton(button)
             self._buttons[category] = button
         self.search = search_field(translator.text("Search name, number, date, file"), model.wanted.text)
@@ -197,6 +201,9 @@ class FilterBar(QWidget):
         columns = len(shown) if self._fit_in_a_row(captions) else min(self._room_for(captions), 3)
         if columns < 3 or self._is_low:
             captions |= {category: self._numbers[category] for category in shown if category}
+            without_total = captions | {None: self._words[None]}  # which the toolbar has, too
+            if not self._fit_in_a_row(captions) and self._fit_in_a_row(without_total):
+                captions = without_total
             columns = min(max(self._room_for(captions), 1), 4)
             columns = len(shown) if self._fit_in_a_row(captions) else columns
         for category, text in captions.items():
@@ -380,7 +387,7 @@ class WorkList(QWidget):
     def __init__(self, model: WorkListModel, opened: WorkRow | None, translator: Translator, theme: Theme) -> None:
         super().__init__()
         name_surface(self, "panel")
-        self.setMinimumWidth(280)
+        self.setMinimumWidth(LEAST_WIDTH)
         self._model = model
         self._goal: int | Literal["first", "last"] | None = None
         model.awaits_row = False  # the window before this one may have waited for a row

@@ -63,7 +63,7 @@ class WorkListModel(QAbstractTableModel):
     """Rows of the run, as filtered and sorted. All methods belong to the window's thread.
 
     Another list that is wanted comes when it is read; until then the one before stays. `changed` says that it is there,
-    `loaded` that rows are there which were not read when they were asked for, `gone` that another window deleted it.
+    `loaded` that rows are there which were not read when they were asked for, `gone` that all its images were deleted.
 
     is_another     whether the list that comes next is another one: a person chose a filter or searches for a text
     awaits_row     whether a row is to be chosen as soon as it is listed

@@ -372,10 +372,13 @@ class Verdict:
     """A reader's verdict on a result, stored next to the result and never in place of it.
 
     A verdict belongs to the content, the model and the score that were judged, and to no other result.
+
+    given_s  time of the verdict, seconds since 1970 (UTC); 0 before the verdict is stored
     """
 
     choice: VerdictChoice
     note: str = ""
+    given_s: float = field(default=0.0, compare=False)
 
     def __post_init__(self) -> None:
         if self.choice not in VERDICT_VALUES:
@@ -394,7 +397,6 @@ class SupersededVerdict:
     image           the key of the image (`ImageRef.key`)
     content_sha256  SHA-256 of the bytes that were judged; empty if they could not be read
     score           the highest score, or None
-    given_s         time of the verdict, seconds since 1970 (UTC)
     """
 
     image: str
@@ -402,7 +404,6 @@ class SupersededVerdict:
     category: Category
     score: float | None
     verdict: Verdict
-    given_s: float
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)

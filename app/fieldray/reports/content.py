@@ -289,7 +289,7 @@ def _superseded_verdict(given: SupersededVerdict) -> dict[str, Value]:
         "score": None if given.score is None else round(given.score, 6),
         "reader_verdict": given.verdict.choice,
         "reader_note": given.verdict.note,
-        "given": _time(given.given_s),
+        "given": _time(given.verdict.given_s),
     }
 
 

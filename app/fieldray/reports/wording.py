@@ -48,6 +48,7 @@ from fieldray.formatting import (
     short_label,
     signer,
     unsigned,
+    verdict_line,
     verdict_text,
     view_label,
     what_to_do,
@@ -357,12 +358,10 @@ class Wording:
         return (*filter(None, of_lungs), *(self._said(note, outcome) for note in notes))
 
     def _about_verdict(self, verdict: Verdict | None) -> tuple[Field, ...]:
-        if verdict is None:
-            return ()
-        text = self.translator.text
-        given = Field(text("Verdict of the reader"), verdict_text(self.translator)[verdict.choice])
-        reader = Field(text("Reader"), cut(self._stored.options.reader))
-        return _filled((given, reader, Field(text("Note on the verdict"), cut(verdict.note, most=_MOST_OF_A_NOTE))))
+        text, reader = self.translator.text, cut(self._stored.options.reader)
+        given = Field(text("Verdict of the reader"), verdict_line(self.translator, verdict, reader=reader))
+        note = cut(verdict.note, most=_MOST_OF_A_NOTE) if verdict else ""
+        return _filled((given, Field(text("Note on the verdict"), note)))
 
     def _about_priors(self, outcome: Outcome) -> Iterator[Field]:
         """Yield the prior images that a person compared: dates, names and results."""

@@ -65,8 +65,9 @@ from fieldray.store.schema import image_key, image_text, reason_text
 T = TypeVar("T")
 # The columns of `images` that are read with a result.
 _OF_IMAGE = "image_key, images.content_sha256, frame, header, absent_s, pass_number"
+_OF_VERDICT: Final = "choice, note, given_s"
 _AMONG: Final = "IN (SELECT value FROM json_each(?))"
-SELECT = f"""SELECT answers.*, {_OF_IMAGE}, run_packs.spec, choice, note, verdicts.id IS NOT NULL AS is_read
+SELECT = f"""SELECT answers.*, {_OF_IMAGE}, run_packs.spec, {_OF_VERDICT}, verdicts.id IS NOT NULL AS is_read
              FROM answers JOIN images ON images.id = answers.image_id
              JOIN run_packs ON run_packs.run_id = answers.run_id AND run_packs.position = answers.position
              LEFT JOIN verdicts ON verdicts.answer_id = answers.id
@@ -228,7 +229,7 @@ class ResultQuery:
 
     def verdict(self, answer_id: int, outcome: Outcome) -> Verdict | None:
         """Return the verdict on an outcome of this answer row, even if the row now holds another outcome."""
-        query = "SELECT choice, note FROM verdicts WHERE answer_id = ? AND result_hash = ? AND choice IS NOT NULL"
+        query = f"SELECT {_OF_VERDICT} FROM verdicts WHERE answer_id = ? AND result_hash = ? AND choice IS NOT NULL"
         rows = self._all(query, answer_id, result_hash(outcome))
         return self._made(verdict_of, rows)[0] if rows else None
 
@@ -517,7 +518,7 @@ class ResultStore(ResultQuery):
 
     def _judgement(self, answer_id: int, judged: bytes) -> dict[str, Any]:
         """Return the reader's verdict on a result, and whether it was read, as fields of `StoredAnswer`."""
-        query = "SELECT choice, note FROM verdicts WHERE answer_id = ? AND result_hash = ?"
+        query = f"SELECT {_OF_VERDICT} FROM verdicts WHERE answer_id = ? AND result_hash = ?"
         rows = self._all(query, answer_id, judged)
         (verdict,) = self._made(lambda row: verdict_of(row) if row["choice"] else None, rows) or (None,)
         return {"is_read": bool(rows), "verdict": verdict}
@@ -546,7 +547,7 @@ class ResultStore(ResultQuery):
             if found != verdict and found not in over:
                 return found
             bookkeeping.put_verdict(self._all, answer_id, verdict, judged=judged, found=found)
-        return verdict
+            return self.verdict(answer_id, judged)
 
     def set_read(self, answer_id: int, *, judged: Outcome, is_read: bool) -> None:
         """Record that a person has read an outcome of a result, or has not. An outcome with a verdict is read.

@@ -87,8 +87,8 @@ _TYPES: Final[Mapping[str, type[Any] | tuple[type[Any], ...]]] = {
     **dict.fromkeys(("category", "details", "findings", "header", "notes", "packs", "spec", "state", "status"), str),
     **dict.fromkeys(("backend", "choice", "lungs", "note", "reason", "stage"), (str, _NONE)),
     **dict.fromkeys(("frame", "id", "image_id", "is_read", "is_resumed", "position", "rank", "run_id"), int),
-    **dict.fromkeys(("decode_ms", "given_s", "started_s"), (float, int)),
-    **dict.fromkeys(("ended_s", "grey", "inference_ms", "score"), (float, int, _NONE)),
+    **dict.fromkeys(("decode_ms", "started_s"), (float, int)),
+    **dict.fromkeys(("ended_s", "given_s", "grey", "inference_ms", "score"), (float, int, _NONE)),
     **dict.fromkeys(("content_sha256", "image_key", "result_hash"), bytes),
     **dict.fromkeys(("class_maps", "lung_shares", "stamp"), (bytes, _NONE)),
 }
@@ -437,7 +437,7 @@ def run_of(row: sqlite3.Row) -> Run:
 def verdict_of(row: sqlite3.Row) -> Verdict:
     """Read a verdict from a row. Raises ValueError, TypeError."""
     checked(row)
-    return Verdict(choice=literal(row["choice"], VerdictChoice), note=row["note"])
+    return Verdict(choice=literal(row["choice"], VerdictChoice), note=row["note"], given_s=moment_in(row, "given_s"))
 
 
 def superseded_verdict_of(row: sqlite3.Row) -> SupersededVerdict:
@@ -448,7 +448,6 @@ def superseded_verdict_of(row: sqlite3.Row) -> SupersededVerdict:
         content_sha256=row["content_sha256"].hex(),
         category=category_in(row),
         score=row["score"],
-        given_s=moment_in(row, "given_s"),
     )
 
 

@@ -100,7 +100,7 @@ def test_the_run_says_how_the_results_came_to_be() -> None:
 
 def test_a_verdict_on_what_was_there_before_stands_with_what_it_is_on() -> None:
     given = SupersededVerdict(
-        image="/images/a.dcm", content_sha256="a" * 64, category="abnormal", score=1.0, given_s=0.0,
+        image="/images/a.dcm", content_sha256="a" * 64, category="abnormal", score=1.0,
         verdict=Verdict(choice="agree", note="scar"),
     )  # fmt: skip
     (earlier,) = about_run(StoredRun(run=RUN, results=(), superseded_verdicts=(given,)))["earlier_verdicts"]

@@ -99,7 +99,7 @@ def test_no_patient_folder_or_file_is_named_in_an_export_and_all_have_one_key(
     outcomes: list[Outcome] = list(screened_files([place]))
     lost = Failed(ref=outcomes[0].ref, stage="decode", reason=reason("unreadable", detail=f"no such file: {place}"))
     earlier = SupersededVerdict(
-        image=str(place), content_sha256="", category="normal", score=0.1, verdict=Verdict(choice="agree"), given_s=0.0
+        image=str(place), content_sha256="", category="normal", score=0.1, verdict=Verdict(choice="agree")
     )
     run = run_with([], not_present=(str(place),), superseded_verdicts=(earlier,))
     run = replace(run, run=replace(run.run, spec=replace(run.run.spec, paths=(str(place.parent),))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import io
 import itertools
 import re
@@ -36,6 +37,7 @@ from report_programs import said as printed
 from report_runs import KEY, NAMES, results_of, run_with, with_header
 
 LANGUAGES = ("en", "uk")
+NOON_S = datetime.datetime(2026, 11, 29, 12).timestamp()
 NOTICES = {
     "en": "Research use only. Not for diagnostic use.",
     "uk": "Лише для досліджень. Не для діагностики.",
@@ -111,8 +113,9 @@ def test_the_run_is_told_in_words(language: str, one: Screened, tmp_path: Path) 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_a_study_is_told_in_words(language: str, one: Screened, tmp_path: Path) -> None:
     person = called(one, "Шевченко^Тарас^Григорович-Довгопол", "UA-2026-000123456789")
-    results = results_of([person], verdict=Verdict(choice="disagree", note="тінь ребра"))
-    STUDIES.write(tmp_path / "s", run_with(results, options=ReportOptions(language=language, names_people=True)))
+    results = results_of([person], verdict=Verdict(choice="disagree", note="тінь ребра", given_s=NOON_S))
+    options = ReportOptions(language=language, names_people=True, reader="Dr Reader")
+    STUDIES.write(tmp_path / "s", run_with(results, options=options))
     text = pdf_text(only(tmp_path / "s"))
     assert b"/Count 1" in only(tmp_path / "s").read_bytes()
     assert text.count(NOTICES[language]) == 1
@@ -122,9 +125,14 @@ def test_a_study_is_told_in_words(language: str, one: Screened, tmp_path: Path) 
             "0.80",
             "Operating point “screening”: 0.50",
             "right lung 13.0 %",
-            "Disagree",
+            "Verdict of the reader Disagree · Dr Reader · 2026-11-29 12:00",
         ),
-        "uk": ("Позначено", "Робоча точка «screening»: 0,50", "13,0 %", "Незгода"),
+        "uk": (
+            "Позначено",
+            "Робоча точка «screening»: 0,50",
+            "13,0 %",
+            "Оцінка лікаря Незгода · Dr Reader · 29.11.2026 12:00",
+        ),
     }[language]
     for words in (*said, "Шевченко Тарас", "тінь ребра"):
         assert words in text, text
@@ -201,7 +209,7 @@ def test_no_column_of_the_list_touches_another(one: Screened, tmp_path: Path) ->
 def test_what_is_absent_from_a_run_is_said_in_the_language_of_the_report() -> None:
     verdict = SupersededVerdict(
         image="/a.dcm", content_sha256="c" * 64, category="normal", score=0.1,
-        verdict=Verdict(choice="agree", note=""), given_s=1.0,
+        verdict=Verdict(choice="agree"),
     )  # fmt: skip
     options = ReportOptions(language="uk", names_people=True)
     stored = run_with([], options=options, not_present=("/b.dcm",), superseded_verdicts=(verdict, verdict))

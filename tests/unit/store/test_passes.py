@@ -224,7 +224,6 @@ def test_a_verdict_does_not_pass_to_another_result(store: ResultStore, first: Ou
         category=first.category,
         score=0.8 if first.status == "screened" else None,
         verdict=AGREE,
-        given_s=earlier.given_s,
     )
     # one on the new result takes nothing from the old one, and the old one is there again with the old content
     store.set_verdict(row.row_id, DISAGREE, judged=other)
