@@ -161,8 +161,10 @@ class PackRun:
 
     def lines(self) -> Iterator[str]:
         """Yield the line with the number of images in each class, and the notes on the pack's results."""
-        yield self.lead + "  ".join(f"{text} {self.counts[category]}" for category, text in self.texts.items())
-        if self.model.manifest.is_bare:
+        is_bare = self.model.manifest.is_bare
+        shown = {category: text for category, text in self.texts.items() if not (is_bare and category == "read_first")}
+        yield self.lead + "  ".join(f"{text} {self.counts[category]}" for category, text in shown.items())
+        if is_bare:
             yield reason("unsigned_operating_point_unknown").text
         for note in (*self.patients.notes(self.model.manifest.accepted), *self.last_notes):
             yield self.lead + note.text

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 from fieldray.domain.finding import ASKED_FOR, Failed, Outcome, ResultCount, Screened, asked_for, count_of_outcome
 from fieldray.domain.image import ImageRef
+from fieldray.domain.lungs import READ_FIRST
 from fieldray.domain.purpose import with_ages
 from fieldray.domain.run import (
     ImageDone,
@@ -158,6 +159,7 @@ class _PackCounts:
     images: int = 0
     unlike: int = 0
     asked_for: int = 0
+    read_first: int = 0
     by_sample: int = 0
     by_content: int = 0
 
@@ -166,6 +168,9 @@ class _PackCounts:
             self.images += kind.number * (kind.category != "not_an_image")
             self.unlike += kind.number * (_UNLIKE in kind.codes)
             self.asked_for += kind.number * (not ASKED_FOR.isdisjoint(kind.codes))
+            # of a bare model, whose images stay in its two classes
+            is_beside = kind.category in ("abnormal", "normal") and not READ_FIRST.isdisjoint(kind.codes)
+            self.read_first += kind.number * is_beside
 
     @property
     def notes(self) -> Notes:
@@ -175,6 +180,7 @@ class _PackCounts:
             *([reason("taken_over", **taken)] if taken_over else []),
             *([reason("unlike_images", count=self.unlike)] if self.unlike else []),
             *([reason("asked_for_images", count=self.asked_for)] if self.asked_for else []),
+            *([reason("read_first_images", count=self.read_first)] if self.read_first else []),
         )
 
 
