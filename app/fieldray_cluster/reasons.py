@@ -170,6 +170,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                         "idle. Use at most as many workers as batches.",
     "estimate_most_workers": "The time of {workers} workers cannot be estimated: at most {limit} workers are "
                              "possible.",
+    "estimate_no_update": "The time to update the weights (--t-update) is left out, as in the source. Training of a "
+                          "large network may take far longer than predicted.",
     "estimate_best": "With {mode}, training is fastest on {workers} workers with {server}: {speed_up} times as fast as on one machine.",
     "estimate_one_machine": Plural("Train on one machine. With {mode}, {workers} worker is not faster.",
                                    "Train on one machine. With {mode}, no number of workers up to {workers} is "
