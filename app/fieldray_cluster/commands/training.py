@@ -99,6 +99,27 @@ def make_trainer(options: argparse.Namespace, console: Console) -> Trainer | Non
     return DividedTrainer(plan, open_cluster=lambda: open_plan_client(plan), say=console.print_line)
 
 
+def add_fetch(actions: argparse._SubParsersAction[Any]) -> None:
+    """Add the subcommand `fetch`."""
+    action = add_command(actions, "fetch", "copy the images of a recipe from their server", run=run_fetch)
+    action.add_argument("recipe", type=given_path, metavar="RECIPE", help="the recipe (a TOML file)")
+
+
+def run_fetch(options: argparse.Namespace, console: Console) -> int:
+    """Run `adapt fetch`. Returns the exit code. Raises UsageProblem, EnvironmentProblem, StorageProblem."""
+    with cluster_modules():
+        from fieldray_adapt.command import recipe_objects
+        from fieldray_adapt.recipes.tables import RecipeDocument
+        from fieldray_cluster.object_copies import copy_objects
+        from fieldray_cluster.object_server import ObjectServer
+    for address, folder in recipe_objects(RecipeDocument.read(options.recipe)).items():
+        copied = copy_objects(
+            ObjectServer(address), folder, progress=lambda done, total: console.bar(f"objects {done}/{total}")
+        )
+        console.print_line(f"{address}: {copied.objects} objects, {copied.downloaded} of them new, in {folder}")
+    return 0
+
+
 def add_measure_cluster(actions: argparse._SubParsersAction[Any]) -> None:
     """Add the subcommand `measure-cluster`."""
     action = add_command(
