@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.image import ImageRef, PixelMap
-from fieldray.domain.lungs import LungFields
+from fieldray.domain.lungs import READ_FIRST, LungFields
 from fieldray.domain.metrics import sigmoid
 from fieldray.domain.model import Calibration, OodGate, OperatingPoint
 from fieldray.reasons import Reason
@@ -421,6 +421,12 @@ class ResultCount:
     category: Category
     codes: tuple[str, ...]
     number: int
+
+    @property
+    def read_first_beside(self) -> int:
+        """The number of images that are to be read first, and count in one of the two classes of a bare model."""
+        is_classed = self.category in ("abnormal", "normal")
+        return self.number if is_classed and not READ_FIRST.isdisjoint(self.codes) else 0
 
 
 def count_of_outcome(outcome: Outcome) -> ResultCount:

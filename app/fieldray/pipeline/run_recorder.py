@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 from fieldray.domain.finding import ASKED_FOR, Failed, Outcome, ResultCount, Screened, asked_for, count_of_outcome
 from fieldray.domain.image import ImageRef
-from fieldray.domain.lungs import READ_FIRST
 from fieldray.domain.purpose import with_ages
 from fieldray.domain.run import (
     ImageDone,
@@ -168,9 +167,7 @@ class _PackCounts:
             self.images += kind.number * (kind.category != "not_an_image")
             self.unlike += kind.number * (_UNLIKE in kind.codes)
             self.asked_for += kind.number * (not ASKED_FOR.isdisjoint(kind.codes))
-            # of a bare model, whose images stay in its two classes
-            is_beside = kind.category in ("abnormal", "normal") and not READ_FIRST.isdisjoint(kind.codes)
-            self.read_first += kind.number * is_beside
+            self.read_first += kind.read_first_beside
 
     @property
     def notes(self) -> Notes:
