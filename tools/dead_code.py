@@ -18,7 +18,7 @@ import vulture
 ROOT: Final = Path(__file__).resolve().parent.parent
 _CODE: Final = ("app", "benchmarks", "tools")
 _KINDS: Final = frozenset({"function", "method", "property", "class", "import", "unreachable_code"})
-# Called by others under these names: Qt, logging, pickle, PyTorch, pydicom, fpdf2, Dask, paramiko, socketserver.
+# Called by others under these names: Qt, logging, pickle, PyTorch, Keras, pydicom, fpdf2, Dask, paramiko, socketserver.
 _CALLED_BY_OTHERS: Final = (
     "*Event",
     "paint",
@@ -28,6 +28,7 @@ _CALLED_BY_OTHERS: Final = (
     "handle_starttag",
     "loadResource",
     "forward",
+    "call",
     "DECODER_DEPENDENCIES",
     # Found by name: entries of the table of backends.
     "system_kind",

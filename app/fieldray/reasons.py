@@ -385,6 +385,10 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                                "suitable. The result says so.",
                                "At a user's request, {count} images were turned, or were screened although not "
                                "suitable. The results say so.", by="count"),
+    "read_first_images": Plural("{count} image is to be read first: a lung is not seen. The image also counts in its "
+                                "class.",
+                                "{count} images are to be read first: a lung is not seen. The images also count in "
+                                "their classes.", by="count"),
     "most_failed": "Most files failed: {count} of {of}. The most common reason: {why}",
     "again_busy": "A run is under way. Wait until the run is over or stop the run, then screen this image again.",
     "again_other_pack": "This result was made by the pack {pack} with settings that are not in use now. Choose that "

@@ -20,7 +20,13 @@ from fieldray.packs.verified import read_verified_manifest
 from fieldray.paths import user_data
 from fieldray.persistence import PRIVATE
 from fieldray.reasons import reason
-from fieldray_cluster.commands.training import add_estimate, add_measure_cluster, add_training_options, make_trainer
+from fieldray_cluster.commands.training import (
+    add_estimate,
+    add_fetch,
+    add_measure_cluster,
+    add_training_options,
+    make_trainer,
+)
 
 LIBRARY_LOG: Final = "tensorflow.log"
 _LARGEST_BYTES: Final = 1_000_000
@@ -121,6 +127,7 @@ def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
     )
     new.set_defaults(command=run_new)
     add_compile(actions)
+    add_fetch(actions)
     add_measure_cluster(actions)
     add_estimate(actions)
 

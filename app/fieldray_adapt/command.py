@@ -41,6 +41,7 @@ from fieldray_adapt.prune.recipe import StudyRecipe
 from fieldray_adapt.prune.study import run_study
 from fieldray_adapt.prune.tasks import PRUNE_STEP
 from fieldray_adapt.recipes.classifier import ClassifierRecipe, with_absolute_paths
+from fieldray_adapt.recipes.shared import copied_path
 from fieldray_adapt.recipes.tables import Problem, RecipeDocument, RecipeProblems, recipe_template
 from fieldray_adapt.reports.report import REPORT_STEP
 from fieldray_adapt.run import Progress, Run, Step, StepFacts, Trainer, lock_run_folder
@@ -149,6 +150,7 @@ def perform_step(
     recipe = with_absolute_paths(document.parsed(kind.schema), document.path)
     if trainer and not kind.is_divided:
         raise UsageProblem(reason("training_not_divided", kind=recipe.kind))
+    _require_copies(document)
     steps = kind.steps(recipe)
     if steps and step not in steps:
         raise UsageProblem(reason("step_missing", step=steps["run"][-1].name))
@@ -163,6 +165,22 @@ def perform_step(
         _execute(run, wanted, say)
 
 
+def recipe_objects(document: RecipeDocument) -> dict[str, Path]:
+    """Return the folder for the copy of each address that a recipe has as a source of images."""
+    recipe = document.parsed(recipe_kind_of(document).schema)
+    if not isinstance(recipe, ClassifierRecipe):
+        return {}
+    run = with_absolute_paths(recipe, document.path).run
+    return {source.address: copied_path(source.address, run=run) for source in recipe.data if source.address}
+
+
+def _require_copies(document: RecipeDocument) -> None:
+    """Require the whole copy of each address. Raises UsageProblem (objects_not_copied)."""
+    for address, folder in recipe_objects(document).items():
+        if not folder.with_name(f"{folder.name}.json").is_file():  # the list of a whole copy
+            raise UsageProblem(reason("objects_not_copied", address=address, path=document.path))
+
+
 def check_recipe(path: Path) -> list[str]:
     """Check a recipe and its data. Returns a sentence for each image that the last run left out.
 
@@ -171,6 +189,7 @@ def check_recipe(path: Path) -> list[str]:
     document = RecipeDocument.read(path)
     kind = recipe_kind_of(document)
     recipe = with_absolute_paths(document.parsed(kind.schema), path)
+    _require_copies(document)
     if problems := kind.check(recipe):
         raise RecipeProblems(path, document.lines(problems))
     return describe_left_out(recipe.run)

@@ -16,9 +16,9 @@ _DIVIDED: Final = frozenset({"run", "train"})
 
 
 def joins_cluster(arguments: Sequence[str]) -> bool:
-    """Return whether a command line connects to the processes of a cluster."""
+    """Return whether a command line connects to the processes of a cluster, or to a server of images."""
     action = arguments[1] if len(arguments) > 1 else ""
-    return action == "measure-cluster" or (action in _DIVIDED and _names_other_mode(arguments[2:]))
+    return action in ("fetch", "measure-cluster") or (action in _DIVIDED and _names_other_mode(arguments[2:]))
 
 
 def _names_other_mode(arguments: Sequence[str]) -> bool:

@@ -41,6 +41,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                          "learning_rate in the recipe and run the recipe again. Training resumes from the last good "
                          "epoch.",
     "data_unreadable": "The data in {path} cannot be read: {detail}.",
+    "objects_not_copied": "The images of {address} are not all on this computer. First: fieldray adapt fetch {path}",
     "data_column": "{path} has no column named {column}. The columns are: {known}.",
     "data_row": "{path}, line {line}: {detail}.",
     "data_empty": "The data set {name} has none of the images that the recipe asks for ({path}).",

@@ -166,10 +166,16 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "sweep_diverged": "The trial recorded no {metric}.",
     "sweep_none": "No trial of the sweep finished, so there is no best trial. See the cause with: fieldray workflow "
                   "status RECIPE. Then raise trials in the recipe and run the sweep again.",
+    "objects_left": Plural("{count} object of {address} was not copied. The first problem, of {name}: {detail} Run the "
+                           "command again.",
+                           "{count} objects of {address} were not copied. The first problem, of {name}: {detail} Run "
+                           "the command again.", by="count"),
     "estimate_workers": "There are more workers ({workers}) than batches ({batches}), so some workers would be "
                         "idle. Use at most as many workers as batches.",
     "estimate_most_workers": "The time of {workers} workers cannot be estimated: at most {limit} workers are "
                              "possible.",
+    "estimate_no_update": "The time to update the weights (--t-update) is left out, as in the source. Training of a "
+                          "large network may take far longer than predicted.",
     "estimate_best": "With {mode}, training is fastest on {workers} workers with {server}: {speed_up} times as fast as on one machine.",
     "estimate_one_machine": Plural("Train on one machine. With {mode}, {workers} worker is not faster.",
                                    "Train on one machine. With {mode}, no number of workers up to {workers} is "

@@ -81,6 +81,17 @@ def test_vgg16_for_small_images_ends_in_one_cell() -> None:
     assert parameter_count(network) == 14_714_688 - 1152 + 513 * 4096 + 4097 * 4096 + 4097 * 10
 
 
+def test_vgg16_with_one_dense_layer_has_the_dissertations_weights() -> None:
+    network = vgg16_dense(dense_layers=0)
+    weighted = [layer.kind for layer in network.layers if layer.has_weights]
+    assert weighted == ["conv"] * 13 + ["dense"]
+    assert parameter_count(network) == 14_714_688 - 1152 + 513 * 10 == 14_718_666
+    # five channels in each layer: 9 * 5 + 5, twelve times 9 * 5 * 5 + 5, and 5 * 10 + 10
+    narrow = network.with_channels(dict.fromkeys(set(network.channels) - {"labels"}, 5))
+    assert parameter_count(narrow) == 50 + 12 * 230 + 60 == 2870
+    assert 3050 * 4826 == 14_719_300  # the dissertation's compression, to four digits
+
+
 @pytest.mark.parametrize(
     ("kind", "published", "maps"),
     [
@@ -155,6 +166,7 @@ def test_channels_to_keep_must_exist(indices: list[int]) -> None:
         resnet50(height=40, width=56, labels=2, blocks=(1, 2)).scaled(0.125),
         mobilenet(height=48, width=48, labels=2).scaled(0.25),
         vgg16_dense(height=40, width=33, dense_units=24, labels=3).scaled(0.125),
+        vgg16_dense(height=40, width=33, dense_layers=0, labels=3).scaled(0.125),
         resnet34(height=40, width=56, labels=2, blocks=(1, 2)).scaled(0.125),
         vgg16(height=40, width=33, labels=3).scaled(0.125),
         squeezenet(height=48, width=40, labels=2).scaled(0.25),

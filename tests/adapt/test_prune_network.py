@@ -140,6 +140,7 @@ training = { batch_size = 16, epochs = 0.5, learning_rate = 1e-3 }
 [scratch]
 runs = ["further"]
 seeds = 2
+epochs = [0.25, 1]
 training = { batch_size = 16, epochs = 0.5, learning_rate = 1e-3 }
 """
 
@@ -189,8 +190,12 @@ def test_a_small_study_ends_in_a_table(tmp_path: Path) -> None:
     again = second["test_accuracy_from_random_weights"]
     assert len(again) == 2 and all(0 <= share <= 1 for share in again)
     assert "test_accuracy_from_random_weights" not in first
+    by_epochs = second["test_accuracy_from_random_weights_by_epochs"]
+    assert {name: len(found) for name, found in by_epochs.items()} == {"0.25": 2, "1": 2}
+    assert len({*again, *by_epochs["0.25"], *by_epochs["1"]}) > 1  # trainings of other lengths
     assert second["test_accuracy_int8"] == 0.5 and second["test_accuracy"] > first["test_accuracy"]
     report = (tmp_path / "report.html").read_text()
+    assert "0.25 epochs" in report
     assert f"{np.median(again):.4f} ({min(again):.4f} to {max(again):.4f})" in report
     study = Study(_recipe(tmp_path), timer=_by_size, tester=_by_name)
     assert study.run().runs == found.runs  # what is kept is not trained again
@@ -231,8 +236,10 @@ def test_a_run_that_the_study_does_not_have_is_refused(tmp_path: Path, said: str
 @pytest.mark.parametrize("name", ["vgg16-mnist", "vgg16-mnist-quick"])
 def test_the_recipes_that_come_along_are_whole(name: str) -> None:
     recipe = read_recipe(Path(__file__).parents[2] / "models" / "recipes" / f"{name}.toml", StudyRecipe)
+    assert parameter_count(replace(recipe.original, width=1.0).specification()) == 14_718_666  # the dissertation's
     laws = {run.name: type(run.cut_off).__name__ for run in recipe.runs}
-    assert laws.pop("accurate", "ConstantLaw") == "ConstantLaw"
+    assert {laws.pop(run, "ConstantLaw") for run in ("accurate", "longer")} == {"ConstantLaw"}
+    assert not any(run.teacher for run in recipe.runs)
     assert laws == {
         "context": "ContextDependentLaw",
         "linear": "LinearLaw",

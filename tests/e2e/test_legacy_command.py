@@ -59,13 +59,15 @@ def test_the_class_and_the_number_are_the_demonstrations(drive: Path, images: Pa
     fieldray("screen", images, "--pack", drive).ends_with(3).complains("not verified")
     done = fieldray("screen", images, "--pack", drive, "--allow-legacy", "--json", "-").ends_with(0)
     lines = {Path(line["path"]).name: line for line in done.lines}
-    shown = {path.name: (lines[path.name]["label"], lines[path.name]["score"]) for path in (BRIGHT, DARK)}
+    shown = {path.name: (lines[path.name]["category"], lines[path.name]["score"]) for path in (BRIGHT, DARK)}
     for path, decision in ((BRIGHT, "above"), (DARK, "below")):
-        label, number = demonstrated(path)
-        assert shown[path.name] == (label, pytest.approx(number, abs=0.02)), path
-        assert (lines[path.name]["decision"], lines[path.name]["threshold"]) == (decision, None)
+        category, number = demonstrated(path)
+        of_abnormal = number if category == "abnormal" else 1 - number  # one column, one class
+        assert shown[path.name] == (category, pytest.approx(of_abnormal, abs=0.02)), path
+        assert (lines[path.name]["label"], lines[path.name]["decision"]) == ("abnormal", decision)
+        assert lines[path.name]["threshold"] is None
         assert any(MARK in note["text"] for note in lines[path.name]["notes"])
-    assert {label for label, _ in shown.values()} == {"abnormal", "normal"}
+    assert {category for category, _ in shown.values()} == {"abnormal", "normal"}
 
 
 def test_every_list_and_export_says_that_no_operating_point_is_known(

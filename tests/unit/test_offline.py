@@ -460,6 +460,7 @@ def test_the_filter_says_no_to_the_internet_only(architecture: int, socket_call:
         (["adapt", "run", "recipe.toml", "--mode", "local", "--mode=async"], True),
         (["adapt", "estimate", "--mode", "async"], False),
         (["adapt", "measure-cluster", "recipe.toml"], True),
+        (["adapt", "fetch", "recipe.toml"], True),
         (["adapt", "--mode"], False),
         (["screen", "run", "--mode", "async"], False),
         (["images"], False),

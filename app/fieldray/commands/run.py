@@ -128,10 +128,11 @@ def _stream(path: Path, inputs: Sequence[Path], *, grows: bool) -> Iterator[Call
 class PackRun:
     """One pack of a run, with the counts of its results.
 
-    heading  the pack's name, which distinguishes the packs of the run
-    lead     beginning of each sentence about the pack, if the run has several packs
-    folders  number of unreadable folders
-    resumed  number of results from an earlier run
+    heading     the pack's name, which distinguishes the packs of the run
+    lead        beginning of each sentence about the pack, if the run has several packs
+    folders     number of unreadable folders
+    resumed     number of results from an earlier run
+    read_first  number of images to be read first that count in a class, too (of a bare model)
     """
 
     def __init__(self, model: Model, heading: str, *, is_one_of_several: bool = False) -> None:
@@ -140,7 +141,7 @@ class PackRun:
         self.lead = f"{self.heading}: " if is_one_of_several else ""
         self.counts: Counter[Category] = Counter()
         self.patients = PatientCount()
-        self.folders = self.resumed = 0
+        self.folders = self.resumed = self.read_first = 0
         self.last_notes: Sequence[Reason] = ()
 
     def count(self, kinds: Iterable[ResultCount]) -> None:
@@ -149,6 +150,7 @@ class PackRun:
             self.counts[kind.category] += kind.number
             self.patients.add(kind)
             self.folders += kind.number * (not OF_FOLDERS.isdisjoint(kind.codes))
+            self.read_first += kind.read_first_beside
 
     def count_once(self, kinds: Iterable[ResultCount]) -> None:
         """Replace the counts by the given results.
@@ -156,16 +158,19 @@ class PackRun:
         Needed for watched folders, where an image may be screened again or be moved. `kinds` are then all results in
         the database.
         """
-        self.counts, self.patients, self.folders = Counter(), PatientCount(), 0
+        self.counts, self.patients, self.folders, self.read_first = Counter(), PatientCount(), 0, 0
         self.count(kinds)
 
     def lines(self) -> Iterator[str]:
         """Yield the line with the number of images in each class, and the notes on the pack's results."""
-        yield self.lead + "  ".join(f"{text} {self.counts[category]}" for category, text in self.texts.items())
-        if self.model.manifest.is_bare:
+        is_bare = self.model.manifest.is_bare
+        shown = {category: text for category, text in self.texts.items() if not (is_bare and category == "read_first")}
+        yield self.lead + "  ".join(f"{text} {self.counts[category]}" for category, text in shown.items())
+        if is_bare:
             yield reason("unsigned_operating_point_unknown").text
-        for note in (*self.patients.notes(self.model.manifest.accepted), *self.last_notes):
-            yield self.lead + note.text
+        beside = [reason("read_first_images", count=self.read_first)] if self.read_first else []
+        notes = (*beside, *self.patients.notes(self.model.manifest.accepted), *self.last_notes)
+        yield from (self.lead + note.text for note in dict.fromkeys(notes))
 
     def drifts(self, database: Path, of: PackOfRun) -> Iterator[str]:
         """Yield one sentence for each drift of this run's images against the pack's images or earlier runs.

@@ -30,6 +30,7 @@ from fieldray.reasons import reason
 
 # Raised by one when a change in reading, preparing or judging makes stored results invalid.
 _RULES_VERSION: Final = 8
+_BARE_RULES_VERSION: Final = 1  # for results of bare models of the dissertation
 _LUNG_RULES_VERSION: Final = 7  # for results with lung fields: raised when a change makes them invalid
 # Fields of `Model` and `Manifest` that do not enter the hash of the settings, each with the reason.
 NOT_IN_SETTINGS_HASH: Final = {
@@ -103,6 +104,7 @@ class Assessment:
         """The SHA-256 (hex) of everything that decides a result, besides the model file and the image."""
         decisive = {
             "rules": _RULES_VERSION,
+            **({"rules_of_bare_models": _BARE_RULES_VERSION} if self.model.manifest.is_bare else {}),
             "lung_rules": _LUNG_RULES_VERSION if self.model.lungs else None,
             "model": _deciding(self.model),
             "points": _deciding([point for point in self.points.values() if point]),

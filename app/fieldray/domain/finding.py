@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.image import ImageRef, PixelMap
-from fieldray.domain.lungs import LungFields
+from fieldray.domain.lungs import READ_FIRST, LungFields
 from fieldray.domain.metrics import sigmoid
 from fieldray.domain.model import Calibration, OodGate, OperatingPoint
 from fieldray.reasons import Reason
@@ -252,8 +252,11 @@ class Screened:
 
         The first rule that applies decides: *read first* if a lung was not seen, *abnormal* if any finding is above,
         *unsure* if any finding is unsure, *normal* if all findings are below, else *not assessed*.
+
+        A model without an operating point has the two classes of its outputs alone. If a lung was not seen, its image
+        stays in its class, with the reason to read it first.
         """
-        if reason_of(self):
+        if reason_of(self) and not self.is_by_larger_output:
             return "read_first"
         decisions = {finding.decision for finding in self.findings}
         if "above" in decisions:
@@ -261,6 +264,11 @@ class Screened:
         if "unsure" in decisions:
             return "unsure"
         return "normal" if decisions == {"below"} else "not_assessed"
+
+    @property
+    def is_by_larger_output(self) -> bool:
+        """Whether the larger output of the network decided, because no operating point is known."""
+        return any(finding.is_by_larger_output for finding in self.findings)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -357,21 +365,20 @@ def leading_finding(outcome: Outcome) -> Finding | None:
 
 
 def leading_of(findings: Iterable[Finding]) -> Finding | None:
-    """Return the one of several findings that decides an image's category; None without findings."""
-    order = _MOST_URGENT_FIRST.index
-    return min(findings, key=lambda found: (order(found.decision), -found.score), default=None)
+    """Return the one of several findings that decides an image's category; None without findings.
+
+    For a model without an operating point, this is always the finding of the class abnormal. So the scores of a list
+    are shares of one class.
+    """
+    order, found = _MOST_URGENT_FIRST.index, tuple(findings)
+    if found and found[0].is_by_larger_output:
+        return found[0]
+    return min(found, key=lambda one: (order(one.decision), -one.score), default=None)
 
 
 def sort_score(findings: Iterable[Finding]) -> float | None:
-    """Return the score by which an image is sorted within its category, the highest first; None without findings.
-
-    For a model without an operating point, a normal image is sorted by its smaller score, so that the least certain
-    image comes first.
-    """
-    found = tuple(findings)
-    leading = leading_of(found)
-    if leading is not None and leading.is_by_larger_output and leading.decision == "below":
-        return min(finding.score for finding in found)
+    """Return the score by which an image is sorted within its category, the highest first; None without findings."""
+    leading = leading_of(findings)
     return leading.score if leading else None
 
 
@@ -414,6 +421,12 @@ class ResultCount:
     category: Category
     codes: tuple[str, ...]
     number: int
+
+    @property
+    def read_first_beside(self) -> int:
+        """The number of images that are to be read first, and count in one of the two classes of a bare model."""
+        is_classed = self.category in ("abnormal", "normal")
+        return self.number if is_classed and not READ_FIRST.isdisjoint(self.codes) else 0
 
 
 def count_of_outcome(outcome: Outcome) -> ResultCount:

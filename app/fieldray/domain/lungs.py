@@ -28,6 +28,14 @@ SIDES: Final[tuple[Side, ...]] = ("top", "bottom", "left", "right")
 QUALITY: Final = frozenset(
     (*(f"lungs_cut_off_{side}" for side in SIDES), *get_args(Quality))
 )  # codes of notes on image quality
+_OF_ONE_LUNG: Final = ("unseen", "not_found", "smaller")
+READ_FIRST: Final = frozenset(
+    (
+        *("chest_in_doubt", "lungs_hardly_found", "lungs_unseen", "thirds_dense"),
+        *(f"{side}_lung_{seen}" for side in get_args(LungSide) for seen in _OF_ONE_LUNG),
+        *(f"{side}_{third}_third_denser" for side in get_args(LungSide) for third in ("upper", "middle", "lower")),
+    )
+)  # codes of `LungFields.read_first`
 ROTATIONS: Final[Mapping[str, int]] = {"rotated_90": 90, "rotated_180": 180, "rotated_270": 270}
 
 # Lungs of adults fill a quarter of a usual image, those of infants on a large detector a tenth.

@@ -158,6 +158,7 @@ class _PackCounts:
     images: int = 0
     unlike: int = 0
     asked_for: int = 0
+    read_first: int = 0
     by_sample: int = 0
     by_content: int = 0
 
@@ -166,6 +167,7 @@ class _PackCounts:
             self.images += kind.number * (kind.category != "not_an_image")
             self.unlike += kind.number * (_UNLIKE in kind.codes)
             self.asked_for += kind.number * (not ASKED_FOR.isdisjoint(kind.codes))
+            self.read_first += kind.read_first_beside
 
     @property
     def notes(self) -> Notes:
@@ -175,6 +177,7 @@ class _PackCounts:
             *([reason("taken_over", **taken)] if taken_over else []),
             *([reason("unlike_images", count=self.unlike)] if self.unlike else []),
             *([reason("asked_for_images", count=self.asked_for)] if self.asked_for else []),
+            *([reason("read_first_images", count=self.read_first)] if self.read_first else []),
         )
 
 

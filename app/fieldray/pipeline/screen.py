@@ -250,10 +250,12 @@ def _judge(ref: ImageRef, assessment: Assessment, seen: AnalysisResult, predicti
                 overruled = tuple(dict.fromkeys((*overruled, why)))
             notes += (reason("unlike_measured"),) if lungs else ()
     findings = assessment.findings(prediction.scores)
+    if not (manifest.is_bare or NEVER_NORMAL.isdisjoint(facts.notes)):
+        findings = normal_as_uncertain(findings)
     screened = Screened(
         ref=ref,
         facts=facts,
-        findings=findings if NEVER_NORMAL.isdisjoint(facts.notes) else normal_as_uncertain(findings),
+        findings=findings,
         class_maps=prediction.class_maps,
         pack_name=prediction.pack_name,
         model_sha256=assessment.model.model_sha256,

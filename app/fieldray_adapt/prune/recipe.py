@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from fieldray_adapt.networks.architectures import vgg16_dense
+from fieldray_adapt.networks.specification import Specification
 from fieldray_adapt.prune.plan import PruneRecipe
 from fieldray_adapt.prune.selection import Baseline
 from fieldray_adapt.recipes.shared import ProfileChoice
@@ -19,8 +21,16 @@ class Original:
 
     training: Effort = key("Training of the original network.")
     width: float = key("Share of the published channel counts.", default=1.0, above=0, high=2)
+    dense_layers: int = key(
+        "Dense layers before the last one: 2 as published; 0 for the dissertation's 14,718,666 weights.",
+        default=2, low=0, high=2,
+    )  # fmt: skip
     dropout: float = key("Dropout before the last layers.", default=0.5, low=0, high=0.95)
     precision: Precision = key("Precision of this training only; pruned networks train in float32.", default="float32")
+
+    def specification(self) -> Specification:
+        """Return the network, for images of MNIST."""
+        return vgg16_dense(dense_layers=self.dense_layers, dropout=self.dropout).scaled(self.width)
 
 
 @table
@@ -77,6 +87,9 @@ class Scratch:
     training: Effort = key(
         "Training of each shape. For a fair comparison it must be as long as the whole "
         "training of the pruned network, including earlier iterations."
+    )
+    epochs: tuple[float, ...] = key(
+        "Further lengths of the training, each from random weights: accuracy by epochs.", default=(), above=0
     )
 
 

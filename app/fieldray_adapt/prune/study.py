@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray_adapt.files import digest, json_bytes, require_publishable, write_atomically, write_published
-from fieldray_adapt.networks.architectures import vgg16_dense
 from fieldray_adapt.networks.specification import (
     initial_weights,
     load_network,
@@ -135,7 +134,8 @@ class Study:
         if scratch := self._recipe.scratch:
             for name in scratch.runs:
                 for iteration in self._run_folder(self._recipe.run_named(name)).iterations()[1:]:
-                    self._from_random_weights(f"{name}/{iteration.number}", scratch)
+                    for epochs in (scratch.training.epochs, *scratch.epochs):
+                        self._from_random_weights(f"{name}/{iteration.number}", scratch, epochs=epochs)
         return self.report()
 
     def report(self) -> StudyResults:
@@ -156,7 +156,7 @@ class Study:
     def original(self) -> Network:
         """Return the trained original network, which is trained once for each data set, seed and training."""
         recipe = self._recipe.original
-        specification = vgg16_dense(dropout=recipe.dropout).scaled(recipe.width)
+        specification = recipe.specification()
         path = self._folder / f"original-{self._key[:_KEY_LENGTH]}.npz"
         if not path.is_file():
             self._say("training the original")
@@ -277,22 +277,25 @@ class Study:
         key = digest(self._key, row)[:_KEY_LENGTH]
         return self._folder / f"{row.name.replace('.', '-')}-{key}.npz"
 
-    def _from_random_weights(self, name: str, scratch: Scratch, *, trains: bool = True) -> list[float]:
+    def _from_random_weights(
+        self, name: str, scratch: Scratch, *, epochs: float, trains: bool = True
+    ) -> tuple[float, ...]:
         """Return the test accuracies (0..1) of a pruned network's shape, trained from random weights, by seed.
 
         Each accuracy is stored as soon as it is known. `trains` tells whether missing seeds are trained now.
         """
         run, _, number = name.partition("/")
+        effort = replace(scratch.training, epochs=epochs)
         shape = without_dropout(self._run_folder(self._recipe.run_named(run)).network(int(number))[0])
-        path = self._folder / "scratch" / f"{digest(self._key, shape, scratch.training)}.json"
+        path = self._folder / "scratch" / f"{digest(self._key, shape, effort)}.json"
         found = read_json_if_present(path, list[float]) or []
         for seed in range(len(found), scratch.seeds if trains else 0):
-            self._say(f"from random weights: {name}, seed {seed}")
+            self._say(f"from random weights: {name}, {epochs:g} epochs, seed {seed}")
             weights = train_on_arrays(
                 shape,
                 initial_weights(shape, seed=seed),
                 data=self._parts.training,
-                effort=scratch.training,
+                effort=effort,
                 seed=seed,
                 settings=self._training_settings,
                 folder=path.parent / path.stem,
@@ -301,7 +304,7 @@ class Study:
             remove_checkpoints(path.parent / path.stem)
             found.append(measure_accuracy(shape, weights, data=self._parts.test, settings=self._training_settings)[0])
             write_atomically(path, json_bytes(found))
-        return found[: scratch.seeds]
+        return tuple(found[: scratch.seeds])
 
     def _results(self, networks: Mapping[str, Network]) -> StudyResults:
         images = np.rint(self._parts.training.images[: self._recipe.representative] * 255).astype(np.uint8)
@@ -348,11 +351,17 @@ class Study:
         row, name, scratch = iteration_figures(iteration), f"{run.name}/{iteration.number}", self._recipe.scratch
         if not iteration.number:
             return row
-        seeds = None
-        if scratch and run.name in scratch.runs:
-            seeds = tuple(self._from_random_weights(name, scratch, trains=False))
         whole = {**structs.asdict(row), **structs.asdict(rows[name])}
-        return MeasuredIteration(**whole, test_accuracy_from_random_weights=seeds)
+        if not scratch or run.name not in scratch.runs:
+            return MeasuredIteration(**whole)
+        seeds, *further = (
+            self._from_random_weights(name, scratch, epochs=epochs, trains=False)
+            for epochs in (scratch.training.epochs, *scratch.epochs)
+        )
+        by_epochs = {f"{epochs:g}": found for epochs, found in zip(scratch.epochs, further, strict=True)}
+        return MeasuredIteration(
+            **whole, test_accuracy_from_random_weights=seeds, test_accuracy_from_random_weights_by_epochs=by_epochs
+        )
 
 
 def _begin_alike(run: RunRecipe, other: RunRecipe) -> bool:

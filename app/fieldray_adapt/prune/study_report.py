@@ -71,7 +71,17 @@ def _run(results: RunResults) -> list[ReportPart]:
         Paragraph(f"Stopped by: {results.stopped_by.replace('_', ' ')}."),
         _table({str(row.iteration): row for row in results.measured}),
         Table(head=head, rows=settings, caption="The settings of each iteration."),
+        *_by_epochs(results),
     ]
+
+
+def _by_epochs(results: RunResults) -> list[ReportPart]:
+    """Return the table of accuracies from random weights by the number of epochs; nothing if there is only one."""
+    found = {row.iteration: row.test_accuracy_from_random_weights_by_epochs for row in results.measured}
+    epochs = list(dict.fromkeys(name for own in found.values() for name in own))
+    rows = [[str(iteration), *(_spread(own.get(name, ())) for name in epochs)] for iteration, own in found.items()]
+    head = ("iteration", *(f"{name} epochs" for name in epochs))
+    return [Table(head=head, rows=rows, caption="Test accuracy from random weights.")] if epochs else []
 
 
 def _table(rows: Mapping[str, NetworkFigures] | Mapping[str, MeasuredIteration]) -> Table:

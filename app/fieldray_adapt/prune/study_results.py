@@ -57,7 +57,8 @@ class IterationFigures(Struct, frozen=True, kw_only=True):
 class MeasuredIteration(IterationFigures, frozen=True, kw_only=True, omit_defaults=True):
     """The figures of an iteration and of its network (see `NetworkFigures`).
 
-    `test_accuracy_from_random_weights` has the accuracy of an equal shape trained from random weights, by seed.
+    `test_accuracy_from_random_weights` has the accuracy of an equal shape trained from random weights, by seed;
+    `test_accuracy_from_random_weights_by_epochs` those after other numbers of epochs.
     """
 
     parameters: int
@@ -71,6 +72,7 @@ class MeasuredIteration(IterationFigures, frozen=True, kw_only=True, omit_defaul
     int8_bytes: int
     channels: dict[str, int]
     test_accuracy_from_random_weights: tuple[float, ...] | None = None
+    test_accuracy_from_random_weights_by_epochs: dict[str, tuple[float, ...]] = {}
 
 
 class RunResults(Struct, frozen=True, kw_only=True):

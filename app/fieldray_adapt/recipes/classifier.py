@@ -22,6 +22,8 @@ from fieldray_adapt.recipes.shared import (
     Source,
     Split,
     Texts,
+    address_in,
+    copied_path,
     pack_id_problem,
 )
 from fieldray_adapt.recipes.tables import Key, Rules, key, resolve_paths, table
@@ -363,9 +365,16 @@ Whole = TypeVar("Whole")
 def with_absolute_paths(recipe: Whole, path: Path) -> Whole:
     """Return a recipe read from the file `path` with absolute paths.
 
-    The file of credits is NAME.credits.md next to NAME.toml, if the recipe names no other.
+    The file of credits is NAME.credits.md next to NAME.toml, if the recipe names no other. An address of a source
+    becomes the path of its copy in the run folder.
     """
     whole: Any = resolve_paths(recipe, path.resolve().parent)
+    if isinstance(recipe, ClassifierRecipe):
+        data = (
+            replace(source, path=copied_path(address, run=whole.run)) if (address := address_in(own.path)) else source
+            for own, source in zip(recipe.data, whole.data, strict=True)
+        )
+        whole = replace(whole, data=tuple(data))
     if (pack := getattr(whole, "pack", None)) and pack.credits is None:
         whole = replace(whole, pack=replace(pack, credits=path.resolve().parent / f"{path.stem}.credits.md"))
     return cast("Whole", whole)

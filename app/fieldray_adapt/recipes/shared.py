@@ -56,6 +56,21 @@ Texts = Annotated[Mapping[str, str], Key(unit="text by language, en is needed", 
 """The type of a key with a text for each language."""
 
 
+_ADDRESS: Final = re.compile(r"([a-z][a-z0-9+.-]+):/+(.+)", re.DOTALL)
+
+
+def address_in(path: Path) -> str:
+    """Return the address of objects on a server that a recipe has in place of a path; "" for a path."""
+    found = _ADDRESS.fullmatch(path.as_posix())  # a path joins the two slashes
+    return f"{found[1]}://{found[2]}" if found else ""
+
+
+def copied_path(address: str, *, run: Path) -> Path:
+    """Return the path of the copy of an address in a run folder, which `fieldray adapt fetch` makes."""
+    protocol, _, rest = address.partition("://")
+    return run / "objects" / protocol / rest
+
+
 Layout = Literal["index", "csv", "folders", "chexpert", "nih"]
 UncertainRule = Literal["positive", "negative", "unknown", "drop"]
 SplitName = Literal["training", "validation", "test", "none"]
@@ -108,7 +123,11 @@ class LabelRule:
 class Source:
     """A source of labelled images."""
 
-    path: Path = key("The folder with one folder per class, or the CSV file.", example="images")
+    path: Path = key(
+        "The folder with one folder per class, or the CSV file; also on a server (s3://BUCKET/FOLDER), from which "
+        "`fieldray adapt fetch` copies it.",
+        example="images",
+    )
     layout: Layout = key(
         "folders: a folder per class; csv: a table with columns of your own; or a published layout.", default="folders"
     )
@@ -152,6 +171,11 @@ class Source:
     def defaults(self) -> Mapping[str, Any]:
         """Return values for keys that are empty (see `tables.table`)."""
         return {"name": self.path.stem or "data", "group": self.name or self.path.stem or "data"}
+
+    @property
+    def address(self) -> str:
+        """The address of the source's folder on a server; "" for a source on this computer."""
+        return address_in(self.path if self.layout == "folders" else self.path.parent)
 
     def rules(self) -> Rules:
         """Return the rules between the keys of the table (see `tables.table`)."""

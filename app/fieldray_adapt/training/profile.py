@@ -25,7 +25,6 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from fieldray_adapt.files import json_bytes, write_atomically
-from fieldray_adapt.networks.architectures import vgg16_dense
 from fieldray_adapt.networks.specification import Specification, Weights, initial_weights
 from fieldray_adapt.prune.recipe import StudyRecipe
 from fieldray_adapt.recipes.shared import ProfileChoice
@@ -267,9 +266,8 @@ def profile_step(run: Run) -> StepFacts:
 
 def profile_study(recipe: StudyRecipe, *, say: Callable[[str], None], progress: Progress) -> None:
     """Profile the original network of a study. Writes profile/profile.json to its run folder."""
-    specification = vgg16_dense(dropout=recipe.original.dropout).scaled(recipe.original.width)
     settings = EngineSettings(loss="categorical", precision=recipe.original.precision, threads=recipe.training_threads)
-    found = _profiled(specification, recipe.profile, settings=settings, progress=progress)
+    found = _profiled(recipe.original.specification(), recipe.profile, settings=settings, progress=progress)
     write_atomically(recipe.run / "profile" / PROFILE_NAME, json_bytes(found))
     for side, size in found.proposed_batch_size.items():
         say(f"profile: at {side} pixels train with batches of {size}")

@@ -99,6 +99,27 @@ def make_trainer(options: argparse.Namespace, console: Console) -> Trainer | Non
     return DividedTrainer(plan, open_cluster=lambda: open_plan_client(plan), say=console.print_line)
 
 
+def add_fetch(actions: argparse._SubParsersAction[Any]) -> None:
+    """Add the subcommand `fetch`."""
+    action = add_command(actions, "fetch", "copy the images of a recipe from their server", run=run_fetch)
+    action.add_argument("recipe", type=given_path, metavar="RECIPE", help="the recipe (a TOML file)")
+
+
+def run_fetch(options: argparse.Namespace, console: Console) -> int:
+    """Run `adapt fetch`. Returns the exit code. Raises UsageProblem, EnvironmentProblem, StorageProblem."""
+    with cluster_modules():
+        from fieldray_adapt.command import recipe_objects
+        from fieldray_adapt.recipes.tables import RecipeDocument
+        from fieldray_cluster.object_copies import copy_objects
+        from fieldray_cluster.object_server import ObjectServer
+    for address, folder in recipe_objects(RecipeDocument.read(options.recipe)).items():
+        copied = copy_objects(
+            ObjectServer(address), folder, progress=lambda done, total: console.bar(f"objects {done}/{total}")
+        )
+        console.print_line(f"{address}: {copied.objects} objects, {copied.downloaded} of them new, in {folder}")
+    return 0
+
+
 def add_measure_cluster(actions: argparse._SubParsersAction[Any]) -> None:
     """Add the subcommand `measure-cluster`."""
     action = add_command(
@@ -128,7 +149,9 @@ def run_measure_cluster(options: argparse.Namespace, console: Console) -> int:
     plan = Plan(address=options.cluster, certificates=options.certificates)
     costs = measure_cluster(options.recipe, plan, repeats=options.repeats)
     console.print_lines(costs.lines())
-    measured = Measurements(gradient_s=costs.gradient_s, transfer_s=costs.transfer_s, batches=costs.batches)
+    measured = Measurements(
+        gradient_s=costs.gradient_s, transfer_s=costs.transfer_s, update_s=costs.update_s, batches=costs.batches
+    )
     workers = min(options.workers, costs.batches)
     for mode in MODES:
         for server in SERVERS:
@@ -191,6 +214,13 @@ def add_estimate(actions: argparse._SubParsersAction[Any]) -> None:
 def _add_corrections(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("corrections to the printed formulas")
     group.add_argument(
+        "--t-update",
+        type=_number(least=0.0),
+        default=0.0,
+        metavar="SECONDS",
+        help="time of one machine to update all weights by a gradient (default: 0, the update is left out)",
+    )
+    group.add_argument(
         "--slowest",
         type=_number(least=1.0),
         default=1.0,
@@ -244,6 +274,8 @@ def _print_advice(
     console: Console, measured: Measurements, mode: Mode, server: ServerKind | None, workers: int
 ) -> None:
     servers = (server,) if server else SERVERS
+    if not measured.update_s:
+        console.print_line(reason("estimate_no_update").text)
     advised = advice(measured, mode=mode, max_workers=workers, servers=servers)
     console.print_lines(sentence.text for sentence in advised)
 
@@ -262,6 +294,7 @@ def _measured(options: argparse.Namespace) -> Measurements:
         gradient_s=options.t_grad,
         transfer_s=options.t_comm,
         batches=options.batches,
+        update_s=options.t_update,
         slowest=options.slowest,
         rounds_up_batches=options.ceil,
         tensors=REFERENCE_NETWORKS[options.network]() if options.network else (),

@@ -2,7 +2,7 @@
 
 All times are in seconds. `gradient_s` (t_grad in the source) is the time of one machine for the gradient of one batch.
 `transfer_s` (t_comm) is the time to transfer all weights, or all gradients, over a free link. `workers` is N, `batches`
-is D. Links are full duplex. The source neglects the update of the weights, start and end.
+is D. Links are full duplex. The source neglects start and end, and the update of the weights: `update_s` adds it.
 
 Names follow the source. Values that are corrected or added here have `corrected` in their name. If the slowest worker
 is slower by the factor `slowest`, which the source does not have, the others are served first. The source has no closed
@@ -58,6 +58,10 @@ class TimeRange:
         """Return the times multiplied by the number of equal iterations (4.2)."""
         return TimeRange(factor * self.best_s, factor * self.worst_s)
 
+    def plus(self, best_s: float, worst_s: float) -> TimeRange:
+        """Return longer times."""
+        return TimeRange(self.best_s + best_s, self.worst_s + worst_s)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurements:
@@ -71,6 +75,8 @@ class Measurements:
         Seconds to transfer all weights one way over a free link.
     batches
         Number of batches to train on, D.
+    update_s
+        Seconds of one machine to update all weights by a gradient; 0 to leave the update out, as the source does.
     slowest
         Time of the slowest worker divided by that of the others; 1 if all are equal.
     rounds_up_batches
@@ -82,12 +88,14 @@ class Measurements:
     Raises
     ------
     ValueError
-        If a time or factor is not finite and above 0, the factor is below 1, or there is no batch.
+        If a time or factor is not finite and above 0 (`update_s`: 0 or above), the factor is below 1, or there is no
+        batch.
     """
 
     gradient_s: float
     transfer_s: float
     batches: int
+    update_s: float = 0.0
     slowest: float = 1.0
     rounds_up_batches: bool = False
     tensors: tuple[int, ...] = ()
@@ -96,13 +104,15 @@ class Measurements:
         times = (self.gradient_s, self.transfer_s)
         if not all(math.isfinite(time_s) and time_s > 0 for time_s in times):
             raise ValueError(f"times must be above 0 and finite: {times}")
+        if not 0 <= self.update_s < math.inf:
+            raise ValueError(f"the time of an update must be 0 or above and finite: {self.update_s}")
         if not 1 <= self.slowest < math.inf or self.batches < 1:
             raise ValueError(f"a factor of 1 or more, one batch or more: {self.slowest}, {self.batches}")
 
     @property
     def serial_s(self) -> float:
-        """Seconds of one machine for the gradients of all batches."""
-        return self.batches * self.gradient_s
+        """Seconds of one machine for the gradients of all batches, and for the updates by them."""
+        return self.batches * (self.gradient_s + self.update_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,23 +197,41 @@ class AsynchronousTiming:
         time_s = self.distributed_s(server_shares(tensors, servers=self.workers) if tensors else ())
         return TimeRange(time_s, time_s)
 
+    def update_s(self, server: ServerKind) -> float:
+        """Return the seconds in which the servers update all weights once (not in the source)."""
+        if server == "central":
+            return self.measured.update_s
+        shares = server_shares(self.measured.tensors, servers=self.workers) if self.measured.tensors else ()
+        return self.measured.update_s * max(shares or (1 / self.workers,))
+
 
 def training_time_range(
     measured: Measurements, *, mode: Mode, server: ServerKind, workers: int, is_printed: bool = False
 ) -> TimeRange:
-    """Return best and worst case of training (4.2 to 4.21).
+    """Return best and worst case of training (4.2 to 4.21), with the updates of the weights if their time is known.
+
+    A synchronous iteration ends with one update. Asynchronous servers make one for each gradient: a worker waits for
+    its own update in the best case, and for those of all workers in the worst case. The updates of distributed servers
+    compete with the gradients of their machine, which is the worst case too.
 
     `is_printed` selects the printed formula of sync-split, with the gradient time of a whole batch.
     """
     whole = AsynchronousTiming(measured=measured, workers=workers)
+    update_s = whole.update_s(server)
     if mode == "async":
-        return whole.span(server)
+        span, rounds_s = whole.span(server), whole.rounds * update_s
+        if server == "distributed":
+            return span.plus(workers * rounds_s, workers * rounds_s)
+        server_s = 2 * measured.transfer_s + measured.gradient_s + measured.batches * update_s
+        span = span.plus(rounds_s, workers * rounds_s)
+        return replace(span, best_s=max(span.best_s, server_s))
     iteration, iterations = replace(measured, batches=workers), whole.rounds
     if mode == "sync-split":
         iterations = float(measured.batches)
         if not is_printed:  # corrected: gradient time is linear in the batch size, which small parts do not reach
             iteration = replace(iteration, gradient_s=measured.gradient_s / workers)
-    return AsynchronousTiming(measured=iteration, workers=workers).span(server).scaled(iterations)
+    span = AsynchronousTiming(measured=iteration, workers=workers).span(server)
+    return span.plus(update_s, update_s).scaled(iterations)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +245,8 @@ class Estimate:
     speed_up
         Compared with one machine (4.22 and 4.23), from the mean of best and worst case.
     printed_speed_up
-        As printed in the source: the gradient time of a whole batch with sync-split, real D/N, equal shards.
+        As printed in the source: the gradient time of a whole batch with sync-split, real D/N, equal shards, no time
+        for updates.
     """
 
     mode: Mode
@@ -233,7 +262,7 @@ class Estimate:
 def estimate_training(measured: Measurements, *, mode: Mode, server: ServerKind, workers: int) -> Estimate:
     """Return the estimate of training with a number of workers. Raises ValueError below 1."""
     span = training_time_range(measured, mode=mode, server=server, workers=workers)
-    plain = replace(measured, rounds_up_batches=False, tensors=())
+    plain = replace(measured, rounds_up_batches=False, tensors=(), update_s=0.0)
     printed = training_time_range(plain, mode=mode, server=server, workers=workers, is_printed=True)
     return Estimate(
         mode=mode,
@@ -243,7 +272,7 @@ def estimate_training(measured: Measurements, *, mode: Mode, server: ServerKind,
         speed_up=measured.serial_s / span.mean_s,
         lowest_speed_up=measured.serial_s / max(span.worst_s, span.best_s),
         highest_speed_up=measured.serial_s / min(span.worst_s, span.best_s),
-        printed_speed_up=measured.serial_s / printed.mean_s,
+        printed_speed_up=plain.serial_s / printed.mean_s,
     )
 
 

@@ -60,7 +60,7 @@ from fieldray_cluster.training.session import (
     open_registry,
     train_epochs_on_cluster,
 )
-from fieldray_cluster.training.shard import Layout, ShardState, clip_gradient
+from fieldray_cluster.training.shard import Layout, Shard, ShardState, clip_gradient
 from fieldray_cluster.training.tasks import DividedClassifier, DividedLungs, DividedTask, Plan, temporary_arrays
 from fieldray_cluster.training.worker import start_echo, stop_server
 from fieldray_cluster.worker_registry import CONNECTION_ERRORS, WorkerLost, wait_for_result
@@ -277,6 +277,8 @@ class ClusterTimes:
     ----------
     gradient_s
         Gradient of a batch.
+    update_s
+        Update of all weights by a gradient.
     send_s, return_s
         Transfer of all weights to the other process, and back.
     latency_s
@@ -288,6 +290,7 @@ class ClusterTimes:
     """
 
     gradient_s: float
+    update_s: float
     send_s: float
     return_s: float
     latency_s: float
@@ -303,6 +306,7 @@ class ClusterTimes:
         """Yield the measured times as lines for a person."""
         rate = 32e-6 * self.elements / max(self.transfer_s - self.latency_s, 1e-9)
         yield f"Gradient of a batch (t_grad): {self.gradient_s:.4g} s"
+        yield f"Update of all weights (t_update): {self.update_s:.4g} s"
         yield (
             f"Transfer of all weights, {4e-6 * self.elements:.2f} MB (t_comm): {self.transfer_s:.4g} s one way, "
             f"{self.send_s:.4g} s there, {self.return_s:.4g} s back"
@@ -316,8 +320,12 @@ def measure_cluster(path: Path, plan: Plan, *, repeats: int) -> ClusterTimes:
         replica = task.open()
     layout = Layout.of(replica.weights())
     gradient_s = _median_s(lambda batch: replica.gradient(0, batch, Plan(), 0), task, repeats)
-    transfers_s = _transfers_s(layout.size, plan, repeats)
-    return ClusterTimes(gradient_s=gradient_s, **transfers_s, elements=layout.size, batches=task.batches)
+    values = layout.vector(replica.weights())
+    (runs,) = layout.ranges(1, evenly=True)
+    shard = Shard(ShardState.new(values), layout=layout, runs=runs, rule=task.rule)
+    update_s = _median_s(lambda _: shard.update(values, learning_rate=1e-3), task, repeats)
+    times_s = {"gradient_s": gradient_s, "update_s": update_s, **_transfers_s(layout.size, plan, repeats)}
+    return ClusterTimes(**times_s, elements=layout.size, batches=task.batches)
 
 
 def measure_step_s(task: DividedTask, repeats: int) -> float:

@@ -118,11 +118,44 @@ def test_unequal_shares_of_the_weights_correct_4_12_and_4_21() -> None:
 
 
 @pytest.mark.parametrize(
+    ("mode", "server", "update_s", "expected"),
+    [
+        # An iteration, and one update: of all weights on one server, of a third of them on each of three.
+        ("sync-join", "central", 1, TimeRange(4 * 14, 4 * 18)),
+        ("sync-join", "distributed", 1, TimeRange(32, 32)),  # 4 * (2 * 2 * 2/3 + 5 + 1/3)
+        ("sync-split", "distributed", 1, TimeRange(56, 56)),  # 12 * (8/3 + 5/3 + 1/3)
+        # At best a worker waits for its own 4 updates, at worst for all 12.
+        ("async", "central", 1, TimeRange(44, 80)),
+        # Updates of 10 s keep the server busy from the first gradient on, after 2 + 5 + 2 s.
+        ("async", "central", 10, TimeRange(9 + 120, 68 + 120)),
+        ("async", "distributed", 1, TimeRange(104 / 3, 104 / 3)),  # 4 * (8/3 + 5) + 12 * 1/3
+    ],
+)
+def test_updates_of_the_weights_take_their_time(
+    mode: Mode, server: ServerKind, update_s: float, expected: TimeRange
+) -> None:
+    measured = replace(MEASURED, update_s=update_s)
+    found = training_time_range(measured, mode=mode, server=server, workers=3)
+    assert (found.best_s, found.worst_s) == pytest.approx((expected.best_s, expected.worst_s))
+    one = estimate_training(measured, mode=mode, server=server, workers=3)
+    assert one.speed_up == pytest.approx(12 * (5 + update_s) / found.mean_s)  # one machine updates, too
+    assert one.printed_speed_up == estimate_training(MEASURED, mode=mode, server=server, workers=3).printed_speed_up
+
+
+def test_the_server_of_most_weights_ends_the_update() -> None:
+    # Of tensors of 6, 3 and 1 elements the first server holds six tenths: 2 * 2 * 1.2 s of transfers.
+    measured = replace(MEASURED, update_s=1, tensors=(6, 3, 1))
+    found = training_time_range(measured, mode="sync-join", server="distributed", workers=3)
+    assert found.mean_s == pytest.approx(4 * (4.8 + 5 + 0.6))
+
+
+@pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
         *(({name: time_s}, "times must be") for name in ("gradient_s", "transfer_s")
           for time_s in (0.0, -1.0, math.nan, math.inf)),
         *(({"slowest": factor}, "a factor of 1") for factor in (0.5, math.nan, math.inf)),
+        *(({"update_s": time_s}, "the time of an update") for time_s in (-1.0, math.nan, math.inf)),
         ({"batches": 0}, "one batch or more"),
         ({"workers": 0}, "one worker or more"),
     ],
@@ -302,6 +335,15 @@ def test_corrections_are_named() -> None:
     assert "as printed, without corrections: 7.434." in out
 
 
+def test_an_update_that_is_left_out_is_told() -> None:
+    plain = ("--t-grad", "5", "--t-comm", "2", "--workers", "3", "--batches", "12")
+    _, out, _ = estimate(*plain)
+    assert "1.957 times" in out and "(--t-update) is left out" in out  # 60 / (4 * (8/3 + 5))
+    _, out, _ = estimate(*plain, "--t-update", "1")
+    assert "2.250 times" in out and "(--t-update)" not in out  # 72 / 32
+    assert "as printed, without corrections: 1.957." in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -328,6 +370,7 @@ def test_what_does_not_go_together_is_a_sentence(arguments: tuple[str, ...], sen
         *((("--t-comm", text), "--t-comm: a number above 0 to") for text in ("-1", "1e10")),
         *((("--workers", text), "--workers: a whole number from 1") for text in ("0", "2.5")),
         *((("--batches", text), "--batches: a whole number from 1") for text in ("-3", "9" * 30)),
+        (("--t-update", "-1"), "--t-update: a number from 0 to"),
         *((("--slowest", text), "--slowest: a number from 1 to") for text in ("0.5", "inf", "1e300")),
         (("--mode", "join"), "sync-join"),
     ],

@@ -176,6 +176,21 @@ def test_images_are_listed_by_their_leading_score() -> None:
     assert sort_score(iter(decide_by_larger_output({"abnormal": 0.4, "normal": 0.6}))) == 0.4
 
 
+@pytest.mark.parametrize("abnormal", [0.9, 0.5, 0.4, 0.1])
+def test_all_scores_of_a_model_without_an_operating_point_are_of_the_class_abnormal(abnormal: float) -> None:
+    leading = leading_of(decide_by_larger_output({"abnormal": abnormal, "normal": 1 - abnormal}))
+    assert leading is not None and (leading.label, leading.score) == ("abnormal", abnormal)
+
+
+@pytest.mark.parametrize(("abnormal", "category"), [(0.9, "abnormal"), (0.1, "normal")])
+def test_a_lung_that_is_not_seen_does_not_replace_a_class_of_the_larger_output(abnormal: float, category: str) -> None:
+    shares = two_lungs()
+    shares[:, 20:] = 0
+    found = decide_by_larger_output({"abnormal": abnormal, "normal": 1 - abnormal})
+    made = dataclasses.replace(screened(), findings=found, lungs=lungs(shares))
+    assert made.category == category and reason_of(made) == made.lungs.read_first
+
+
 # ---- what an outcome says
 
 

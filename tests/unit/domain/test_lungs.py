@@ -22,6 +22,7 @@ from fieldray.domain.lung_thirds import (
     whiteness_of_lungs,
 )
 from fieldray.domain.lungs import (
+    READ_FIRST,
     LungMeasurement,
     evidence_inside,
     evidence_limit,
@@ -182,7 +183,7 @@ def test_why_an_image_is_read_first_is_the_measurement(made: dict[str, Any], sai
     scores = {name: value for name, value in made.items() if name == "frontal_chest"}
     found = lungs(shares, grey=grey, **scores)
     assert found.read_first is not None and found.read_first.text == said
-    assert found.notes[0] == found.read_first
+    assert found.notes[0] == found.read_first and found.read_first.code in READ_FIRST
 
 
 def test_a_result_without_its_measurement_names_the_lung() -> None:
@@ -193,6 +194,7 @@ def test_a_result_without_its_measurement_names_the_lung() -> None:
     denser_opposite = LungMeasurement("upper", 0.8, 0.9)
     for by in (None, denser_opposite):
         assert replace(found, unseen_by=by).read_first == reason("left_lung_unseen")
+    assert {"left_lung_unseen", "right_lung_unseen", "lungs_unseen"} < READ_FIRST
     assert found.unseen_code == "left_lung_unseen"
     assert replace(found, unseen=("left", "right"), unseen_by=None).read_first == reason("lungs_unseen")
     assert lungs().unseen_code == ""

@@ -19,6 +19,7 @@ from fieldray.domain.run import Overrides
 from fieldray.errors import BackendProblem
 from fieldray.imaging.reduction import TargetSize
 from fieldray.inference.backend import Answer
+from fieldray.packs.verified import MANIFEST as LEGACY
 from fieldray.pipeline.screen import screen_image
 from fieldray.reasons import reason
 from fieldray.workers.calls import AnalyseRequest, AnalysisResult
@@ -140,6 +141,23 @@ def test_an_image_in_which_a_lung_is_not_seen_is_screened_and_read_first() -> No
     assert (outcome.status, outcome.category) == ("screened", "read_first")
     assert [found.decision for found in outcome.findings] == ["below"]
     assert [note.code for note in outcome.notes] == ["left_lung_not_found"]
+    assert reason_of(outcome) == outcome.notes[0]
+
+
+class TwoOutputs(FakeEngine):
+    """Gives the two shares of a bare model of the dissertation."""
+
+    def _prediction(self, values: Any) -> Prediction:
+        return replace(super()._prediction(values), scores={"abnormal": 0.2, "normal": 0.8})
+
+
+def test_an_image_of_a_bare_model_keeps_one_of_its_two_classes() -> None:
+    white = np.where(np.arange(16) > 8, 0, MASK)
+    bare = replace(tiny_manifest(), is_bare=True, labels=LEGACY.labels, operating_points=())
+    made = replace(tiny_model(manifest=bare), lungs=tiny_lungs_model())
+    outcome = screen(FakeFinder(white), name="dark.png", engine=TwoOutputs(), of=made)
+    assert (outcome.status, outcome.category) == ("screened", "normal")
+    assert [note.code for note in outcome.notes] == ["left_lung_not_found", "unsigned_operating_point_unknown"]
     assert reason_of(outcome) == outcome.notes[0]
 
 

@@ -1,0 +1,53 @@
+"""Normalised cross-correlation (NCC) as a Keras layer with a gradient, to train features by which images are matched.
+
+NCC(F_i, T) = (F_i - mean F_i) . (T - mean T) / (|F_i - mean F_i| |T - mean T|), for every window F_i of the template's
+size: D. Buniatyan, synopsis of the thesis on NCCNet, equation 4, with norms in place of dispersions (arXiv:1705.08593).
+`fieldray.comparison.matching.correlate` has these values without a gradient. The program trains no network with this
+layer: a learned matcher was tried, and the band-pass stays.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import keras
+import tensorflow as tf
+
+_FLAT_SHARE: Final = 1e-9
+"""Share of the mean square of an image, or of a template, below which the variance counts as 0."""
+
+
+class NormalisedCrossCorrelation(keras.layers.Layer):  # type: ignore[misc]
+    """Correlates templates with every window of images.
+
+    Inputs are images (n, rows, columns, channels) and templates (n, height, width, channels), no larger than the
+    images. The output (n, rows - height + 1, columns - width + 1) is in -1..1: the mean over channels. A flat window or
+    template gives 0, and no gradient.
+    """
+
+    def call(self, inputs: tuple[Any, Any]) -> Any:
+        """Return the NCC surface, in the layer's type of numbers. It is computed in float64, by FFT."""
+        images, templates = (tf.transpose(tf.cast(each, tf.float64), (0, 3, 1, 2)) for each in inputs)
+        size, (height, width) = tf.shape(images)[2:], tf.unstack(tf.shape(templates)[2:])
+        images -= tf.reduce_mean(images, axis=(2, 3), keepdims=True)
+        least = _FLAT_SHARE * tf.reduce_mean(tf.square(images), axis=(2, 3), keepdims=True)
+        least_norm = _FLAT_SHARE * tf.reduce_mean(tf.square(templates), axis=(2, 3), keepdims=True)
+        templates -= tf.reduce_mean(templates, axis=(2, 3), keepdims=True)
+        # A transform of the image's size is enough, because windows inside the image do not wrap around.
+        spectrum = tf.signal.rfft2d(images) * tf.math.conj(tf.signal.rfft2d(templates, fft_length=size))
+        products = tf.signal.irfft2d(spectrum, fft_length=size)[:, :, : size[0] - height + 1, : size[1] - width + 1]
+        count = tf.cast(height * width, tf.float64)
+        sums, squares = (_window_sums(values, height, width) for values in (images, tf.square(images)))
+        energies, norms = squares - tf.square(sums) / count, tf.reduce_sum(tf.square(templates), (2, 3), keepdims=True)
+        is_flat = (energies <= least * count) | (norms <= least_norm * count)
+        # The root of 0 has no gradient, not even where its value is not used.
+        scale = tf.sqrt(tf.where(is_flat, tf.ones_like(energies), energies * norms))
+        surface = tf.reduce_mean(tf.where(is_flat, tf.zeros_like(products), products / scale), axis=1)
+        return tf.cast(surface, self.compute_dtype)
+
+
+def _window_sums(values: Any, height: Any, width: Any) -> Any:
+    """Return the sum of the values (n, channels, rows, columns) in every window, from cumulative sums."""
+    totals = tf.pad(tf.cumsum(tf.cumsum(values, axis=2), axis=3), ((0, 0), (0, 0), (1, 0), (1, 0)))
+    down = totals[:, :, height:] - totals[:, :, :-height]
+    return down[:, :, :, width:] - down[:, :, :, :-width]

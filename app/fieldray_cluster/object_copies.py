@@ -1,0 +1,143 @@
+"""Copies of a server's objects in a folder, from which a network is trained.
+
+A training reads each image once, in its step `data`, and stays offline. So the objects are copied before, read ahead as
+by a worker of an archive. A copy is made again only if its object has changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from fieldray.domain.image import ImageRef
+from fieldray.errors import InputProblem, Unreadable, UsageProblem
+from fieldray.persistence import storage_problem
+from fieldray.reasons import Reason, reason
+from fieldray_adapt.files import reporting_damage, write_atomically
+from fieldray_cluster.object_server import ObjectServer, address_to_path
+from fieldray_cluster.objects import ObjectCache, ReadAhead
+
+_AT_ONCE: Final = 256  # objects after which the list of copies is written
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """The number of objects in the folder, and of those that were downloaded now."""
+
+    objects: int
+    downloaded: int
+
+
+def copy_objects(
+    server: ObjectServer, folder: Path, *, progress: Callable[[int, int], None] = lambda _done, _total: None
+) -> Copied:
+    """Copy all objects of a server to a folder, and delete files whose objects are gone.
+
+    An interrupted copy is resumed. The states of the copied objects are stored next to the folder: in
+    `FOLDER.part.json` until the folder is whole, then in `FOLDER.json`.
+
+    Parameters
+    ----------
+    progress
+        Receives how many objects were copied, and how many are to be copied.
+
+    Raises
+    ------
+    UsageProblem
+        objects_left if an object was refused, is gone or has changed since it was listed; as `iterate_objects`.
+    EnvironmentProblem StorageProblem
+        As `ObjectServer.download`.
+    """
+    whole, part = (folder.with_name(f"{folder.name}{suffix}") for suffix in (".json", ".part.json"))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        kept = dict(_intact(server, folder, whole if whole.is_file() else part))
+        states = {address: state or _state(server, address) for address, state in server.iterate_objects()}
+        wanted = {address: state for address, state in states.items() if not state or kept.get(address) != state}
+        if whole.is_file():
+            whole.replace(part)
+        for address in kept.keys() - states.keys():
+            _path_of(address, server, folder).unlink()
+        kept = {address: kept[address] for address in states.keys() - wanted.keys()}
+        problems = _copy_all(server, folder, wanted, kept=kept, part=part, progress=progress)
+        if not problems:
+            part.replace(whole)
+    except OSError as error:
+        raise storage_problem(error, folder) from error
+    for address, problem in problems.items():
+        said = {"name": address.rpartition("/")[2], "detail": problem.text}
+        raise UsageProblem(reason("objects_left", count=len(problems), address=server.address, **said))
+    return Copied(len(states), len(wanted))
+
+
+def _state(server: ObjectServer, address: str) -> str:
+    """Return the state of an object whose list does not contain it; "" if the object cannot be read."""
+    with contextlib.suppress(Unreadable):  # copying the object will report its problem
+        return server.read_beginning(address, "", 1)[1]
+    return ""
+
+
+def _copy_all(
+    server: ObjectServer,
+    folder: Path,
+    wanted: Mapping[str, str],
+    *,
+    kept: dict[str, str],
+    part: Path,
+    progress: Callable[[int, int], None],
+) -> dict[str, Reason]:
+    """Copy objects, and store the states of all copies in the file `part`. Returns the problem of each lost object."""
+    problems = dict[str, Reason]()
+    for number, (address, problem) in enumerate(_copy(server, folder, wanted), start=1):
+        if problem:
+            problems[address] = problem
+        else:
+            kept[address] = wanted[address]
+        progress(number, len(wanted))
+        if number % _AT_ONCE == 0:
+            write_atomically(part, json.dumps(kept).encode())
+    write_atomically(part, json.dumps(kept).encode())
+    return problems
+
+
+def _path_of(address: str, server: ObjectServer, folder: Path) -> Path:
+    """Return the file for the copy of an object. The names of `address_to_path` cannot lead out of the folder."""
+    own = address_to_path(server.address).parts
+    return folder.joinpath(*address_to_path(address).parts[len(own) :] or own[-1:])
+
+
+def _intact(server: ObjectServer, folder: Path, list_path: Path) -> Iterator[tuple[str, str]]:
+    """Yield address and state of each copied object that still has its file of that size."""
+    if not list_path.is_file():
+        return
+    with reporting_damage(list_path):
+        known = dict(json.loads(list_path.read_bytes()))
+    for address, state in known.items():
+        path = _path_of(address, server, folder)
+        if state and path.is_file() and path.stat().st_size == int(state.partition(" ")[0]):
+            yield address, state
+
+
+def _copy(server: ObjectServer, folder: Path, wanted: Mapping[str, str]) -> Iterator[tuple[str, Reason | None]]:
+    """Download objects, and yield the address of each, with what was wrong with it."""
+    refs = [ImageRef(path=address_to_path(address)) for address in wanted]
+    with (
+        tempfile.TemporaryDirectory(dir=folder.parent) as scratch,
+        tempfile.TemporaryDirectory(dir=folder.parent) as cache,
+        ReadAhead(server, ObjectCache(Path(cache)), refs, list(wanted.values()), Path(scratch)) as ahead,
+    ):
+        for address, ref in zip(wanted, refs, strict=True):
+            try:
+                with ahead.local_file(ref) as path:
+                    target = _path_of(address, server, folder)
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    path.replace(target)
+            except InputProblem as problem:
+                yield address, problem.reason
+            else:
+                yield address, None

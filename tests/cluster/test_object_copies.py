@@ -1,0 +1,114 @@
+"""A recipe's images on a server: copied whole whatever happens to the server, and then read as local files."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster.test_objects import killed_at_random, served
+from fieldray.errors import UsageProblem
+from fieldray_adapt.command import check_recipe, recipe_objects
+from fieldray_adapt.data.image_set import read_rows, rows_digest
+from fieldray_adapt.recipes.classifier import ClassifierRecipe, with_absolute_paths
+from fieldray_adapt.recipes.tables import RecipeDocument
+from fieldray_cluster.object_copies import Copied, copy_objects
+from fieldray_cluster.object_server import ObjectServer
+from object_servers import REFUSED, Bucket, Server, SshServer, WebServer
+from program import Fieldray, write_images
+
+NAMES = [f"{kind}/p{number:02}.png" for number in range(20) for kind in ("normal", "opacity")]
+RECIPE = """
+run = "run"
+pack = {{ id = "drawn" }}
+labels = [{{ code = "opacity" }}]
+data = [{{ path = "{path}" }}]
+"""
+
+
+@pytest.fixture(params=[Bucket, WebServer, SshServer])
+def server(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    for found in served(request.param, tmp_path / "user"):
+        for name in NAMES:
+            found.put(f"in/{name}", f"of {name}".encode())
+        yield found
+
+
+def copied(folder: Path) -> dict[str, str]:
+    return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_only_what_has_changed_is_copied_again(server: Server, tmp_path: Path) -> None:
+    folder, place, expected = tmp_path / "copy" / "in", f"{server.address}/in", {name: f"of {name}" for name in NAMES}
+    done = list[tuple[int, int]]()
+    assert copy_objects(ObjectServer(place), folder, progress=lambda *each: done.append(each)) == Copied(40, 40)
+    assert copied(folder) == expected and done[-1] == (40, 40)
+    assert copy_objects(ObjectServer(place), folder) == Copied(40, 0)
+    server.put("in/normal/p03.png", b"as long as before"[:17])
+    server.put("in/normal/new.png", b"new")
+    server.delete("in/opacity/p04.png")
+    (folder / "opacity" / "p05.png").write_text("cut")  # by a power failure, say
+    assert copy_objects(ObjectServer(place), folder) == Copied(40, 3)
+    del expected["opacity/p04.png"]
+    assert copied(folder) == expected | {"normal/p03.png": "as long as before", "normal/new.png": "new"}
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["in", "in.json"]
+
+
+@pytest.mark.parametrize("server", [Bucket], indirect=True)
+def test_an_object_that_changes_meanwhile_is_told_and_copied_next_time(server: Bucket, tmp_path: Path) -> None:
+    folder, asked = tmp_path / "in", ObjectServer("s3://box/in")
+    listed = asked.iterate_objects
+    server.faults["in/normal/p07.png"] = REFUSED
+
+    class Changing(ObjectServer):
+        def iterate_objects(self) -> Iterator[tuple[str, str]]:
+            yield from listed()
+            server.put("in/normal/p03.png", b"another")
+
+    with pytest.raises(UsageProblem, match=r"2 objects of s3://box/in were not copied\..* p03\.png: .*has changed"):
+        copy_objects(Changing("s3://box/in"), folder)
+    assert len(copied(folder)) == 38 and not (tmp_path / "in.json").exists()  # which is of a whole copy
+    server.faults.clear()
+    assert copy_objects(asked, folder) == Copied(40, 2)
+    assert copied(folder)["normal/p03.png"] == "another" and (tmp_path / "in.json").exists()
+
+
+@pytest.mark.parametrize("server", [Bucket], indirect=True)
+def test_a_server_that_is_killed_at_random_costs_no_object(server: Bucket, tmp_path: Path) -> None:
+    server.asked.clear()
+    is_over, killed = threading.Event(), list[int]()
+    kills = threading.Thread(target=killed_at_random, args=(server, 2, is_over, killed))
+    kills.start()
+    found = copy_objects(ObjectServer("s3://box/in"), tmp_path / "in")
+    is_over.set()
+    kills.join()
+    assert killed and found == Copied(40, 40) and copied(tmp_path / "in") == {name: f"of {name}" for name in NAMES}
+
+
+@pytest.mark.parametrize("server", [Bucket], indirect=True)
+def test_a_recipe_with_an_address_reads_the_images_of_a_folder(
+    server: Bucket, tmp_path: Path, fieldray: Fieldray
+) -> None:
+    for kind in ("normal", "opacity"):
+        for path in write_images(tmp_path / "local" / kind, 3):
+            server.put(f"images/{kind}/{path.name}", path.read_bytes())
+    recipes = {name: tmp_path / name / "recipe.toml" for name in ("remote", "here")}
+    for name, place in (("remote", "s3://box/images"), ("here", str(tmp_path / "local"))):
+        recipes[name].parent.mkdir()
+        recipes[name].write_text(RECIPE.format(path=place))
+    with pytest.raises(UsageProblem, match="First: fieldray adapt fetch"):
+        check_recipe(recipes["remote"])
+    fieldray("adapt", "fetch", recipes["remote"]).ends_with(0).prints("s3://box/images: 6 objects, 6 of them new")
+    documents = {name: RecipeDocument.read(path) for name, path in recipes.items()}
+    assert recipe_objects(documents["here"]) == {}
+    assert recipe_objects(documents["remote"]) == {"s3://box/images": tmp_path / "remote/run/objects/s3/box/images"}
+    digests = set()
+    for name, document in documents.items():
+        recipe = with_absolute_paths(document.parsed(ClassifierRecipe), document.path)
+        rows = read_rows(recipe.data, folder=tmp_path / name)
+        assert len(rows) == 6 and all(row.sha256 for row in rows)
+        digests.add(rows_digest(rows))
+    assert len(digests) == 1  # of labels and contents, which decide all that follows
