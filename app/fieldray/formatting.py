@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from fieldray.backends import BACKENDS
-from fieldray.domain.finding import Category, Decision, Finding
+from fieldray.domain.finding import Category, Decision, Finding, decide
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.model import Estimate, Manifest, OperatingPoint, Trust
@@ -89,6 +89,11 @@ def decision_sentence(translator: Translator, finding: Finding) -> str:
     if finding.is_by_larger_output:
         return translator.text(
             "Unsigned model without a known operating point. The class follows the larger of the model's two outputs."
+        )
+    if finding.decision == "unsure" and decide(finding.score, finding.point) == "below":  # see `normal_as_uncertain`
+        return translator.text(
+            "The score is below the uncertain zone. The class is uncertain, because a part or the detail of the image "
+            "may be missing."
         )
     sentences: dict[Decision, str] = {
         "above": translator.text("The pack flags this image."),

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from fieldray.domain.finding import Finding
 from fieldray.domain.run import Run
-from fieldray.formatting import border_text, count, moment, score_digits, score_text
+from fieldray.formatting import border_text, count, decision_sentence, moment, score_digits, score_text
 from fieldray.reports.wording import Wording
 from fieldray.translation import Translator
 from outcomes import POINT
@@ -46,6 +47,13 @@ def test_a_score_reads_on_the_side_of_the_border_where_it_was_decided(
     assert score_text(Translator("uk"), score, point) == written.replace(".", ",")
     digits = score_digits(score, point, least=6)
     assert all((round(score, digits) >= border) == (score >= border) for border in borders)
+
+
+def test_a_score_below_the_uncertain_zone_is_not_said_to_be_in_it() -> None:
+    """An image that may lack a part or detail is uncertain whatever its score; the zone begins at 0.4."""
+    findings = [Finding(label="opacity", score=score, point=POINT, decision="unsure") for score in (0.1, 0.5)]
+    low, inside = (decision_sentence(Translator(), found) for found in findings)
+    assert low.startswith("The score is below the uncertain zone.") and inside.startswith("The score is in the")
 
 
 def test_a_border_alone_is_written_in_full() -> None:

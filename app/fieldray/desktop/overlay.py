@@ -21,6 +21,7 @@ from fieldray.formatting import date, file_name, number, person, sex_label, view
 from fieldray.translation import Translator
 
 _MARGIN: Final = 12
+_LEAST_HALF: Final = 100  # points that two texts beside each other need
 _LEGEND: Final = (120, 8)
 _FILE_NAME: Final = 30  # letters in a line
 
@@ -60,13 +61,20 @@ def corner_texts(
 
 
 def draw_corners(painter: QPainter, area: QRect, corners: Corners, font: QFont) -> None:
-    """Draw the corner texts white on a thin dark edge, readable on every image."""
+    """Draw the corner texts white on a thin dark edge, readable on every image.
+
+    In a narrow view, view and size of the image (bottom left) give way to what must be read.
+    """
     painter.setFont(font)
     box = area.adjusted(_MARGIN, _MARGIN, -_MARGIN, -_MARGIN)
     half = box.width() // 2 - _MARGIN
     for corner, lines in corners.items():
-        left = box.x() if corner in (TOP_LEFT, BOTTOM_LEFT) else box.right() - half
-        edged_text(painter, QRect(left, box.y(), half, box.height()), corner, plain(*lines))
+        is_narrow = half < _LEAST_HALF and corner in (BOTTOM_LEFT, BOTTOM_RIGHT)
+        if is_narrow and corner == BOTTOM_LEFT:
+            continue
+        width = box.width() if is_narrow else half
+        left = box.x() if corner in (TOP_LEFT, BOTTOM_LEFT) else box.right() - width
+        edged_text(painter, QRect(left, box.y(), width, box.height()), corner, plain(*lines))
 
 
 def legend_strip(view: QRect, translator: Translator, font: QFont, *, is_blank: bool) -> QRect:

@@ -231,8 +231,9 @@ class PacksPage(Page):
         if candidate.origin != "builtin" or candidate.problem is not None:  # where the program lies helps nobody
             rows.append(path_text(candidate.folder, role="muted"))
         rows.append(box := OtherPackBox(candidate, self._packs, translator))
-        row = lay_row(None, sign, (lay_column(None, *rows), 1), *self._buttons(candidate))
-        row.setAlignment(sign, Qt.AlignmentFlag.AlignTop)
+        row = lay_row(None, sign, (lay_column(None, *rows), 1), *(buttons := self._buttons(candidate)))
+        for part in (sign, *buttons):  # beside the name: in the middle of a long card nobody sees them
+            row.setAlignment(part, Qt.AlignmentFlag.AlignTop)
         made = card(row)
         box.refresh()  # once it has a parent: without one it would be a window
         return made

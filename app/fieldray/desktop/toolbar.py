@@ -144,7 +144,8 @@ class Toolbar(QWidget):
             while row.takeAt(0) is not None:
                 pass
         for button in self._buttons:
-            first.addWidget(button)
+            if not (self._is_narrow and button is self.watch_button):  # hidden, it would keep its room
+                first.addWidget(button)
         if wraps:
             first.addStretch(1)
         (second if wraps else first).addWidget(self._progress, 1)

@@ -60,7 +60,7 @@ _NAME: Final = 160
 RARE: Final = ("not_assessed", "not_an_image")
 LEAST_WIDTH: Final = 280
 NARROW_WIDTH: Final = 198  # where the window has no room for more: four buttons of shape and three digits
-_VERY_LOW: Final = 280  # with less height there is no room for a choice of verdicts and devices
+_VERY_LOW: Final = 300  # with less height there is no room for a choice of verdicts and devices
 _LOW: Final = 480  # a list of less height has no room for rows below four lines of buttons
 
 
@@ -202,7 +202,9 @@ class FilterBar(QWidget):
         if columns < 3 or self._is_low:
             captions |= {category: self._numbers[category] for category in shown if category}
             without_total = captions | {None: self._words[None]}  # which the toolbar has, too
-            if not self._fit_in_a_row(captions) and self._fit_in_a_row(without_total):
+            if not self._fit_in_a_row(captions) and (
+                self._fit_in_a_row(without_total) or self._room_for(captions) < min(self._room_for(without_total), 4)
+            ):
                 captions = without_total
             columns = min(max(self._room_for(captions), 1), 4)
             columns = len(shown) if self._fit_in_a_row(captions) else columns

@@ -130,6 +130,7 @@ class ImageText:
     why         the reason to read the image before all others, or ""
     remarks     notes on a screened image, or the reasons why it was not screened
     priors      for each prior image compared with it: the images compared, and the result
+    verdict     the reader's verdict, or that none was given, and the note if there is one
     caption     caption under the image
     spoken      description for screen readers
     """

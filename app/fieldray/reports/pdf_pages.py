@@ -176,12 +176,15 @@ def _result(document: Document, text: ImageText, *, column: Column) -> None:
         document.paragraph(finding.whole, size=9, column=column)
         document.ln(2)
         document.scale(finding.scale, column=column)
+    given, *_ = text.verdict
+    document.ln(1)
+    document.paragraph(f"{given.label}: {given.text}", style="B", size=9, column=column)
     if not text.findings:
         _remarks(document, text, column=column)
 
 
 def _known(document: Document, text: ImageText) -> None:
-    document.fields((*text.patient, *text.verdict), column=_LEFT, label=28)
+    document.fields((*text.patient, *text.verdict[1:]), column=_LEFT, label=28)
     if text.findings:
         _remarks(document, text, column=_LEFT)
 

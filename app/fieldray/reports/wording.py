@@ -161,7 +161,7 @@ class Wording:
         listed = [(self.row(at, found), found.outcome.category) for at, found in enumerate(self._stored.results, 1)]
         return Table(
             title,
-            (*headings, text("Verdict")),
+            (*headings, text("Verdict of the reader")),
             tuple(row for row, _ in listed),
             widths=_WIDTHS,
             categories=tuple((category,) for _, category in listed),

@@ -125,13 +125,13 @@ def test_a_study_is_told_in_words(language: str, one: Screened, tmp_path: Path) 
             "0.80",
             "Operating point “screening”: 0.50",
             "right lung 13.0 %",
-            "Verdict of the reader Disagree · Dr Reader · 2026-11-29 12:00",
+            "Verdict of the reader: Disagree · Dr Reader · 2026-11-29 12:00",
         ),
         "uk": (
             "Позначено",
             "Робоча точка «screening»: 0,50",
             "13,0 %",
-            "Оцінка лікаря Незгода · Dr Reader · 29.11.2026 12:00",
+            "Оцінка лікаря: Незгода · Dr Reader · 29.11.2026 12:00",
         ),
     }[language]
     for words in (*said, "Шевченко Тарас", "тінь ребра"):
