@@ -93,10 +93,10 @@ def test_a_recipe_with_an_address_reads_the_images_of_a_folder(
     server: Bucket, tmp_path: Path, fieldray: Fieldray
 ) -> None:
     for kind in ("normal", "opacity"):
-        for path in write_images(tmp_path / "local" / kind, 3):
+        for path in write_images(tmp_path / "images" / kind, 3):
             server.put(f"images/{kind}/{path.name}", path.read_bytes())
     recipes = {name: tmp_path / name / "recipe.toml" for name in ("remote", "here")}
-    for name, place in (("remote", "s3://box/images"), ("here", str(tmp_path / "local"))):
+    for name, place in (("remote", "s3://box/images"), ("here", str(tmp_path / "images"))):
         recipes[name].parent.mkdir()
         recipes[name].write_text(RECIPE.format(path=place))
     with pytest.raises(UsageProblem, match="First: fieldray adapt fetch"):
