@@ -29,7 +29,9 @@ class StudyData:
 
     file: Path = key("The .npz file.", example="mnist.npz")
     validation: int = key("Training images that are kept for validation.", default=5000, unit="images", low=1)
-    training: int = key("Images to train on; 0: all others.", default=0, unit="images", low=0)
+    training: int = key(
+        "Images to train on; 0: all images that are not kept for validation.", default=0, unit="images", low=0
+    )
 
 
 @table
@@ -46,7 +48,9 @@ class RunRecipe(PruneRecipe):
         "Use the earlier run's network after this iteration instead.", default=None, low=0
     )
     teacher: str = key("An earlier run; its network gives targets in addition to the labels.", default="")
-    teacher_iteration: int | None = key("The iteration of the teacher's network.", default=None, low=0)
+    teacher_iteration: int | None = key(
+        "The iteration after which the teacher's network is taken.", default=None, low=0
+    )
     teacher_share: float = key("The teacher's share of the targets.", default=0.5, low=0, high=1)
     temperature: float = key("Divides the teacher's logits (arXiv:1503.02531).", default=2.0, above=0)
 

@@ -120,10 +120,10 @@ class NetworkChoice:
     kind: Literal["resnet50", "resnet34", "mobilenet", "vgg16", "squeezenet", "googlenet"] = key(
         "The architecture.", default="resnet50"
     )
-    width: float = key("Share of every hidden channel count.", default=1.0, above=0, high=2)
+    width: float = key("Factor for the number of channels of every hidden layer.", default=1.0, above=0, high=2)
     blocks: tuple[int, ...] = key(
-        "Blocks of each stage of a ResNet; [3, 4, 6, 3] by default. [3, 4, 6] ends a stage earlier, with class maps "
-        "of twice the side.",
+        "Number of blocks in each stage of a ResNet; [3, 4, 6, 3] by default. [3, 4, 6] leaves out the last "
+        "stage, so that class maps have twice the side.",
         default=(),
         low=1,
     )
@@ -137,7 +137,7 @@ class NetworkChoice:
         "Stride of a ResNet's last stage; 1 makes class maps of twice the side.", default=2, low=1, high=2
     )
     frozen: tuple[str, ...] = key(
-        'Layers whose names begin with one of these are not trained. ["conv1", "conv2"]: the first two stages '
+        'Layers that are not trained, by the beginnings of their names. ["conv1", "conv2"]: the first two stages '
         'of a ResNet50; ["conv"]: all but the head.',
         default=(),
     )
@@ -164,10 +164,10 @@ class ClassifierTraining:
     """How the network is trained: AdamW with a warm-up, cosine decay and averaged weights."""
 
     epochs: int = key("Passes over the training images.", default=20, low=1, example=20)
-    batch_size: int = key("Images in a step.", default=32, unit="images", low=1)
+    batch_size: int = key("Images in each training step.", default=32, unit="images", low=1)
     learning_rate: float = key("The highest learning rate.", default=1e-3, above=0)
     warm_up_epochs: float = key("Time in which the learning rate rises from 0.", default=1.0, unit="epochs", low=0)
-    average_epochs: float = key("How far back the averaged weights reach.", default=1.0, unit="epochs", low=0)
+    average_epochs: float = key("Period over which the weights are averaged.", default=1.0, unit="epochs", low=0)
     label_smoothing: float = key("Targets are moved towards 0.5 by this share.", default=0.0, low=0, high=1)
     images_per_epoch: int = key("Images drawn per epoch; 0: the number of images.", default=0, unit="images", low=0)
     weight_decay: float = key("Weight decay of AdamW, on kernels only.", default=0.05, low=0)
@@ -209,7 +209,9 @@ class OperatingPointChoice:
         "sensitivity.",
         default="balance",
     )
-    sensitivity: float = key("With the rule sensitivity: the least sensitivity.", default=0.95, low=0.5, high=1)
+    sensitivity: float = key(
+        "With the rule sensitivity: the lowest allowed sensitivity.", default=0.95, low=0.5, high=1
+    )
     band_catches: float = key(
         "Share of the positive images that are not below the uncertain zone.", default=0.98, low=0.5, high=1
     )
@@ -265,7 +267,9 @@ class Evaluation:
         low=0.9,
         high=0.99999,
     )
-    ood_gate_components: int = key("Components of the whitening in the out-of-distribution check.", default=64, low=1)
+    ood_gate_components: int = key(
+        "Number of components of the whitening transform in the out-of-distribution check.", default=64, low=1
+    )
     example_images: int = key(
         "Images with class maps in the report; 0 for a report that is published.", default=8, low=0
     )

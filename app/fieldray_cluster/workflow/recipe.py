@@ -280,7 +280,9 @@ class Cluster:
     address: str | None = key(
         "The scheduler, for example tcp://10.0.0.5:8786; processes of this computer by default.", default=None
     )
-    workers: int = key("Processes of this computer, or of the cluster to wait for.", default=2, low=1)
+    workers: int = key(
+        "Number of worker processes: started on this computer, or awaited in the cluster.", default=2, low=1
+    )
     certificates: Path | None = key("Folder of this computer's certificates.", default=None)
     preemptible: bool = key("Whether machines of the cluster may be taken away at any moment.", default=False)
 
