@@ -146,7 +146,7 @@ class BannerArea(QWidget):
         for notice in notices:
             self._banners[notice].setVisible(notice is self._shown or self._is_unfolded)
         more = self._translator.plural("{count} more message", "{count} more messages", len(notices) - 1)
-        self.more.setText(self._translator.text("Fold the messages") if self._is_unfolded else more)
+        self.more.setText(self._translator.text("Collapse the messages") if self._is_unfolded else more)
         self.more.setIcon(icon("open" if self._is_unfolded else "folded", self._theme))
         self.more.setVisible(len(notices) > 1)
         self.setVisible(bool(notices))

@@ -66,7 +66,11 @@ class AuditWords:
             (translator.text("Images"), images),
             (translator.text("What is counted"), counted),
             (translator.text("Rule"), self.rule()),
-            *([(translator.text("In the table, not screened"), missing)] if any(self.report.missing.values()) else []),
+            *(
+                [(translator.text("Table rows without a screened image"), missing)]
+                if any(self.report.missing.values())
+                else []
+            ),
             (
                 translator.text("Run"),
                 f"{PackOfRun(subject.run_id, subject.position)}: {translator.name(', '.join(subject.paths))}",
