@@ -62,9 +62,9 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "audit_no_class": "No image is labelled {missing}. The labels are: {known}.",
     "audit_which_positive": "The labels are: {known}. Choose which of these labels mean positive.",
     "audit_one_class": "All labels are equal ({known}). An audit needs positive and negative images.",
-    "audit_one_class_scored": "Of {units} with a label, {scored} have a score, all with the condition or all "
-                              "without it. An audit needs both groups. If patients have images with the condition "
-                              "and images without it, audit by image or by examination.",
+    "audit_one_class_scored": "Of {units} with a label, {scored} have a score. All of these have the condition, "
+                              "or none has. An audit needs both groups. If patients have images with the "
+                              "condition and images without it, audit by image or by examination.",
     "audit_prevalence": "The prevalence is a share between 0 and 1, for example 0.05, not {value}.",
     "audit_sensitivity": "The sensitivity is a share between 0 and 1, for example 0.9, not {value}.",
     "audit_specificity": "The specificity is a share between 0 and 1, for example 0.7, not {value}.",

@@ -143,7 +143,7 @@ class Wording:
         return (
             Field(text("Program"), f"Fieldray {self._spec.program_version}"),
             Field(text("Model (SHA-256)"), pack.model_sha256),
-            *([Field(text("Lung fields"), pack.lungs_pack)] if pack.lungs_pack else []),
+            *([Field(text("Lung-field pack"), pack.lungs_pack)] if pack.lungs_pack else []),
             Field(text("Settings (SHA-256)"), pack.settings_hash),
             *([Field(text("Signing key"), pack.fingerprint)] if pack.fingerprint else []),
         )
