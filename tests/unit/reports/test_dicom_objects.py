@@ -110,7 +110,7 @@ def test_a_structured_report_says_all(one: Screened, tmp_path: Path, highdicom: 
         "Fieldray: tiny-1.0.0",
         "1.0.0",
         "Model SHA-256 " + "m" * 64,
-        "Lung-field pack lungs-1.0.0 0123456789ab",
+        "Lung fields lungs-1.0.0 0123456789ab",
         "Research use only. Not for diagnostic use.",
         "Reader's verdict: disagree. тінь ребра",
     }
