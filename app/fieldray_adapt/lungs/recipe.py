@@ -31,11 +31,11 @@ class MaskSource:
         "Allowed values by column: rows with other values are not used.", default_factory=dict
     )
     shows: Literal["visible", "region"] = key(
-        "visible: masks of the visible lung; region: masks of the region where lung belongs, behind heart and "
+        "What the masks show. visible: the visible lung; region: the region where lung belongs, behind heart and "
         "opacities too.",
         default="visible",
     )
-    share: float = key("How often the source is drawn, relative to the others.", default=1.0, above=0)
+    share: float = key("How often the source is drawn, relative to the other sources.", default=1.0, above=0)
     evaluate_only: bool = key(
         "The masks of this source are only measured, as those of another hospital. If its images are also "
         "among `chests`, the checks learn from them; then only `adapt cross` measures the source unseen.",

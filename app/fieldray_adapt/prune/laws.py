@@ -113,8 +113,8 @@ class ContextDependentLaw:
     time: float = key("Strength of the ratio of the times per image.", default=0.0)
     batch: float = key("Strength of the ratio of the proposed batch size to the last one.", default=0.0)
     form: Literal["product", "sum"] = key(
-        "product: value x r ^ strength, for values above 0; sum: value + strength x log2 r, for values that may be 0 "
-        "or negative.",
+        "How a ratio r changes the value. product: value x r ^ strength, for values above 0; sum: value + "
+        "strength x log2 r, for values that may be 0 or negative.",
         default="product",
     )
     bounds: Bounds = key("Limits of the value.", default=Bounds())

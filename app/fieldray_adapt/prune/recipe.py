@@ -27,7 +27,7 @@ class Original:
 class StudyData:
     """An .npz file with x_train, y_train, x_test and y_test (uint8)."""
 
-    file: Path = key("The .npz file.", example="mnist.npz")
+    file: Path = key("The .npz file with images and labels.", example="mnist.npz")
     validation: int = key("Training images that are kept for validation.", default=5000, unit="images", low=1)
     training: int = key(
         "Images to train on; 0: all images that are not kept for validation.", default=0, unit="images", low=0
@@ -76,7 +76,7 @@ class Scratch:
     shape.
     """
 
-    runs: tuple[str, ...] = key("Names of the runs.", example=("constant",))
+    runs: tuple[str, ...] = key("Names of the pruning runs whose final shapes are trained.", example=("constant",))
     seeds: int = key("Trainings of each shape, which differ in weights and order.", default=3, low=1)
     training: Effort = key(
         "Training of each shape. For a fair comparison it must be as long as the whole "

@@ -33,15 +33,18 @@ NO_WEIGHTS: Final = "none"
 INPUT_KEYS: Final = {
     "height": Key("Rows of the image as the network sees it.", unit="pixels", low=8, high=2048, example=224),
     "width": Key("Columns of the image as the network sees it.", unit="pixels", low=8, high=2048, example=224),
-    "channels": Key("1 for grey; 3 if the starting weights come from a network for colour.", low=1, high=3),
+    "channels": Key(
+        "Number of input channels: 1 for grey; 3 if the starting weights come from a network for colour.", low=1, high=3
+    ),
     "intensity": Key(
-        "as_displayed: with the window of the file; percentile: then the 1st to 99th percentile is stretched to 0..255."
+        "How grey levels are scaled. as_displayed: by the window of the file; percentile: by this window, then "
+        "the 1st to 99th percentile is stretched to 0..255."
     ),
     "fit": Key("How an image of another shape is fitted: stretched, padded with black, or cropped."),
     "margin": Key("Share of each side that is cut off before fitting.", low=0, high=0.2),
     "crop": Key(
-        "lungs: crop to the visible lungs; lung_region: crop to the region where lung belongs. The pack then "
-        "requires a lung-field pack."
+        "Crop of the image. lungs: to the visible lungs; lung_region: to the region where lung belongs. With a "
+        "crop, the pack requires a lung-field pack."
     ),
     "crop_margin": Key("Margin around the lungs on each side, as a share of their height and width.", low=0, high=0.5),
 }
@@ -194,7 +197,9 @@ class ClassifierTraining:
         "Triton cannot run in one process with TensorFlow.",
         default="auto",
     )
-    precision: Precision = key("bfloat16 is faster if the CPU supports it.", default="float32")
+    precision: Precision = key(
+        "Number format of the training. bfloat16 is faster if the CPU supports this format.", default="float32"
+    )
     threads: int = key("CPU threads; 0 leaves the choice to the framework.", default=0, low=0)
 
 
@@ -203,10 +208,10 @@ class OperatingPointChoice:
     """An operating point. Its threshold and uncertain zone are chosen on the validation images."""
 
     name: str = key("Name in settings and on the command line.", example="balanced")
-    titles: Texts = key("Name for people; the name by default.", default_factory=dict)
+    titles: Texts = key("Name of the operating point for people; its key name by default.", default_factory=dict)
     rule: Literal["balance", "sensitivity"] = key(
-        "balance: the largest sum of sensitivity and specificity; sensitivity: at least the value of the key "
-        "sensitivity.",
+        "How the threshold is chosen. balance: the largest sum of sensitivity and specificity; sensitivity: at "
+        "least the value of the key sensitivity.",
         default="balance",
     )
     sensitivity: float = key(

@@ -70,7 +70,7 @@ class LabelRule:
     """
 
     code: str = key("Short name of the label, without spaces.", example="pneumonia")
-    meaning: Texts = key("The label for people; its code by default.", default_factory=dict)
+    meaning: Texts = key("Name of the label for people; its code by default.", default_factory=dict)
     positive: tuple[str, ...] = key(
         "Classes of the data that have the label; the code by default.", default=(), example=["pneumonia"]
     )
@@ -112,7 +112,9 @@ class Source:
 
     path: Path = key("The folder with one folder per class, or the CSV file.", example="images")
     layout: Layout = key(
-        "folders: a folder per class; csv: a table with columns of your own; or a published layout.", default="folders"
+        "Layout of the source. folders: a folder per class; csv: a table with columns of your own; or a "
+        "published layout.",
+        default="folders",
     )
     name: str = key(
         "Name of the source; training draws evenly within each name. By default the last part of the path.", default=""
@@ -145,7 +147,7 @@ class Source:
         default="",
     )
     share: float = key(
-        "How often the source is drawn, relative to the others; 0: only measured, never used for training.",
+        "How often the source is drawn, relative to the other sources; 0: only measured, never used for training.",
         default=1.0,
         low=0,
     )
@@ -204,8 +206,12 @@ class ProfileChoice:
     """What a profile measures: the time of an iteration by batch size and image size."""
 
     batch_sizes: tuple[int, ...] = key("Images in each training step.", default=(8, 16, 32, 64), unit="images", low=1)
-    sides: tuple[int, ...] = key("Image sides; the recipe's own by default.", default=(), unit="pixels", low=8)
-    iterations: int = key("Iterations of each size; the first two are reported separately.", default=6, low=3)
+    sides: tuple[int, ...] = key(
+        "Sides of the images to measure; by default the input size of the recipe.", default=(), unit="pixels", low=8
+    )
+    iterations: int = key(
+        "Number of measured iterations for each size; the first two are reported separately.", default=6, low=3
+    )
 
     def rules(self) -> Rules:
         """Return the rules between the keys of the table (see `tables.table`)."""

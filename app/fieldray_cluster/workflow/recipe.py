@@ -278,7 +278,8 @@ class Cluster:
     """The cluster on which the tasks run."""
 
     address: str | None = key(
-        "The scheduler, for example tcp://10.0.0.5:8786; processes of this computer by default.", default=None
+        "Address of the scheduler, for example tcp://10.0.0.5:8786; by default processes of this computer are used.",
+        default=None,
     )
     workers: int = key(
         "Number of worker processes: started on this computer, or awaited in the cluster.", default=2, low=1
