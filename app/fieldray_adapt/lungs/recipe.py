@@ -124,7 +124,10 @@ class LungEvaluation:
 
     mask_threshold: float = key("A cell is lung if its share reaches this value.", default=0.5, above=0, high=0.99)
     keeps: float = key(
-        "Share of the validation images on which a check must not report a change.", default=0.99, low=0.8, high=1
+        "Share of the validation images in which a check must report no rotation, inversion or mirroring.",
+        default=0.99,
+        low=0.8,
+        high=1,
     )
     shows_images: bool = key(
         "Whether the report shows overlays of real images; false if they must not be shown.", default=True

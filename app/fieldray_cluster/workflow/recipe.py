@@ -266,7 +266,9 @@ class Sweep(RetryPolicy):
     keys: Mapping[str, Parameter] = key(
         'Keys of the recipe and their values, for example "training.batch_size" = [16, 32].'
     )
-    pruning: TrialPruning | None = key("How poor trials are stopped early; without this table, none is.", default=None)
+    pruning: TrialPruning | None = key(
+        "How poor trials are stopped early; without this table, no trial is stopped early.", default=None
+    )
 
     def rules(self) -> Rules:
         """Return the rules between the keys of the table (see `tables.table`)."""
