@@ -84,27 +84,30 @@ NOTES: Final[Mapping[str, Template]] = {
     "lungs_unseen": "The lungs are hard to distinguish in this chest X-ray.",
     "left_lung_unseen": "The patient's left lung was not found, or is far smaller or whiter than the right one.",
     "right_lung_unseen": "The patient's right lung was not found, or is far smaller or whiter than the left one.",
-    "chest_in_doubt": "Hardly recognised as a frontal chest X-ray: certainty {own}, limit {limit}. Opacities of both "
-                      "lungs can be the cause.",
-    "lungs_hardly_found": "Hardly any lung found: {own} % of the image. In a chest X-ray both lungs together take at "
-                          "least {limit} %.",
-    "left_lung_smaller": "Left lung far smaller than the right one: {own} % of the image, right lung {opposite} %.",
-    "left_lung_not_found": "Left lung not found. Right lung: {opposite} % of the image.",
-    "right_lung_smaller": "Right lung far smaller than the left one: {own} % of the image, left lung {opposite} %.",
-    "right_lung_not_found": "Right lung not found. Left lung: {opposite} % of the image.",
-    "left_upper_third_denser": "Upper third of the left lung denser than that of the right lung: {own} % "
+    "chest_in_doubt": "The image was hardly recognised as a frontal chest X-ray: certainty {own}, limit {limit}. "
+                      "Opacities in both lungs can be the cause.",
+    "lungs_hardly_found": "Hardly any lung was found: {own} % of the image. In a chest X-ray, both lungs "
+                          "together take at least {limit} %.",
+    "left_lung_smaller": "The left lung is far smaller than the right lung: {own} % of the image, right lung "
+                         "{opposite} %.",
+    "left_lung_not_found": "The left lung was not found. The right lung takes {opposite} % of the image.",
+    "right_lung_smaller": "The right lung is far smaller than the left lung: {own} % of the image, left lung "
+                          "{opposite} %.",
+    "right_lung_not_found": "The right lung was not found. The left lung takes {opposite} % of the image.",
+    "left_upper_third_denser": "The upper third of the left lung is denser than that of the right lung: {own} % "
                                "against {opposite} % (air 0 %, soft tissue 100 %).",
-    "left_middle_third_denser": "Middle third of the left lung denser than that of the right lung: {own} % "
-                                "against {opposite} % (air 0 %, soft tissue 100 %).",
-    "left_lower_third_denser": "Lower third of the left lung denser than that of the right lung: {own} % "
+    "left_middle_third_denser": "The middle third of the left lung is denser than that of the right lung: {own} "
+                                "% against {opposite} % (air 0 %, soft tissue 100 %).",
+    "left_lower_third_denser": "The lower third of the left lung is denser than that of the right lung: {own} % "
                                "against {opposite} % (air 0 %, soft tissue 100 %).",
-    "right_upper_third_denser": "Upper third of the right lung denser than that of the left lung: {own} % "
+    "right_upper_third_denser": "The upper third of the right lung is denser than that of the left lung: {own} % "
                                 "against {opposite} % (air 0 %, soft tissue 100 %).",
-    "right_middle_third_denser": "Middle third of the right lung denser than that of the left lung: {own} % "
-                                 "against {opposite} % (air 0 %, soft tissue 100 %).",
-    "right_lower_third_denser": "Lower third of the right lung denser than that of the left lung: {own} % "
+    "right_middle_third_denser": "The middle third of the right lung is denser than that of the left lung: {own} "
+                                 "% against {opposite} % (air 0 %, soft tissue 100 %).",
+    "right_lower_third_denser": "The lower third of the right lung is denser than that of the left lung: {own} % "
                                 "against {opposite} % (air 0 %, soft tissue 100 %).",
-    "thirds_dense": "A third of each lung dense: left {left} %, right {right} % (air 0 %, soft tissue 100 %).",
+    "thirds_dense": "One third of each lung is dense: left lung {left} %, right lung {right} % (air 0 %, soft "
+                    "tissue 100 %).",
     "lungs_cut_off_bottom": "The lungs are cut off at the bottom of the image.",
     "lungs_cut_off_left": "The lungs are cut off at the left edge of the image.",
     "lungs_cut_off_right": "The lungs are cut off at the right edge of the image.",
@@ -256,13 +259,14 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                                "read. Unpack the zip file and screen the folder.",
                                "The zip file contains {count} files. At most {limit} files of a zip file can be "
                                "read. Unpack the zip file and screen the folder.", by="count"),
-    "too_many_records": "The DICOMDIR has more than {limit} records, which are too many to read. If you opened the "
+    "too_many_records": "The DICOMDIR has more than {limit} records, too many to read. If you opened the "
                         "DICOMDIR alone, open its folder instead.",
-    "double_members": Plural("In this zip file, {count} name belongs to several different files: {file}. Only the "
-                             "last file of this name was read. Pack the files again under different names.",
-                             "In this zip file, {count} names belong to several different files each, for example "
-                             "{file}. Only the last file of each name was read. Pack the files again under "
-                             "different names.", by="count"),
+    "double_members": Plural("In this zip file, {count} name belongs to several different files: {file}. Only "
+                             "the last file of this name was read. Make a new zip file in which every file has "
+                             "its own name.",
+                             "In this zip file, {count} names belong to several different files each, for "
+                             "example {file}. Only the last file of each name was read. Make a new zip file in "
+                             "which every file has its own name.", by="count"),
     "file_too_large": "The file is too large to read safely ({size_mb} MB).",
     "linked_folder": "This is a link to another folder. The program does not follow links. To screen the images of "
                      "the other folder, choose the other folder too.",
@@ -291,8 +295,9 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                       "Fieldray {program} cannot read. Nothing was changed. Install version {made_by} or later.",
     "database_of_later": "The results database {path} was made by a later version, which Fieldray {program} cannot "
                          "read. Nothing was changed. Install the later version.",
-    "database_too_old": "The results database {path} was made before the first release of the program and cannot be "
-                        "read. Nothing was changed. Move the file away to begin a new one.",
+    "database_too_old": "The results database {path} was made before the first release of the program and cannot "
+                        "be read. Nothing was changed. Move the file away. The program then begins a new "
+                        "database.",
     "database_older_damaged": "The results database {path} is damaged, and was made by an earlier version of the "
                               "program. Nothing was changed. To repair the database, screen any folder with the "
                               "earlier version.",
@@ -313,10 +318,10 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "verdict_misplaced": "The verdict was not saved: {path} no longer has the result of this image. The run was "
                          "deleted, or the results database was replaced. Screen the images again. Then give the "
                          "verdict again.",
-    "image_replaced": "This image was replaced by a new file, or was screened again, while it was open. The window "
-                      "still shows the earlier image, which takes no verdict. Open the new image to give a verdict.",
-    "image_deleted": "The current image was deleted from the results database. The image is no longer shown, and takes "
-                     "no verdict. Choose an image in the list.",
+    "image_replaced": "While this image was open, its file was replaced or screened again. The window still "
+                      "shows the earlier image, which cannot get a verdict. Open the new image to give a verdict.",
+    "image_deleted": "The current image was deleted from the results database, so this image cannot get a "
+                     "verdict. Choose another image in the list.",
     "images_deleted": "All images of run {run} were deleted from the results database. The image files are not "
                       "touched. To screen the images again, open their folder.",
     "not_judged_none": "No verdict was given: no image is open. Choose an image in the list.",
@@ -327,10 +332,10 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                              "the list.",
     "not_judged_searching": "No verdict was given: the search field is active, so keys write text. Press Enter to "
                             "go to the list, then press the key again.",
-    "open_files": "The program may open {limit} files at the same time on this computer, but {needed} are needed. "
-                  "Raise this limit of the computer, or read fewer files at the same time.",
-    "memory_limit": "The program may use {limit_mb} MB of memory on this computer, but {needed_mb} MB are needed. "
-                    "Raise this limit of the computer, or read fewer files at the same time.",
+    "open_files": "This computer lets the program open {limit} files at the same time, but the program needs "
+                  "{needed}. Raise this limit of the computer, or read fewer files at the same time.",
+    "memory_limit": "This computer lets the program use {limit_mb} MB of memory, but the program needs "
+                    "{needed_mb} MB. Raise this limit of the computer, or read fewer files at the same time.",
     "system_short": "The operating system refused the program more memory, threads or open files ({detail}). Close "
                     "other programs. If this computer limits memory, threads or open files, raise the limits. Then "
                     "start again.",
@@ -357,12 +362,13 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                   "press Start. Only failed files are screened again.",
     "next_run": Plural("{count} file or folder will be screened after this run.",
                        "{count} files or folders will be screened after this run.", by="count"),
-    "question_closed": "The pack was changed before the question about {paths} was answered. Choose the pack for "
-                       "these images again.",
+    "question_closed": "Another pack was chosen before the question about {paths} was answered. Choose the pack "
+                       "for these images again.",
     "saved": Plural("{count} file or folder was saved in {folder}.",
                     "{count} files or folders were saved in {folder}.", by="count"),
     "nothing_saved": "Nothing was saved: the chosen formats need screened images, and this run has none.",
-    "watch_stopped": "Watching was stopped. New results: {results}. Files left for the next watch: {waiting}.",
+    "watch_stopped": "The folder is no longer watched. New results: {results}. Files that are not screened yet: "
+                     "{waiting}.",
     "points_differ": "The packs run at different operating points: {packs}. Choose the operating points on the "
                      "page of packs.",
     "packs_missing": "The last run of this folder also used the packs {packs}. This run uses only {pack}. To use "
@@ -422,7 +428,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                             "screen its files, open that folder itself.",
                             "{count} recycle bins, thumbnail caches or disk snapshots were left out: {several}. To "
                             "screen their files, open such a folder itself.", by="count"),
-    "question_waits": "Screening waits for your answer to a question. First finish what is open on this page, then "
+    "question_waits": "Screening waits for your answer to a question. First finish your work on this page, then "
                       "answer the question.",
     "own_image": "The program made this picture from another image, so the picture was not screened.",
     "own_reports": Plural("{count} result file of this program was found among the images and left out.",

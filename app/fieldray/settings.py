@@ -66,7 +66,7 @@ TABLE: Final[tuple[Row, ...]] = (
     Row(key="reader", label="Your name and role, for the verdicts in reports", default=""),
     Row(key="heat_map_opacity", label="Heat map opacity, percent", default=45, low=0, high=100),
     Row(key="device", label="Device for the model", default="auto", among=device_choices),
-    Row(key="policy", label="If an Edge TPU (Coral USB Accelerator) is connected, use",
+    Row(key="policy", label="Device if an Edge TPU (Coral USB Accelerator) is connected",
         default="accelerator", among=("accelerator", "fastest", "both")),
     Row(key="edgetpu_clock", label="Clock speed of the Edge TPU (highest: risk of skin burns)",
         default="std", among=("std", "max")),

@@ -41,7 +41,7 @@ def test_a_pair_is_compared_and_then_one_that_must_not_be(tmp_path: Path, well: 
     found = json.loads(answer.read_text(encoding="utf-8"))
     assert list(found) == KEYS
     assert found["comparable"]
-    assert "not a course of disease" in found["notice"]
+    assert "not show the course of a disease" in found["notice"]
     assert {path.name for path in out.iterdir()} == OUTPUTS
     displacement = np.load(out / "displacement.npy")
     assert (displacement.shape, displacement.dtype) == ((512, 512, 2), np.float32)
@@ -50,7 +50,7 @@ def test_a_pair_is_compared_and_then_one_that_must_not_be(tmp_path: Path, well: 
     assert found["displacement_median_px"] == pytest.approx(7.2, abs=0.5)
     with Image.open(out / "warped_prior.png") as picture:
         assert picture.size == (512, 512)
-        assert "not a course of disease" in str(picture.info["Comment"])
+        assert "not show the course of a disease" in str(picture.info["Comment"])
 
     found = json.loads(well("compare", mirrored, current, "--out", out, "--json", "-").out)
     assert (found["comparable"], found["reason_code"]) == (False, "compare_mirrored")

@@ -214,7 +214,7 @@ def test_deleting_asks_twice_and_takes_the_run_out_of_sight(desk: Desk, page: Hi
     desk.window.actions_by_name["history"].trigger()
     desk.until(lambda: not page._runs.is_busy)
     mark(page, 2)
-    for answer in ("Keep", "Delete for good"):
+    for answer in ("Do not delete", "Delete for good"):
         assert len(History(store).runs()) == 2
         page.delete_button.click()
         desk.until(lambda: "Delete 1 run?" in question(desk))
@@ -322,7 +322,7 @@ def test_a_patient_is_deleted_by_the_number_and_the_runs_stay(desk: Desk, page: 
 
     ask("PX-9999")
     desk.until(lambda: reason("history_no_patient", patient="PX-9999").text in texts(page))
-    for answer in ("Keep", "Delete for good"):
+    for answer in ("Do not delete", "Delete for good"):
         assert sum(found.total for found in History(store).runs()) == 7
         ask("PX-1001")
         desk.until(lambda: "Delete all images of the patient PX-1001?" in question(desk))

@@ -39,7 +39,7 @@ def test_an_empty_folder_is_watched_until_stop_is_pressed(desk: Desk, tmp_path: 
     desk.rooms.publish(Progress(done=3, total=5, total_is_final=False, images_per_s=0.1, remaining_s=20.0))
     desk.until(lambda: desk.window.toolbar.progress_text.text() == "Watching: 3 done, 2 waiting")
     stop(desk)
-    desk.until_shown("Watching was stopped. New results: 1. Files left for the next watch: 2.")
+    desk.until_shown("The folder is no longer watched. New results: 1. Files that are not screened yet: 2.")
     assert "Watching" not in desk.notices.replace("Watching was stopped", "")
 
 
@@ -60,7 +60,7 @@ def test_a_watch_that_failed_is_not_said_to_go_on(desk: Desk, tmp_path: Path) ->
     watch(desk, tmp_path)
     desk.until_shown(f"Watching {tmp_path} since ")
     desk.rooms.publish(RunChanged(run_id=1, state="failed", reason=reason("disk_full", path=tmp_path)))
-    desk.until_shown("The run failed: ")
+    desk.until_shown("The run of ")
     assert "Watching" not in desk.notices
 
 

@@ -23,15 +23,17 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                             "{several}. Lines that give one image two labels: {two_labels}. Lines with patient "
                             "numbers that differ only by case, blanks, leading zeros or letters that look alike: "
                             "{numbers}.",
-    "audit_table_no_match": "No row of the table {path} matches a screened image. Lines of the table: {rows}. After "
-                            "≠ stands an image with this file name in another folder.",
+    "audit_table_no_match": "No row of the table {path} matches a screened image. Lines of the table: {rows}. "
+                            "After the sign ≠ stands an image that has this file name but lies in another folder.",
     "audit_rows_unknown": Plural("{count} row of the table matches no image of this run and was left out. Line: "
-                                 "{rows}. After ≠ stands an image with this file name in another folder.",
+                                 "{rows}. After the sign ≠ stands an image that has this file name but lies in "
+                                 "another folder.",
                                  "{count} rows of the table match no image of this run and were left out. Lines: "
-                                 "{rows}. After ≠ stands an image with this file name in another folder.",
+                                 "{rows}. After the sign ≠ stands an image that has this file name but lies in "
+                                 "another folder.",
                                  by="count"),
-    "audit_rows_doubled": Plural("{count} row of the table repeats an earlier one and was counted once.",
-                                 "{count} rows of the table repeat an earlier one and were counted once.", by="count"),
+    "audit_rows_doubled": Plural("{count} row of the table repeats an earlier row and was counted once.",
+                                 "{count} rows of the table repeat an earlier row and were counted once.", by="count"),
     "audit_rows_uncertain": Plural("{count} row has the label -1 or uncertain (neither positive nor negative) and "
                                    "was left out.",
                                    "{count} rows have the label -1 or uncertain (neither positive nor negative) and "
@@ -60,9 +62,9 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "audit_no_class": "No image is labelled {missing}. The labels are: {known}.",
     "audit_which_positive": "The labels are: {known}. Choose which of these labels mean positive.",
     "audit_one_class": "All labels are equal ({known}). An audit needs positive and negative images.",
-    "audit_one_class_scored": "Of {units} with a label, {scored} have a score, all with the condition or all "
-                              "without it. An audit needs both groups. If patients have images with the condition "
-                              "and images without it, audit by image or by examination.",
+    "audit_one_class_scored": "Of {units} with a label, {scored} have a score. All of these have the condition, "
+                              "or none has. An audit needs both groups. If patients have images with the "
+                              "condition and images without it, audit by image or by examination.",
     "audit_prevalence": "The prevalence is a share between 0 and 1, for example 0.05, not {value}.",
     "audit_sensitivity": "The sensitivity is a share between 0 and 1, for example 0.9, not {value}.",
     "audit_specificity": "The specificity is a share between 0 and 1, for example 0.7, not {value}.",
@@ -72,9 +74,9 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                      "pack: fieldray screen FOLDER --pack {text}. Then name the number of the new run, which this "
                      "command shows: fieldray history list",
     "audit_price": "A cost must be a number of 0 or more, not {value}.",
-    "audit_pairs_one_class": "The runs cannot be compared. Images with a label that run {run} also has: {images}. "
-                             "Images with a score in both runs: {both}, all with the condition or all without it. A "
-                             "comparison needs both groups.",
+    "audit_pairs_one_class": "The runs cannot be compared. Images with a label that are also in run {run}: "
+                             "{images}. Images with a score in both runs: {both}. All of these have the "
+                             "condition, or none has. A comparison needs both groups.",
     "audit_no_score": Plural("{count} image with a label has no score: not suitable or failed.",
                              "{count} images with a label have no score: not suitable or failed.",
                              by="count"),

@@ -24,9 +24,9 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "compare_one_image": "{path} holds {count} images. Name a file with one image.",
     "compare_no_lungs_pack": "Images cannot be compared, because the lung-field pack of this program is missing. Reinstall "
                              "the program.",
-    "compare_notice": "Differences of two images are not a course of disease. Subtle changes are missed. Of "
-                      "artificial faint opacities, 0 of 12 were detected in X-rays of different days, and 30 of 30 "
-                      "in copies of one X-ray.",
+    "compare_notice": "Differences between two images do not show the course of a disease. Subtle changes are "
+                      "missed. Of artificial faint opacities, 0 of 12 were detected in X-rays of different days, "
+                      "and 30 of 30 in copies of one X-ray.",
     "prior_same_image": "The current image and the prior image are identical.",
     "prior_other_patient": "The two images show different patients: the patient ID, birth date or sex in the two "
                            "files differs.",

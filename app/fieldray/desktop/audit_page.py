@@ -94,15 +94,15 @@ class AuditPage(Page):
         )
         rules = (
             (text("Read first, or a score at or above the threshold"), "above"),
-            (text("Uncertain results too"), "unsure"),
+            (text("A score in the uncertain zone too"), "unsure"),
         )
         self.unit = choice_box(units, named=text("What the figures count"))
         self.refers = choice_box(rules, named=text("What counts as referred"))
         self.table_button = push_button(text("Choose the table…"), self._choose_table)
         self.positive, self.prevalence, self.sensitivity = QLineEdit(), QLineEdit(), number_box(50, 100, 90)
         self.prices, self.against = (QLineEdit(), QLineEdit(), QLineEdit()), choice_box(())
-        self.positive.setPlaceholderText(text("automatic: abnormal, positive, 1…"))
-        self.prevalence.setPlaceholderText(text("as among these images"))
+        self.positive.setPlaceholderText(text("automatic: labels such as abnormal, positive, 1"))
+        self.prevalence.setPlaceholderText(text("the share among these images"))
         self.sensitivity.lineEdit().setTextMargins(FIELD_MARGIN, 0, 0, 0)
         fields = self.positive, self.unit, self.refers, self.prevalence, self.sensitivity, *self.prices, self.against
         for field in fields:

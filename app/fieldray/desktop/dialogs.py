@@ -158,7 +158,7 @@ class AboutDialog(QDialog):
             page,
             label(f"Fieldray {VERSION}", role="title"),
             label(research_only(translator), role="heading"),
-            label(text("Screens chest X-rays with a model pack, on this computer only.")),
+            label(text("This program screens chest X-rays with a model pack, on this computer only.")),
             label(text("This program makes no network connections."), role="heading"),
             label(silent),
             label(images, role="muted"),

@@ -148,7 +148,7 @@ class BannerArea(QWidget):
         for notice in notices:
             self._banners[notice].setVisible(notice in self._shown or self._is_unfolded)
         more = self._translator.plural("{count} more message", "{count} more messages", folded)
-        self.more.setText(self._translator.text("Fold the messages") if self._is_unfolded else more)
+        self.more.setText(self._translator.text("Collapse the messages") if self._is_unfolded else more)
         self.more.setIcon(icon("open" if self._is_unfolded else "folded", self._theme))
         self.more.setVisible(folded > 0)
         self.setVisible(bool(notices))

@@ -162,7 +162,7 @@ class PacksPage(Page):
         if model.fingerprint:
             facts.insert(0, text("Signing key: {key}", key=model.fingerprint))
         if model.lungs_pack:
-            facts.append(text("Lung fields: {pack}", pack=model.lungs_pack))
+            facts.append(text("Lung-field pack: {pack}", pack=model.lungs_pack))
         return card(
             in_use,
             label(f"{self._translator.pick(manifest.names)}  {manifest.version}", role="title"),

@@ -245,7 +245,8 @@ def draw_difference_legend(painter: QPainter, area: QRect, translator: Translato
     """Draw the legend of the difference colours. Returns the remaining area."""
     metrics, room, text = painter.fontMetrics(), area.width() - 2 * _MARGIN, translator.text
     rest = text(
-        "Inside the lungs, more than {times} times the noise; each region has a number", times=f"{CHANGE_SHOWN:g}"
+        "Shown: differences inside the lungs above {times} times the noise, each with a number",
+        times=f"{CHANGE_SHOWN:g}",
     )
     lines: list[tuple[tuple[int, int, int] | None, str, int]] = [
         (DENSER, text("Denser (whiter) in the current image"), _SQUARE + 8),
@@ -253,7 +254,7 @@ def draw_difference_legend(painter: QPainter, area: QRect, translator: Translato
         (None, rest, 0),
     ]
     if is_blank:
-        lines = [(None, text("No difference beyond the noise inside the lungs"), 0)]
+        lines = [(None, text("No difference inside the lungs is larger than the noise"), 0)]
     heights = [_height(metrics, caption, room - indent) for _, caption, indent in lines]
     strip = QRect(area.left(), area.bottom() + 1 - sum(heights) - _MARGIN, area.width(), sum(heights) + _MARGIN)
     painter.fillRect(strip, _SHADE)

@@ -368,7 +368,7 @@ class Screening(QObject):
         paths = _listed(self.paths)
         self._board.post(
             _failed(self.paths) + why.code,
-            lambda t: t.text("The run failed: {paths}. {reason}", paths=t.name(paths), reason=t.reason(why)),
+            lambda t: t.text("The run of {paths} failed. {reason}", paths=t.name(paths), reason=t.reason(why)),
             level="error",
         )
 

@@ -135,7 +135,7 @@ class StatusPage(Page):
                 translator.text("One image, ms"),
                 translator.text("Images per second, min / avg / max"),
                 translator.text("Slower by"),
-                translator.text("Published (Taran 2022)"),
+                translator.text("Published slowdown (Taran 2022)"),
             )
             self._table = reading_table(headings, list(self._rows()))
             self._load.layout().insertWidget(2, self._table)  # type: ignore[union-attr]
@@ -148,7 +148,7 @@ class StatusPage(Page):
             figures = (number(translator, fps, digits=1) for fps in (cell.fps_min, cell.fps_avg, cell.fps_max))
             yield (
                 backend_name(translator, cell.backend),
-                _share(translator, cell.level.share) if cell.level.share else translator.text("none"),
+                _share(translator, cell.level.share) if cell.level.share else translator.text("no other load"),
                 number(translator, cell.mean_ms, digits=2),
                 " / ".join(figures),
                 _share(translator, cell.increase, digits=1) if cell.level.share else "",

@@ -89,7 +89,7 @@ def load_private_key(path: Path) -> Ed25519PrivateKey:
             reason("signing_key", path=path, detail="the file is not a PEM key without a password")
         ) from error
     if not isinstance(key, Ed25519PrivateKey):
-        raise UsageProblem(reason("signing_key", path=path, detail="not an Ed25519 key"))
+        raise UsageProblem(reason("signing_key", path=path, detail="the key is not an Ed25519 key"))
     if is_open:
         raise UsageProblem(reason("signing_key_open", path=path))
     return key

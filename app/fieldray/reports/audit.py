@@ -231,7 +231,7 @@ class AuditText(AuditWords):
         unsure = category_label(self.translator, "unsure", self.report.subject)
         columns = [first, text("Referred"), text("Detected"), text("Missed"), unsure]
         columns += [
-            text("Detected, of all"),
+            text("Share detected"),
             text("PPV, %"),
             text("NPV, %"),
             text("Cost"),
@@ -320,7 +320,7 @@ class AuditText(AuditWords):
         )
         if found.kappa is not None:
             yield text("Cohen's kappa between the referrals of both packs: {kappa}.", kappa=self._kappa(*found.kappa))
-        yield text("If a pack was trained on images of these patients, these figures of the pack are too good.")
+        yield text("If a pack was trained on images of these patients, its figures are too good.")
 
     def _paired(self, one: PairedFigure) -> Iterator[str]:
         scale, digits = (1, 3) if one.of == "auc" else (100, 1)
@@ -336,7 +336,7 @@ class AuditText(AuditWords):
     def charts(self) -> tuple[ShareChart, ...]:
         """Return the charts: ROC curve, calibration of the scores, and detected units against referred units."""
         text, found, plan = self.translator.text, self.report.audit, self.report.plan
-        workload = text("Referred and detected"), text("Referred"), text("Detected, of all")
+        workload = text("Referred and detected"), text("Referred"), text("Share detected")
         steps = plan.groups[ALL_UNITS].values() if plan else ()
         line = tuple((step.referred / SCREENED, step.sensitivity.value) for step in steps)
         marks = tuple(

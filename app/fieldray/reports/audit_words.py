@@ -60,13 +60,17 @@ class AuditWords:
             (translator.text("Pack"), subject.pack),
             (translator.text("Signed by"), signers.get(subject.trust, subject.fingerprint)),
             (translator.text("Model file"), subject.model_sha256[:_HASH_LETTERS]),
-            *([(translator.text("Lung fields"), subject.lungs_pack)] if subject.lungs_pack else []),
+            *([(translator.text("Lung-field pack"), subject.lungs_pack)] if subject.lungs_pack else []),
             (translator.text("Finding"), translator.pick(subject.meaning) or subject.label),
             (translator.text("Reference labels"), self._labels_from()),
             (translator.text("Images"), images),
             (translator.text("What is counted"), counted),
-            (translator.text("Rule"), self.rule()),
-            *([(translator.text("In the table, not screened"), missing)] if any(self.report.missing.values()) else []),
+            (translator.text("Rule of referral"), self.rule()),
+            *(
+                [(translator.text("Table rows without a screened image"), missing)]
+                if any(self.report.missing.values())
+                else []
+            ),
             (
                 translator.text("Run"),
                 f"{PackOfRun(subject.run_id, subject.position)}: {translator.name(', '.join(subject.paths))}",

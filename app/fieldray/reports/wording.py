@@ -144,7 +144,7 @@ class Wording:
         return (
             Field(text("Program"), f"Fieldray {self._spec.program_version}"),
             Field(text("Model (SHA-256)"), pack.model_sha256),
-            *([Field(text("Lung fields"), pack.lungs_pack)] if pack.lungs_pack else []),
+            *([Field(text("Lung-field pack"), pack.lungs_pack)] if pack.lungs_pack else []),
             Field(text("Settings (SHA-256)"), pack.settings_hash),
             *([Field(text("Signing key"), pack.fingerprint)] if pack.fingerprint else []),
         )
@@ -152,7 +152,7 @@ class Wording:
     def table(self) -> Table:
         """The list of all images."""
         text = self.translator.text
-        headings = (text("No."), text("Patient"), text("Date"), text("Image"), text("Result"), text("Score"))
+        headings = (text("#"), text("Patient"), text("Date"), text("Image"), text("Result"), text("Score"))
         title = text("All images")
         if self._pack.trust == "legacy":
             title = f"{title} ({unsigned(self.translator)})"
@@ -394,8 +394,8 @@ class Wording:
         if problem is not None:
             why = self._said(problem, outcome)
             return text("The image could not be read for this report: {reason}", reason=why)
-        colours = text("Colours: what influenced the score, not the outline of a lesion.")
-        line = text("Line: the lungs, as the program found them.")
+        colours = text("The colours show what influenced the score. They are not the outline of a lesion.")
+        line = text("The line is the outline of the lungs as the program found them.")
         has_map = isinstance(outcome, Screened) and outcome.class_maps is not None and self._stored.manifest is not None
         overrides = (self._said(note, outcome) for note in asked_for(outcome))  # a capture has these words alone
         parts = (*overrides, colours if has_map else "", line if lungs_of(outcome) is not None else "")

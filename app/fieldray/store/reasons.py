@@ -49,8 +49,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                                  "The files of {count} images no longer exist. The window still shows their "
                                  "results, maps and previews.", by="count"),
     "history_other_label": "The two packs look for different findings, so their scores cannot be compared.",
-    "store_whole": "No fault was found. Results: {results}. Verdicts: {verdicts}. Previews: {pictures}. The files "
-                   "take {size_mb} MB.",
+    "store_whole": "The results database has no fault. Results: {results}. Verdicts: {verdicts}. Previews: "
+                   "{pictures}. The files take {size_mb} MB.",
     "store_compacted": "The results database and previews are {freed_mb} MB smaller.",
     "store_not_compacted": "Disk space was only partly freed: another program is using the results database, or "
                            "the disk is full. Close that program or free disk space, then try again.",

@@ -28,16 +28,24 @@ _LEVELS: Final = np.linspace(0, 1, 256)
 class SharedAugmentation:
     """Augmentations for images of every kind of training."""
 
-    shift: float = key("Shift, as a share of the side.", default=0.0, low=0, high=1)
-    scale: float = key("Zoom, in powers of e.", default=0.0, low=0, high=1)
-    stretch: float = key("Change of the ratio of height to width, as a share.", default=0.0, low=0, high=1)
+    shift: float = key("Shift of the image, as a share of its side.", default=0.0, low=0, high=1)
+    scale: float = key("Zoom, as a power of e: 0.1 means 0.90 to 1.11 times the size.", default=0.0, low=0, high=1)
+    stretch: float = key(
+        "Change of the ratio of height to width, as a power of e: 0.1 means 0.90 to 1.11 times the ratio.",
+        default=0.0,
+        low=0,
+        high=1,
+    )
     rotation_degrees: float = key("Rotation of the image.", default=0.0, unit="degrees", low=0, high=45)
-    gamma: float = key("Gamma, in powers of e.", default=0.0, low=0, high=2)
-    contrast: float = key("Contrast, in powers of e.", default=0.0, low=0, high=2)
-    brightness: float = key("Brightness, as a share of the range.", default=0.0, low=0, high=1)
+    gamma: float = key("Gamma, as a power of e: 0.2 means a gamma of 0.82 to 1.22.", default=0.0, low=0, high=2)
+    contrast: float = key(
+        "Contrast, as a power of e: 0.2 means 0.82 to 1.22 times the contrast.", default=0.0, low=0, high=2
+    )
+    brightness: float = key("Change of brightness, as a share of the range of grey levels.", default=0.0, low=0, high=1)
     shading: float = key(
-        "Strength of an added smooth field, as a share of the range. The network then ignores broad "
-        "differences of grey, which often come from the archive and not from the lungs.",
+        "Strength of a smooth grey field that is added to the image, as a share of the range of grey levels. The "
+        "network then ignores broad differences of grey, which often come from the archive and not from the "
+        "lungs.",
         default=0.0,
         low=0,
         high=1,
@@ -45,7 +53,9 @@ class SharedAugmentation:
     blur_pixels: float = key(
         "Standard deviation of a Gaussian blur, for half of the images.", default=0.0, unit="pixels", low=0
     )
-    noise: float = key("Standard deviation of noise, as a share of the range.", default=0.0, low=0, high=1)
+    noise: float = key(
+        "Standard deviation of added noise, as a share of the range of grey levels.", default=0.0, low=0, high=1
+    )
     coarsen: float = key(
         "Probability of shrinking the image to between 48 pixels and the full side, and enlarging it again.",
         default=0.0,
@@ -63,7 +73,9 @@ class Augmentation(SharedAugmentation):
     flip: float = key(
         "Probability of mirroring. Keep this small, because the heart changes sides.", default=0.0, low=0, high=1
     )
-    cutout: float = key("Largest side of one erased square, as a share.", default=0.0, low=0, high=1)
+    cutout: float = key(
+        "Largest side of one erased square, as a share of the image's side.", default=0.0, low=0, high=1
+    )
 
 
 Motion = tuple[float, float, float, float, float, float]
@@ -174,9 +186,12 @@ class PairAugmentation(SharedAugmentation):
     """
 
     elastic: float = key(
-        "Standard deviation of the displacement of each knot of an 8 x 8 grid, as a share.", default=0.0, low=0
+        "Elastic deformation: standard deviation of the displacement of each knot of an 8 x 8 grid, as a share "
+        "of the image's side.",
+        default=0.0,
+        low=0,
     )
-    inversion: float = key("Probability of the negative image.", default=0.0, low=0, high=1)
+    inversion: float = key("Probability that black and white are swapped.", default=0.0, low=0, high=1)
     opacities: float = key(
         "Probability of one to three soft bright patches, like infiltrates.", default=0.0, low=0, high=1
     )

@@ -28,14 +28,14 @@ class MaskSource:
     masks: Path | None = key("Layout folders: the folder of the masks.", default=None)
     name: str = key("Name of the source in figures; by default the last part of the path.", default="")
     where: Mapping[str, tuple[str, ...]] = key(
-        "Only rows whose columns have one of these values.", default_factory=dict
+        "Allowed values by column: rows with other values are not used.", default_factory=dict
     )
     shows: Literal["visible", "region"] = key(
-        "visible: masks of the visible lung; region: masks of the region where lung belongs, behind heart and "
+        "What the masks show. visible: the visible lung; region: the region where lung belongs, behind heart and "
         "opacities too.",
         default="visible",
     )
-    share: float = key("How often the source is drawn, relative to the others.", default=1.0, above=0)
+    share: float = key("How often the source is drawn, relative to the other sources.", default=1.0, above=0)
     evaluate_only: bool = key(
         "The masks of this source are only measured, as those of another hospital. If its images are also "
         "among `chests`, the checks learn from them; then only `adapt cross` measures the source unseen.",
@@ -62,7 +62,10 @@ class LungNetwork:
         default="compact",
     )
     channels: tuple[int, ...] = key(
-        "Channels of the compact network's five steps.", default=COMPACT_CHANNELS, unit="channels", low=1
+        "Number of channels in each of the compact network's five steps.",
+        default=COMPACT_CHANNELS,
+        unit="channels",
+        low=1,
     )
     root_channels: int = key("Channels of the published network's first step.", default=64, unit="channels", low=1)
     region: bool = key(
@@ -99,15 +102,15 @@ class LungTraining:
 
     stages: tuple[TrainingStage, ...] = key("Stages of the training, in order; the last has the size of the input.")
     steps_per_epoch: int = key("Steps between two evaluations on the validation images.", default=100, low=1)
-    masks_per_step: int = key("Images with a mask in a step.", default=8, unit="images", low=1)
-    checks_per_step: int = key("Images for the checks in a step.", default=8, unit="images", low=0)
+    masks_per_step: int = key("Images with a mask in each training step.", default=8, unit="images", low=1)
+    checks_per_step: int = key("Images for the checks in each training step.", default=8, unit="images", low=0)
     checks_weight: float = key("Weight of the checks' loss, relative to the masks' loss.", default=0.5, low=0)
     ood_share: float = key("Share of the images for the checks that show no chest.", default=0.38, low=0, high=1)
     weight_decay: float = key("Weight decay of AdamW.", default=0.01, low=0)
     seed: int = key("Seed of initial weights, order and augmentation.", default=0)
     threads: int = key("CPU threads; 0 leaves the choice to the framework.", default=0, low=0)
     panel_images: int = key(
-        "Fixed samples that are shown after each epoch: image, mask and prediction.", default=4, low=0
+        "Number of fixed samples whose image, mask and prediction are shown after each epoch.", default=4, low=0
     )
 
     def rules(self) -> Rules:
@@ -121,7 +124,10 @@ class LungEvaluation:
 
     mask_threshold: float = key("A cell is lung if its share reaches this value.", default=0.5, above=0, high=0.99)
     keeps: float = key(
-        "Share of the validation images on which a check must not report a change.", default=0.99, low=0.8, high=1
+        "Share of the validation images in which a check must report no rotation, inversion or mirroring.",
+        default=0.99,
+        low=0.8,
+        high=1,
     )
     shows_images: bool = key(
         "Whether the report shows overlays of real images; false if they must not be shown.", default=True

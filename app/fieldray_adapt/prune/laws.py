@@ -52,8 +52,8 @@ class Context:
 class Bounds:
     """Limits for the values of a law."""
 
-    lowest: float = key("No value is below this.", default=-math.inf)
-    highest: float = key("No value is above this.", default=math.inf)
+    lowest: float = key("Lower limit of the value.", default=-math.inf)
+    highest: float = key("Upper limit of the value.", default=math.inf)
 
     def __post_init__(self) -> None:
         if self.lowest > self.highest:
@@ -68,7 +68,7 @@ class Bounds:
 class ConstantLaw:
     """A constant value (3.1)."""
 
-    start: float = key("The constant value.")
+    start: float = key("Value of the setting in all iterations.")
 
     def next(self, previous: float, context: Context) -> float:  # noqa: ARG002 - all laws have these parameters
         """Return the start value."""
@@ -79,9 +79,9 @@ class ConstantLaw:
 class LinearLaw:
     """A value with a step added in each iteration (3.2)."""
 
-    start: float = key("The first value.")
-    step: float = key("Added after each iteration.")
-    bounds: Bounds = key("Limits for every value.", default=Bounds())
+    start: float = key("Value of the setting in the first iteration.")
+    step: float = key("Number that is added to the value after each iteration.")
+    bounds: Bounds = key("Limits of the value.", default=Bounds())
 
     def next(self, previous: float, context: Context) -> float:  # noqa: ARG002
         """Return `previous` plus the step."""
@@ -92,9 +92,9 @@ class LinearLaw:
 class MultiplicativeLaw:
     """A value multiplied by a factor in each iteration (3.3)."""
 
-    start: float = key("The first value.")
-    factor: float = key("Multiplies the value after each iteration.", above=0)
-    bounds: Bounds = key("Limits for every value.", default=Bounds())
+    start: float = key("Value of the setting in the first iteration.")
+    factor: float = key("Number by which the value is multiplied after each iteration.", above=0)
+    bounds: Bounds = key("Limits of the value.", default=Bounds())
 
     def next(self, previous: float, context: Context) -> float:  # noqa: ARG002
         """Return `previous` times the factor."""
@@ -107,17 +107,17 @@ class ContextDependentLaw:
     r.
     """
 
-    start: float = key("The first value.")
-    size: float = key("Strength of the change in parameters.", default=0.0)
-    loss: float = key("Strength of the change in validation loss.", default=0.0)
-    time: float = key("Strength of the change in time per image.", default=0.0)
+    start: float = key("Value of the setting in the first iteration.")
+    size: float = key("Strength of the ratio of the numbers of parameters.", default=0.0)
+    loss: float = key("Strength of the ratio of the validation losses.", default=0.0)
+    time: float = key("Strength of the ratio of the times per image.", default=0.0)
     batch: float = key("Strength of the ratio of the proposed batch size to the last one.", default=0.0)
     form: Literal["product", "sum"] = key(
-        "product: value x r ^ strength, for values above 0; sum: value + strength x log2 r, for values that may be 0 "
-        "or negative.",
+        "How a ratio r changes the value. product: value x r ^ strength, for values above 0; sum: value + "
+        "strength x log2 r, for values that may be 0 or negative.",
         default="product",
     )
-    bounds: Bounds = key("Limits for every value.", default=Bounds())
+    bounds: Bounds = key("Limits of the value.", default=Bounds())
 
     def next(self, previous: float, context: Context) -> float:
         """Return `previous`, changed by the ratios of the context and their strengths."""

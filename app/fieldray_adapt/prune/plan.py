@@ -18,7 +18,7 @@ class StopRules:
 
     iterations: int = key("Largest number of iterations.", low=1, example=3)
     lowest_quality: float = key(
-        "Stop once retraining does not bring the validation quality back to this.", default=0.0, low=0, high=1
+        "Stop once the validation quality stays below this value after retraining.", default=0.0, low=0, high=1
     )
     target_parameters: int | None = key("Stop once at most so many parameters are left.", default=None, low=1)
 
@@ -42,14 +42,19 @@ class PruneRecipe:
     time, batch, form } dependent on the context. All but the constant law also take bounds = { lowest, highest }.
     """
 
-    batch_size: AnyLaw = key("Images in a step of retraining.", example={"start": 32})
+    batch_size: AnyLaw = key("Images in each step of retraining.", example={"start": 32})
     epochs: AnyLaw = key("Epochs of retraining after each cut.", example={"start": 1.0})
     learning_rate: AnyLaw = key("Learning rate of retraining.", example={"start": 3e-4})
-    cut_off: AnyLaw = key("Limit of the cut; cut_kind gives its meaning.", example={"start": 0.3})
-    minimum_channels: AnyLaw = key("Fewest channels left in a layer.", example={"start": 16})
-    stop: StopRules = key("When to stop.")
+    cut_off: AnyLaw = key(
+        "Channels that are used less than this limit are cut; cut_kind says how the limit is measured.",
+        example={"start": 0.3},
+    )
+    minimum_channels: AnyLaw = key("Smallest number of channels that a layer keeps.", example={"start": 16})
+    stop: StopRules = key("When pruning stops.")
     batch_sizes: tuple[int, ...] = key(
-        "After each iteration a profile proposes one of these batch sizes; none for no profile.", default=(), low=1
+        "Batch sizes from which a profile proposes one after each iteration; without this key no profile is made.",
+        default=(),
+        low=1,
     )
     cut_kind: CutKind = key(
         "level: cut channels that are used less than the cut-off; deviation: less than the mean minus so many "

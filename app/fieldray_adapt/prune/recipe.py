@@ -37,9 +37,11 @@ class Original:
 class StudyData:
     """An .npz file with x_train, y_train, x_test and y_test (uint8)."""
 
-    file: Path = key("The .npz file.", example="mnist.npz")
+    file: Path = key("The .npz file with images and labels.", example="mnist.npz")
     validation: int = key("Training images that are kept for validation.", default=5000, unit="images", low=1)
-    training: int = key("Images to train on; 0: all others.", default=0, unit="images", low=0)
+    training: int = key(
+        "Images to train on; 0: all images that are not kept for validation.", default=0, unit="images", low=0
+    )
 
 
 @table
@@ -56,7 +58,9 @@ class RunRecipe(PruneRecipe):
         "Use the earlier run's network after this iteration instead.", default=None, low=0
     )
     teacher: str = key("An earlier run; its network gives targets in addition to the labels.", default="")
-    teacher_iteration: int | None = key("The iteration of the teacher's network.", default=None, low=0)
+    teacher_iteration: int | None = key(
+        "The iteration after which the teacher's network is taken.", default=None, low=0
+    )
     teacher_share: float = key("The teacher's share of the targets.", default=0.5, low=0, high=1)
     temperature: float = key("Divides the teacher's logits (arXiv:1503.02531).", default=2.0, above=0)
 
@@ -82,7 +86,7 @@ class Scratch:
     shape.
     """
 
-    runs: tuple[str, ...] = key("Names of the runs.", example=("constant",))
+    runs: tuple[str, ...] = key("Names of the pruning runs whose final shapes are trained.", example=("constant",))
     seeds: int = key("Trainings of each shape, which differ in weights and order.", default=3, low=1)
     training: Effort = key(
         "Training of each shape. For a fair comparison it must be as long as the whole "

@@ -35,15 +35,18 @@ NO_WEIGHTS: Final = "none"
 INPUT_KEYS: Final = {
     "height": Key("Rows of the image as the network sees it.", unit="pixels", low=8, high=2048, example=224),
     "width": Key("Columns of the image as the network sees it.", unit="pixels", low=8, high=2048, example=224),
-    "channels": Key("1 for grey; 3 if the starting weights come from a network for colour.", low=1, high=3),
+    "channels": Key(
+        "Number of input channels: 1 for grey; 3 if the starting weights come from a network for colour.", low=1, high=3
+    ),
     "intensity": Key(
-        "as_displayed: with the window of the file; percentile: then the 1st to 99th percentile is stretched to 0..255."
+        "How grey levels are scaled. as_displayed: by the window of the file; percentile: by this window, then "
+        "the 1st to 99th percentile is stretched to 0..255."
     ),
     "fit": Key("How an image of another shape is fitted: stretched, padded with black, or cropped."),
     "margin": Key("Share of each side that is cut off before fitting.", low=0, high=0.2),
     "crop": Key(
-        "lungs: crop to the visible lungs; lung_region: crop to the region where lung belongs. The pack then "
-        "requires a lung-field pack."
+        "Crop of the image. lungs: to the visible lungs; lung_region: to the region where lung belongs. With a "
+        "crop, the pack requires a lung-field pack."
     ),
     "crop_margin": Key("Margin around the lungs on each side, as a share of their height and width.", low=0, high=0.5),
 }
@@ -122,10 +125,10 @@ class NetworkChoice:
     kind: Literal["resnet50", "resnet34", "mobilenet", "vgg16", "squeezenet", "googlenet"] = key(
         "The architecture.", default="resnet50"
     )
-    width: float = key("Share of every hidden channel count.", default=1.0, above=0, high=2)
+    width: float = key("Factor for the number of channels of every hidden layer.", default=1.0, above=0, high=2)
     blocks: tuple[int, ...] = key(
-        "Blocks of each stage of a ResNet; [3, 4, 6, 3] by default. [3, 4, 6] ends a stage earlier, with class maps "
-        "of twice the side.",
+        "Number of blocks in each stage of a ResNet; [3, 4, 6, 3] by default. [3, 4, 6] leaves out the last "
+        "stage, so that class maps have twice the side.",
         default=(),
         low=1,
     )
@@ -139,7 +142,7 @@ class NetworkChoice:
         "Stride of a ResNet's last stage; 1 makes class maps of twice the side.", default=2, low=1, high=2
     )
     frozen: tuple[str, ...] = key(
-        'Layers whose names begin with one of these are not trained. ["conv1", "conv2"]: the first two stages '
+        'Layers that are not trained, by the beginnings of their names. ["conv1", "conv2"]: the first two stages '
         'of a ResNet50; ["conv"]: all but the head.',
         default=(),
     )
@@ -166,10 +169,10 @@ class ClassifierTraining:
     """How the network is trained: AdamW with a warm-up, cosine decay and averaged weights."""
 
     epochs: int = key("Passes over the training images.", default=20, low=1, example=20)
-    batch_size: int = key("Images in a step.", default=32, unit="images", low=1)
+    batch_size: int = key("Images in each training step.", default=32, unit="images", low=1)
     learning_rate: float = key("The highest learning rate.", default=1e-3, above=0)
     warm_up_epochs: float = key("Time in which the learning rate rises from 0.", default=1.0, unit="epochs", low=0)
-    average_epochs: float = key("How far back the averaged weights reach.", default=1.0, unit="epochs", low=0)
+    average_epochs: float = key("Period over which the weights are averaged.", default=1.0, unit="epochs", low=0)
     label_smoothing: float = key("Targets are moved towards 0.5 by this share.", default=0.0, low=0, high=1)
     images_per_epoch: int = key("Images drawn per epoch; 0: the number of images.", default=0, unit="images", low=0)
     weight_decay: float = key("Weight decay of AdamW, on kernels only.", default=0.05, low=0)
@@ -196,7 +199,9 @@ class ClassifierTraining:
         "Triton cannot run in one process with TensorFlow.",
         default="auto",
     )
-    precision: Precision = key("bfloat16 is faster if the CPU supports it.", default="float32")
+    precision: Precision = key(
+        "Number format of the training. bfloat16 is faster if the CPU supports this format.", default="float32"
+    )
     threads: int = key("CPU threads; 0 leaves the choice to the framework.", default=0, low=0)
 
 
@@ -205,13 +210,15 @@ class OperatingPointChoice:
     """An operating point. Its threshold and uncertain zone are chosen on the validation images."""
 
     name: str = key("Name in settings and on the command line.", example="balanced")
-    titles: Texts = key("Name for people; the name by default.", default_factory=dict)
+    titles: Texts = key("Name of the operating point for people; its key name by default.", default_factory=dict)
     rule: Literal["balance", "sensitivity"] = key(
-        "balance: the largest sum of sensitivity and specificity; sensitivity: at least the value of the key "
-        "sensitivity.",
+        "How the threshold is chosen. balance: the largest sum of sensitivity and specificity; sensitivity: at "
+        "least the value of the key sensitivity.",
         default="balance",
     )
-    sensitivity: float = key("With the rule sensitivity: the least sensitivity.", default=0.95, low=0.5, high=1)
+    sensitivity: float = key(
+        "With the rule sensitivity: the lowest allowed sensitivity.", default=0.95, low=0.5, high=1
+    )
     band_catches: float = key(
         "Share of the positive images that are not below the uncertain zone.", default=0.98, low=0.5, high=1
     )
@@ -267,7 +274,9 @@ class Evaluation:
         low=0.9,
         high=0.99999,
     )
-    ood_gate_components: int = key("Components of the whitening in the out-of-distribution check.", default=64, low=1)
+    ood_gate_components: int = key(
+        "Number of components of the whitening transform in the out-of-distribution check.", default=64, low=1
+    )
     example_images: int = key(
         "Images with class maps in the report; 0 for a report that is published.", default=8, low=0
     )

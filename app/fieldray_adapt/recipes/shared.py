@@ -85,14 +85,16 @@ class LabelRule:
     """
 
     code: str = key("Short name of the label, without spaces.", example="pneumonia")
-    meaning: Texts = key("The label for people; its code by default.", default_factory=dict)
+    meaning: Texts = key("Name of the label for people; its code by default.", default_factory=dict)
     positive: tuple[str, ...] = key(
-        "Classes of the data that mean yes; the code by default.", default=(), example=["pneumonia"]
+        "Classes of the data that have the label; the code by default.", default=(), example=["pneumonia"]
     )
-    negative: tuple[str, ...] = key("Classes that mean no; all others by default.", default=())
+    negative: tuple[str, ...] = key(
+        "Classes of the data that do not have the label; all other classes by default.", default=()
+    )
     scheme: str = key("Coding scheme of the code, for example SCT for SNOMED CT.", default="fieldray")
     auxiliary: bool = key(
-        "Trained because it helps the other labels, and removed before the pack is made.", default=False
+        "Whether the label only helps to train the other labels, and is removed before the pack is made.", default=False
     )
     weight: float = key("Weight of the label's loss, relative to the other labels.", default=1.0, above=0)
     column: Literal["classes", "view", "sex", "age"] = key(
@@ -129,21 +131,25 @@ class Source:
         example="images",
     )
     layout: Layout = key(
-        "folders: a folder per class; csv: a table with columns of your own; or a published layout.", default="folders"
+        "Layout of the source. folders: a folder per class; csv: a table with columns of your own; or a "
+        "published layout.",
+        default="folders",
     )
     name: str = key(
         "Name of the source; training draws evenly within each name. By default the last part of the path.", default=""
     )
-    images: Path | None = key("Folder that file names count from; the CSV file's own by default.", default=None)
+    images: Path | None = key(
+        "Folder to which file names are relative; by default the folder of the CSV file.", default=None
+    )
     where: Mapping[str, tuple[str, ...]] = key(
-        "Only rows whose columns have one of these values.", default_factory=dict
+        "Allowed values by column: rows with other values are not used.", default_factory=dict
     )
     drop: tuple[str, ...] = key("Rows with one of these classes are left out.", default=())
     columns: Mapping[str, str] = key(
         "Layout csv: which column holds path, classes, patient, split, fold, view, age, sex.", default_factory=dict
     )
     splits: Mapping[str, SplitName] = key(
-        "Meaning of each value of the split column; other rows are left out.", default_factory=dict
+        "Meaning of each value of the split column; rows with other values are left out.", default_factory=dict
     )
     uncertain: UncertainRule | None = key(
         "Layout chexpert: what the label -1 means. Required for this layout.", default=None
@@ -160,7 +166,7 @@ class Source:
         default="",
     )
     share: float = key(
-        "How often the source is drawn, relative to the others; 0: only measured, never used for training.",
+        "How often the source is drawn, relative to the other sources; 0: only measured, never used for training.",
         default=1.0,
         low=0,
     )
@@ -188,8 +194,8 @@ class Split:
     """Split of the patients into training, validation and test."""
 
     by: Literal["random", "column", "fold"] = key(
-        "column: the source's own split column; fold: its fold column; random: each patient by a hash with the seed, "
-        "so that nobody moves when others are added.",
+        "What decides the part of a patient. column: the split column of the source; fold: its fold column; "
+        "random: a hash of patient and seed, so that a new patient moves no other patient.",
         default="random",
     )
     validation_folds: tuple[int, ...] = key("With fold: the folds for validation.", default=())
@@ -197,13 +203,14 @@ class Split:
     cross_folds: tuple[int, ...] = key(
         "Folds of a cross-validation: each is scored by a network trained on all others.", default=()
     )
-    validation_share: float = key("With random: share of the patients in this part.", default=0.15, above=0, high=0.9)
-    test_share: float = key("With random: share of the patients in this part.", default=0.15, above=0, high=0.9)
+    validation_share: float = key("With random: share of the patients for validation.", default=0.15, above=0, high=0.9)
+    test_share: float = key("With random: share of the patients for the test.", default=0.15, above=0, high=0.9)
     seed: int = key("With random: another seed gives another split.", default=0)
     table: Path | None = key(
-        "With random: a CSV file with the columns patient and part, for patients who are not drawn: whoever the "
-        "starting network has learnt from is for training again. Parts are training, validation, test, none. A column "
-        "patient_sha256 in place of patient names nobody in the open. For classifiers without cross_folds.",
+        "With random: a CSV file with the columns patient and part (training, validation, test or none), for "
+        "patients whose part is not drawn. Patients from the training of the starting network belong to "
+        "training. The column patient_sha256 instead of patient hides the names. For classifiers without "
+        "cross_folds.",
         default=None,
     )
 
@@ -222,9 +229,13 @@ class Split:
 class ProfileChoice:
     """What a profile measures: the time of an iteration by batch size and image size."""
 
-    batch_sizes: tuple[int, ...] = key("Images in a step.", default=(8, 16, 32, 64), unit="images", low=1)
-    sides: tuple[int, ...] = key("Image sides; the recipe's own by default.", default=(), unit="pixels", low=8)
-    iterations: int = key("Iterations of each size; the first two are reported separately.", default=6, low=3)
+    batch_sizes: tuple[int, ...] = key("Images in each training step.", default=(8, 16, 32, 64), unit="images", low=1)
+    sides: tuple[int, ...] = key(
+        "Sides of the images to measure; by default the input size of the recipe.", default=(), unit="pixels", low=8
+    )
+    iterations: int = key(
+        "Number of measured iterations for each size; the first two are reported separately.", default=6, low=3
+    )
 
     def rules(self) -> Rules:
         """Return the rules between the keys of the table (see `tables.table`)."""

@@ -309,7 +309,7 @@ class Labelled:
 class Effort:
     """Duration and learning rate of a training."""
 
-    batch_size: int = key("Images in a step.", unit="images", low=1, example=32)
+    batch_size: int = key("Images in each training step.", unit="images", low=1, example=32)
     epochs: float = key("Passes over the images; parts of one are allowed.", above=0, example=10.0)
     learning_rate: float = key("The highest learning rate.", above=0, example=1e-3)
 

@@ -266,7 +266,9 @@ class Sweep(RetryPolicy):
     keys: Mapping[str, Parameter] = key(
         'Keys of the recipe and their values, for example "training.batch_size" = [16, 32].'
     )
-    pruning: TrialPruning | None = key("How poor trials are stopped early; without this table, none is.", default=None)
+    pruning: TrialPruning | None = key(
+        "How poor trials are stopped early; without this table, no trial is stopped early.", default=None
+    )
 
     def rules(self) -> Rules:
         """Return the rules between the keys of the table (see `tables.table`)."""
@@ -278,9 +280,12 @@ class Cluster:
     """The cluster on which the tasks run."""
 
     address: str | None = key(
-        "The scheduler, for example tcp://10.0.0.5:8786; processes of this computer by default.", default=None
+        "Address of the scheduler, for example tcp://10.0.0.5:8786; by default processes of this computer are used.",
+        default=None,
     )
-    workers: int = key("Processes of this computer, or of the cluster to wait for.", default=2, low=1)
+    workers: int = key(
+        "Number of worker processes: started on this computer, or awaited in the cluster.", default=2, low=1
+    )
     certificates: Path | None = key("Folder of this computer's certificates.", default=None)
     preemptible: bool = key("Whether machines of the cluster may be taken away at any moment.", default=False)
 

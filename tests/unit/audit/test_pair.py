@@ -91,7 +91,7 @@ def test_without_points_there_is_the_area_alone_and_one_kind_is_refused() -> Non
     found = pair(cases, runs[1], first=replace(FIRST, point=None), second=SECOND, rule=Rule())
     assert [one.of for one in found.figures] == ["auc"]
     assert (found.figures[0].difference, found.figures[0].low < 0 < found.figures[0].high) == (0, True)
-    with pytest.raises(UsageProblem, match="Images with a label that run 2 also has: 3"):
+    with pytest.raises(UsageProblem, match="Images with a label that are also in run 2: 3"):
         pair(cases, runs[1][:3], first=FIRST, second=SECOND, rule=Rule())
-    with pytest.raises(UsageProblem, match="Images with a label that run 2 also has: 0"):
+    with pytest.raises(UsageProblem, match="Images with a label that are also in run 2: 0"):
         pair(cases, [], first=FIRST, second=SECOND, rule=Rule())

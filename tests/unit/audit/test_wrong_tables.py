@@ -162,5 +162,5 @@ def test_vindr_s_readers_are_counted_by_majority_and_kept_apart(tmp_path: Path) 
 def test_an_image_that_is_named_twice_counts_once(tmp_path: Path) -> None:
     found = read(tmp_path, "image,label\na.png,1\nb.png,0\na.png,1\n")
     assert len(found.truths) == 2
-    assert "1 row of the table repeats an earlier one" in " ".join(note.text for note in found.notes)
+    assert "1 row of the table repeats an earlier row" in " ".join(note.text for note in found.notes)
     check_table(tmp_path / "labels.csv")

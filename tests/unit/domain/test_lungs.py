@@ -86,7 +86,7 @@ def test_a_chest_without_lungs_is_read_first_whether_the_check_or_the_header_kno
     found = lungs(np.zeros((SIDE, SIDE), np.float32), **given)
     assert (found.is_frontal_chest, found.found, found.refusal) == (True, False, None)
     assert found.read_first is not None and found.read_first.text == (
-        "Hardly any lung found: 0.0 % of the image. In a chest X-ray both lungs together take at least 3.0 %."
+        "Hardly any lung was found: 0.0 % of the image. In a chest X-ray, both lungs together take at least 3.0 %."
     )
     box = found.box(rows=ROWS, columns=COLUMNS, margin=0.1)
     assert (box.top, box.left, box.rows, box.columns) == (0, 0, ROWS, COLUMNS)
@@ -148,28 +148,28 @@ def test_a_lung_that_is_not_seen_is_a_reason_to_read_the_image_first(
         # 64 cells of 1600 against 200
         (
             {"hidden": np.s_[0:22, 20:40]},
-            "Left lung far smaller than the right one: 4.0 % of the image, right lung 12.5 %.",
+            "The left lung is far smaller than the right lung: 4.0 % of the image, right lung 12.5 %.",
         ),
-        ({"hidden": np.s_[0:40, 0:20]}, "Right lung not found. Left lung: 10.0 % of the image."),
+        ({"hidden": np.s_[0:40, 0:20]}, "The right lung was not found. The left lung takes 10.0 % of the image."),
         (
             {"frontal_chest": 0.499},
-            "Hardly recognised as a frontal chest X-ray: certainty 0.49, limit 0.50. Opacities of both lungs can be "
-            "the cause.",
+            "The image was hardly recognised as a frontal chest X-ray: certainty 0.49, limit 0.50. "
+            "Opacities in both lungs can be the cause.",
         ),
         # air 40, soft tissue 200: 190 is 150 of 160
         (
             {"white": [np.s_[24:30, 25:33]]},
-            "Lower third of the left lung denser than that of the right lung: 94 % against 0 % (air 0 %, soft tissue "
-            "100 %).",
+            "The lower third of the left lung is denser than that of the right lung: 94 % against 0 % "
+            "(air 0 %, soft tissue 100 %).",
         ),
         (
             {"white": [np.s_[10:16, 5:15]]},
-            "Upper third of the right lung denser than that of the left lung: 94 % against 0 % (air 0 %, soft tissue "
-            "100 %).",
+            "The upper third of the right lung is denser than that of the left lung: 94 % against 0 % "
+            "(air 0 %, soft tissue 100 %).",
         ),
         (
             {"white": [np.s_[10:16, 5:15], np.s_[24:30, 25:33]]},
-            "A third of each lung dense: left 94 %, right 94 % (air 0 %, soft tissue 100 %).",
+            "One third of each lung is dense: left lung 94 %, right lung 94 % (air 0 %, soft tissue 100 %).",
         ),
     ],
 )

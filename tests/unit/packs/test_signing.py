@@ -93,7 +93,7 @@ def test_what_is_not_an_ed25519_key_is_refused(tmp_path: Path) -> None:
     for name, detail in (
         ("absent.pem", os.strerror(errno.ENOENT)),
         ("text.pem", "the file is not a PEM key without a password"),
-        ("other.pem", "not an Ed25519 key"),
+        ("other.pem", "the key is not an Ed25519 key"),
     ):
         with pytest.raises(UsageProblem) as caught:
             signing.load_private_key(tmp_path / name)

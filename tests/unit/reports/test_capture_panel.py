@@ -9,7 +9,8 @@ from fieldray.reports.dicom_images import _font, _font_for, _lines_of
 LONG = (
     "Measured at this operating point on the test part (787 images, 729 patients): sensitivity 68.6 % (59.1–76.7), "
     "specificity 93.7 % (91.4–95.3) (95 % confidence interval).",
-    "Colours: what influenced the score, not the outline of a lesion. Line: the lungs, as the program found them.",
+    "The colours show what influenced the score. They are not the outline of a lesion. "
+    "The line is the outline of the lungs as the program found them.",
 )
 
 

@@ -362,7 +362,7 @@ def test_the_prior_image_of_a_pair_is_referred_to(one: Screened, tmp_path: Path,
     numbers = [float(item.MeasuredValueSequence[0].NumericValue) for item in items if item.ValueType == "NUM"]
     assert numbers == [0.83, 2]
     said = " ".join(item.TextValue for item in items if item.ValueType == "TEXT")
-    assert "Differences of two images are not a course of disease." in said
+    assert "Differences between two images do not show the course of a disease." in said
     assert "Region 1: left 20, top 10, 40 x 30 px of the image fitted into 512 px: denser, 5.0 times the noise." in said
     read = highdicom.sr.ComprehensiveSR.from_dataset(made)
     assert len(read.content.get_image_measurement_groups()) == len(one.findings) + 1

@@ -159,11 +159,11 @@ def test_a_prior_image_that_was_compared_is_named(language: str, one: Screened, 
         "en": (
             "Compared with a prior image", "2021-02-05 · 3 years 2 months earlier", "0.83",
             "1. Denser in the current image: 5.0 times the noise, 0.5 % of the image", "Not comparable.",
-            "The program cannot tell whether both images show the same patient", "not a course of disease",
+            "The program cannot tell whether both images show the same patient", "not show the course of a disease",
         ),
         "uk": (
             "Порівняно з попереднім знімком", "05.02.2021 · на 3 роки 2 місяці раніше", "0,83", "Порівняти не можна.",
-            "не перебіг хвороби",
+            "не показують перебігу хвороби",
         ),
     }[language]  # fmt: skip
     for words in (*said, uid_alias("1.2.840.7.3", key=KEY)):
@@ -267,7 +267,7 @@ def test_why_an_image_is_read_first_stands_above_all_else_and_once(one: Screened
     assert lungs.read_first is not None
     unseen = replace(one, lungs=lungs, notes=(lungs.read_first,))
     text = Wording(run_with([])).image(results_of([unseen])[0])
-    said = "Left lung far smaller than the right one: 2.0 % of the image, right lung 12.0 %."
+    said = "The left lung is far smaller than the right lung: 2.0 % of the image, right lung 12.0 %."
     assert (text.word, text.why) == ("Read first", said)
     assert said not in text.remarks
 
