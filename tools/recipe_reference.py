@@ -36,7 +36,7 @@ def text() -> str:
     names = {"keys_of": table_keys, "inner_tables": inner_tables, "headed": table_header, "summary": docstring_summary}
     names |= {"kind_name": value_description, "default": _default, "meaning": _meaning}
     laws = {law.__name__: law for schema in kinds.values() for law in _laws(schema)}
-    return environment.get_template("recipe-reference.md").render(kinds=kinds, laws=laws, **names)
+    return environment.get_template("recipe-reference.md").render(kinds=kinds, laws=laws, written={}, **names)
 
 
 def _laws(table: type[Any]) -> Iterator[type[Any]]:
