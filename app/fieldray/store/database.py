@@ -284,7 +284,7 @@ def numbered(path: Path, word: str, ending: str = "") -> dict[int, Path]:
 def quarantine_companions(path: Path) -> None:
     """Rename the companion files of a database, so that SQLite does not use them for another file. Raises OSError."""
     for companion, ending in zip(companions(path), COMPANIONS, strict=True):
-        if companion.exists():
+        with contextlib.suppress(FileNotFoundError):
             companion.rename(free_name(path, "lost", ending))
 
 
@@ -296,7 +296,11 @@ def _identity(path: Path) -> tuple[int, int]:
 
 def _companions_at(path: Path) -> list[tuple[int, int]]:
     """Return device and inode of a database's additional files. Raises OSError."""
-    return [_identity(companion) for companion in companions(path) if companion.exists()]
+    found = []
+    for companion in companions(path):
+        with contextlib.suppress(FileNotFoundError):  # another program deletes them when it closes the database
+            found.append(_identity(companion))
+    return found
 
 
 # ---- errors, and damage

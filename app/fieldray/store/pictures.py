@@ -6,10 +6,10 @@ problem with it is logged and never ends a run.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -60,8 +60,11 @@ Thumbnail = NDArray[np.uint8]
 
 def size_of(database: Path) -> int:
     """Return the size of results and picture databases in bytes, including SQLite's companion files."""
-    files = (*files_of(database), *files_of(pictures_path(database)))
-    return sum(file.stat().st_size for file in files if file.exists())
+    total = 0
+    for file in (*files_of(database), *files_of(pictures_path(database))):
+        with contextlib.suppress(FileNotFoundError):  # another program deletes companions when it closes the database
+            total += file.stat().st_size
+    return total
 
 
 def picture_row(outcome: Outcome) -> PictureRow | None:
@@ -165,7 +168,7 @@ def keep_only(database: Path, needed: Iterable[PictureKey]) -> tuple[int, bool]:
         discard(database)  # remains of a deleted file
         return 0, True
     try:
-        with closing(open_database(path, tables=PICTURES)) as connection, storage_problems(path):
+        with contextlib.closing(open_database(path, tables=PICTURES)) as connection, storage_problems(path):
             enable_secure_delete(connection)
             connection.execute(_MAKE_NEEDED)
             with transaction(connection):
