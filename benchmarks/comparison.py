@@ -128,7 +128,7 @@ def _covers(region: ChangeRegion, core: Mask) -> bool:
 
 
 def _dice(first: Mask, second: Mask) -> float:
-    return float(2 * (first & second).sum() / max(1, first.sum() + second.sum()))
+    return 2 * int((first & second).sum()) / max(1, int(first.sum()) + int(second.sum()))
 
 
 # ---- the report

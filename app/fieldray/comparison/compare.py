@@ -396,8 +396,9 @@ def local_similarity(first: Grey, second: Grey) -> Grey:
     """Return the NCC of two structures (rows, columns) in a Gaussian window around each pixel, -1..1."""
     one, other = (image - blurred(image, _SIMILARITY_PX) for image in (first, second))
     energies = blurred(np.square(one), _SIMILARITY_PX) * blurred(np.square(other), _SIMILARITY_PX)
-    local: Grey = blurred(one * other, _SIMILARITY_PX) / np.sqrt(energies.clip(1e-12, None))
-    return local.clip(-1, 1)
+    local = blurred(one * other, _SIMILARITY_PX) / np.sqrt(energies.clip(1e-12, None))
+    similarity: Grey = local.clip(-1, 1).astype(np.float32, copy=False)
+    return similarity
 
 
 # ---- whether the alignment can be believed, and the change

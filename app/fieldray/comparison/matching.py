@@ -63,7 +63,7 @@ def locally_normalised(image: NDArray[Any]) -> Grey:
     grey = image.astype(np.float32)
     centred = grey - blurred(grey, LOCAL_PX)
     deviation = np.sqrt(blurred(np.square(centred), LOCAL_PX).clip(0, None))
-    normal: Grey = centred / np.maximum(deviation, _LEAST_DEVIATION)
+    normal: Grey = (centred / np.maximum(deviation, _LEAST_DEVIATION)).astype(np.float32, copy=False)
     return normal
 
 

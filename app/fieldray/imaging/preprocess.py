@@ -322,7 +322,8 @@ def windowed(values: Grey, window: Window) -> Grey:
     """Map values to 0..255 by a window (DICOM PS3.3 C.11.2.1.2.1, C.11.2.1.3.1 and C.11.2.1.3.2)."""
     if window.function == "SIGMOID":
         exponent = (-4 * (values - window.center) / window.width).clip(-80, 80)
-        sigmoid: Grey = np.float32(255) / (1 + np.exp(exponent, dtype=np.float32))
+        curve = np.float32(255) / (1 + np.exp(exponent, dtype=np.float32))
+        sigmoid: Grey = curve.astype(np.float32, copy=False)
         return sigmoid
     center, width = window.center, window.width
     if window.function == "LINEAR":

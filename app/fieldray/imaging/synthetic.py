@@ -86,7 +86,8 @@ def _soft(distance: Field, width: float) -> Field:
     distance  distance from the edge, positive inside
     width     width of the transition, in units of the distance
     """
-    edge: Field = 1 / (1 + np.exp((-distance / np.float32(width)).clip(-40, 40)))
+    share = 1 / (1 + np.exp((-distance / np.float32(width)).clip(-40, 40)))
+    edge: Field = share.astype(np.float32, copy=False)
     return edge
 
 

@@ -231,7 +231,8 @@ def _mean_shift(
     if layer.kind == "depthwise":
         kernel = kernel[..., 0]
     if layer.batch_norm:
-        kernel = kernel * weights[f"{layer.name}/gamma"] / np.sqrt(weights[f"{layer.name}/variance"] + epsilon)
+        scaled = kernel * weights[f"{layer.name}/gamma"] / np.sqrt(weights[f"{layer.name}/variance"] + epsilon)
+        kernel = scaled.astype(np.float32, copy=False)
     axes = tuple(range(kernel.ndim - 1))
     scale = np.abs(kernel).max(axes) / _LARGEST
     scale = np.where(scale > 0, scale, 1)
