@@ -168,8 +168,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                   "status RECIPE. Then raise trials in the recipe and run the sweep again.",
     "estimate_workers": "There are more workers ({workers}) than batches ({batches}), so some workers would be "
                         "idle. Use at most as many workers as batches.",
-    "estimate_most_workers": "The time of {workers} workers cannot be estimated: at most {limit} workers are "
-                             "possible.",
+    "estimate_most_workers": "The training time with {workers} workers cannot be estimated: at most {limit} "
+                             "workers are possible.",
     "estimate_best": "With {mode}, training is fastest on {workers} workers with {server}: {speed_up} times as fast as on one machine.",
     "estimate_one_machine": Plural("Train on one machine. With {mode}, {workers} worker is not faster.",
                                    "Train on one machine. With {mode}, no number of workers up to {workers} is "
