@@ -154,7 +154,8 @@ def test_a_prior_image_that_was_compared_is_named(language: str, one: Screened, 
             "The program cannot tell whether both images show the same patient", "not show the course of a disease",
         ),
         "uk": (
-            "Порівняно з попереднім знімком", "05.02.2021 · на 3 роки 2 місяці раніше", "0,83", "Знімки не можна порівняти.",
+            "Порівняно з попереднім знімком", "05.02.2021 · на 3 роки 2 місяці раніше", "0,83",
+            "Знімки не можна порівняти.",
             "не показують перебігу хвороби",
         ),
     }[language]  # fmt: skip
