@@ -172,8 +172,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                            "the command again.", by="count"),
     "estimate_workers": "There are more workers ({workers}) than batches ({batches}), so some workers would be "
                         "idle. Use at most as many workers as batches.",
-    "estimate_most_workers": "The time of {workers} workers cannot be estimated: at most {limit} workers are "
-                             "possible.",
+    "estimate_most_workers": "The training time with {workers} workers cannot be estimated: at most {limit} "
+                             "workers are possible.",
     "estimate_no_update": "The time to update the weights (--t-update) is left out, as in the source. Training of a "
                           "large network may take far longer than predicted.",
     "estimate_best": "With {mode}, training is fastest on {workers} workers with {server}: {speed_up} times as fast as on one machine.",

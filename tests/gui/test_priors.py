@@ -339,7 +339,7 @@ def test_of_a_pair_that_is_not_comparable_nothing_is_laid_over_and_the_reason_is
     assert view.mode == "side_by_side"
     assert desk.window.area.second_viewer.isVisible()
     assert desk.window.viewer._layer is None
-    assert "Not comparable. The two images differ too much" in bar.state.text()
+    assert "The images are not comparable. The two images differ too much" in bar.state.text()
     assert not bar.buttons["prior_difference"].isEnabled()
     for key in (Key.Key_S, Key.Key_B, Key.Key_X):
         press(desk, key)
@@ -350,7 +350,7 @@ def test_of_a_pair_that_is_not_comparable_nothing_is_laid_over_and_the_reason_is
     ("is_replaced", "words"),
     [
         (False, "lung-field pack of this program is missing"),
-        (True, "Not comparable. The prior image: The file has changed"),
+        (True, "The images are not comparable. The prior image: The file has changed"),
     ],
 )
 def test_what_cannot_be_compared_is_said_and_the_images_stay(

@@ -643,7 +643,7 @@ def unread(desk: Desk, *row_ids: int) -> list[int]:
     """Those of these rows that look and sound unread."""
     rows = desk.bench.rows
     said = {number: rows.data(rows.index_of(number).siblingAtColumn(1), ACCESSIBLE) for number in row_ids}
-    return [number for number in row_ids if said[number].endswith(", not read")]
+    return [number for number in row_ids if said[number].endswith(", unread")]
 
 
 # ---- what is in sight is what is judged

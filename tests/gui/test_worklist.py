@@ -187,7 +187,7 @@ def test_a_verdict_is_noted_on_its_row(listed: StoredList, model: WorkListModel)
     listed.judge(1, "agree")
     said.append(model.data(state, Qt.ItemDataRole.AccessibleTextRole))
     assert listed.rows()[0].verdict == Verdict(choice="agree")
-    assert said == ["DOE PERSON 001, not read", "DOE PERSON 001, your verdict: Agree"]
+    assert said == ["DOE PERSON 001, unread", "DOE PERSON 001, your verdict: Agree"]
 
 
 def test_a_row_that_gets_another_verdict_stays_until_that_is_chosen_again(

@@ -74,7 +74,7 @@ def _print(pair: ComparedPair, console: Console) -> None:
     console.print_lines(doubt.text for doubt in (() if pair.failed else pair.doubts))
     if comparison.problem:
         names = {"prior": "The prior image: ", "current": "The current image: ", "both": ""}
-        print_line(f"Not comparable. {names[comparison.problem.image]}{comparison.problem.reason.text}")
+        print_line(f"The images are not comparable. {names[comparison.problem.image]}{comparison.problem.reason.text}")
     alignment, aligned = comparison.alignment, comparison.aligned
     if alignment and aligned:
         similar = f"{alignment.similarity_before:.2f} before, {alignment.similarity_after:.2f} after"

@@ -182,7 +182,7 @@ def problem_text(translator: Translator, comparing: Comparing) -> str:
         "current": translator.text("The current image: {reason}", reason=why),
         "both": why,
     }[comparing.blamed]
-    return " ".join((translator.text("Not comparable."), said))
+    return " ".join((translator.text("The images are not comparable."), said))
 
 
 def day_text(translator: Translator, header: ImageHeader) -> str:

@@ -318,7 +318,7 @@ class WorkListModel(QAbstractTableModel):
         if role == Qt.ItemDataRole.AccessibleTextRole:
             said = [column.text(translator, row) or column.title(translator)]
             if column.key == "patient" and (state or not row.is_read):
-                said.append(verdict_words(translator, state, row.verdict) if state else translator.text("not read"))
+                said.append(verdict_words(translator, state, row.verdict) if state else translator.text("unread"))
             group = group_at(self._begins, index.row())
             if column.key == "patient" and group is not None and group.begins != NEW_PATIENT:
                 said.append(translator.text("same patient as above"))

@@ -311,7 +311,7 @@ def _figures(pair: PairRecord) -> list[Dataset]:
 
 def _pair_comments(pair: PairRecord) -> list[str]:
     date = pair.prior.study_date or "unknown"
-    why = [f"Not comparable. {pair.why_not.text}"] if pair.why_not else []
+    why = [f"The images are not comparable. {pair.why_not.text}"] if pair.why_not else []
     return [
         f"{NOTICE} {reason('compare_notice').text}",
         f"Compared with an image of study date {date}.",

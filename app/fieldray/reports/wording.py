@@ -381,7 +381,7 @@ class Wording:
         text = self.translator.text
         if pair.why_not is not None or pair.similarity is None:
             why = self.translator.reason(pair.why_not) if pair.why_not else ""
-            return " ".join((text("Not comparable."), why)).strip()
+            return " ".join((text("The images are not comparable."), why)).strip()
         likeness = text(
             "Similarity inside the lungs: {value}.", value=number(self.translator, pair.similarity, digits=2)
         )

@@ -374,7 +374,7 @@ def test_a_pair_that_was_not_comparable_is_named_with_the_reason(one: Screened, 
     items = last_group(made)
     assert not [item for item in items if item.ValueType == "NUM"]
     said = " ".join(item.TextValue for item in items if item.ValueType == "TEXT")
-    assert "Not comparable. The two images differ too much" in said
+    assert "The images are not comparable. The two images differ too much" in said
     assert "The two images show different patients" in said
 
 

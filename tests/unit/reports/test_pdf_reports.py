@@ -158,11 +158,12 @@ def test_a_prior_image_that_was_compared_is_named(language: str, one: Screened, 
     said = {
         "en": (
             "Compared with a prior image", "2021-02-05 · 3 years 2 months earlier", "0.83",
-            "1. Denser in the current image: 5.0 times the noise, 0.5 % of the image", "Not comparable.",
+            "1. Denser in the current image: 5.0 times the noise, 0.5 % of the image", "The images are not comparable.",
             "The program cannot tell whether both images show the same patient", "not show the course of a disease",
         ),
         "uk": (
-            "Порівняно з попереднім знімком", "05.02.2021 · на 3 роки 2 місяці раніше", "0,83", "Порівняти не можна.",
+            "Порівняно з попереднім знімком", "05.02.2021 · на 3 роки 2 місяці раніше", "0,83",
+            "Знімки не можна порівняти.",
             "не показують перебігу хвороби",
         ),
     }[language]  # fmt: skip
