@@ -222,7 +222,8 @@ def roc_curve(scores: Scores, truth: Truth) -> tuple[tuple[float, float], ...]:
 def performance_at(units: Sequence[Case], point: OperatingPoint, *, rule: Rule, prevalence: float) -> PointPerformance:
     """Return the performance of an operating point on units, assessed or not.
 
-    The units must be of both classes. The point must have been chosen on other images, or its figures flatter.
+    The units must be of both classes. The operating point must have been chosen on other images: on its own images the
+    performance is overestimated.
 
     prevalence  prevalence for the predictive values, 0..1, exclusive
     """
@@ -251,7 +252,7 @@ def performance_at(units: Sequence[Case], point: OperatingPoint, *, rule: Rule, 
 def category_at(point: OperatingPoint, score: float | None, *, otherwise: Category) -> Category:
     """Return the class of a score at an operating point.
 
-    Returns `otherwise`, the class that the image has already, if there is no score or if that class is always referred.
+    Without a score, or if the image's present class `otherwise` is always referred, the class stays `otherwise`.
     """
     if score is None or otherwise in ALWAYS_REFERRED:
         return otherwise
@@ -301,7 +302,7 @@ def predictive_values(hits: Share, spared: Share, *, prevalence: float) -> tuple
 
 
 def complement(found: Share) -> Share:
-    """Return 1 - share: count, value and interval of the units that the share does not count."""
+    """Return 1 - share, as a share: count, value and interval of the remaining units."""
     return Share(found.of - found.count, found.of, 1 - found.value, 1 - found.high, 1 - found.low)
 
 
@@ -342,7 +343,7 @@ def calibration_bins(scores: Scores, truth: Truth, *, patients: Sequence[str]) -
 
 
 def images_needed(value: float) -> int:
-    """Return how many images make the 95 % interval of a share `HALF_WIDTH` wide or less on either side.
+    """Return the number of images with which the 95 % interval of a share is at most `HALF_WIDTH` wide on either side.
 
     Wilson's interval of a share around `value` is used, with each image of another patient. The images are of one
     class: positives for a sensitivity, negatives for a specificity.

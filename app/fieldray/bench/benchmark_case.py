@@ -176,7 +176,7 @@ def read_images(refs: Sequence[ImageRef], spec: InputSpec, readers: Workers) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """The size of a measurement: `repeats` fresh processes with `images` images each."""
+    """The size of a measurement: `repeats` repetitions, each in a fresh process that runs `images` images."""
 
     repeats: int
     images: int

@@ -205,7 +205,7 @@ class StoredLoadStudy:
 
     @property
     def shown(self) -> tuple[StoredLoadCell, ...]:
-        """The figures of the first case of each backend, which is how the program itself uses the backend."""
+        """The figures of the first case of each backend. This case runs the backend as the program itself does."""
         first = {cell.backend: cell.case for cell in reversed(self.cells)}
         return tuple(cell for cell in self.cells if cell.case == first[cell.backend])
 
@@ -242,7 +242,10 @@ def load_study_in_child(folder: Path, signer: str, progress: Count) -> StoredLoa
 
 
 def _study(of: tuple[Path, str]) -> StoredLoadStudy:
-    """Run a load study of the pack in a folder, and return the study as stored. `of` is (folder, signer)."""
+    """Run a load study of the pack in a folder, and return the study as stored.
+
+    The request `of` is (folder, signer).
+    """
     folder, signer = of
     model = PackLibrary(user_data()).load(folder, allow_older=True, allow_legacy=True, signer=signer)
     cases, problems = usable((load_cases(model, cores=1)[0], *accelerator_cases(model)))

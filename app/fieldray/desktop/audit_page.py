@@ -53,7 +53,7 @@ _FIELD_WIDTH: Final = 328  # the longest hint is read whole in both languages
 
 
 class AuditPage(Page):
-    """The page of audits: the form above, and below it figures, charts and disagreements of the last audit."""
+    """The page of audits: a form, and below it the figures, charts and disagreements of the last audit."""
 
     image_wanted = Signal(int)
 
@@ -128,7 +128,7 @@ class AuditPage(Page):
         ask_for_paths(self, title, mode, lambda paths: self.use_table(*paths), translator)
 
     def use_table(self, path: Path) -> None:
-        """Take the labels from this file."""
+        """Use a CSV file as the source of the labels."""
         self._table = path
         self.labels.setCurrentIndex(self.labels.findData("table"))
         self.refresh()
@@ -160,7 +160,7 @@ class AuditPage(Page):
     # ---- what came out
 
     def refresh(self) -> None:
-        """Show what can be asked and the last report, with names or without."""
+        """Update the form and the last report, with or without patients' names."""
         auditing, is_table = self._auditing, self.labels.currentData() == "table"
         self.table_button.setVisible(is_table)
         if self._table is not None:

@@ -39,7 +39,7 @@ _NO_ROW: Final = -1
 
 
 class Comparing(QObject):
-    """All methods belong to the window's thread."""
+    """The comparison of the current image with a prior one. All methods belong to the window's thread."""
 
     changed = Signal()
     asked = Signal()
@@ -71,7 +71,7 @@ class Comparing(QObject):
     # ---- what a person does
 
     def start(self) -> None:
-        """Compare with the newest prior image, this one and all that are opened from now on."""
+        """Compare the current image, and each image opened later, with its newest prior."""
         row = self.image.row
         if row is None:
             return
@@ -81,7 +81,7 @@ class Comparing(QObject):
         self.changed.emit()
 
     def stop(self) -> None:
-        """Stop comparing, and show the open image alone."""
+        """Stop comparing, and show the current image alone."""
         self.is_on = False
         self._drop()
         if self.second_image.row is not None:
@@ -89,11 +89,11 @@ class Comparing(QObject):
         self.changed.emit()
 
     def start_or_stop(self) -> None:
-        """Start the comparison with the prior image, or stop it: one key does both."""
+        """Start comparing, or stop if images are being compared."""
         (self.stop if self.is_on else self.start)()
 
     def choose(self, prior: Prior) -> None:
-        """Compare the open image with this prior one."""
+        """Compare the current image with this prior."""
         self.is_on = True
         self._drop()
         self.prior = prior
@@ -107,7 +107,7 @@ class Comparing(QObject):
             self.choose(self.priors[index % len(self.priors)])
 
     def choose_file(self, path: Path) -> None:
-        """Compare with the image in a file; one of another patient is asked about first."""
+        """Compare the current image with the image in a file. If the patients differ, a person is asked first."""
         row = self.image.row
         if row is None:
             return
@@ -151,12 +151,12 @@ class Comparing(QObject):
 
     @property
     def is_looking(self) -> bool:
-        """Whether a prior image is being searched for and may soon be shown."""
+        """Whether a search for prior images is running that may soon show one."""
         return self.is_on and self.is_searching and self.prior is None
 
     @property
     def none_found(self) -> Reason | None:
-        """The reason why there is no prior image to choose; None if there are some, or not known yet."""
+        """The reason why there is no prior image to choose; None if there are some, or while the search is running."""
         row = self.image.row
         if row is None or self.priors or self.is_searching:
             return None
@@ -202,7 +202,10 @@ class Comparing(QObject):
         self.changed.emit()
 
     def _search(self, row: WorkRow) -> None:
-        """Look for images of the patient; an answer for another open image never comes."""
+        """Search for prior images of the row's patient.
+
+        The result is discarded if another image was opened meanwhile.
+        """
         outcome, run_id = row.outcome, row.run_id  # the priors by the pack that is in sight
         self.is_searching = True
         self._background.ask(
@@ -263,7 +266,7 @@ class Comparing(QObject):
             self._add_file(prior)
 
     def _put(self, question: Prior | None) -> None:
-        """Put a question to a person; None: none is open any more."""
+        """Ask a person whether to compare with an image of another patient; None withdraws the question."""
         self.question = question
         self.asked.emit()
 
@@ -273,7 +276,9 @@ class Comparing(QObject):
         self.choose(prior)
 
     def _row_of(self, prior: Prior) -> WorkRow:
-        """Return a prior's row from the list, or make one, with the current image's pack if that pack judged it."""
+        """Return a prior's row of the work list, or make a row with the result of the
+        current image's pack, if it has one.
+        """
         listed = next((row for row in self._listed if row.outcome is prior.outcome), None)
         if listed is not None:
             return listed
@@ -298,7 +303,7 @@ class Comparing(QObject):
                 self.changed.emit()
 
     def _drop(self) -> None:
-        """Remove the comparison and its layers at once."""
+        """Remove the comparison and its overlays at once."""
         services, self._wanted = self._background.services, None
         if services is not None and self.is_running:
             services.priors.cancel()
@@ -307,7 +312,7 @@ class Comparing(QObject):
         self.is_running = False
 
     def _begin(self) -> None:
-        """Compare as soon as both images are read: only what is in sight is compared."""
+        """Compare the current image with its prior as soon as both images are loaded."""
         row, prior = self.image.row, self.prior
         if prior is None or row is None or self.is_running or self.comparison or self.problem:
             return

@@ -1,4 +1,7 @@
-"""All the window knows and does, without a widget: windows come and go (language, theme), the controller stays."""
+"""The state and the commands of the window, without a widget.
+
+A change of language or theme builds a new window; the controller stays.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +63,7 @@ _LOST_FILES: Final = ("missing", "drive_error")  # why images failed whose drive
 
 
 class Controller(QObject):
-    """Receives events and issues commands. Every method belongs to the window's thread."""
+    """Handles events of the services and commands of the window. All methods belong to the window's thread."""
 
     ready = Signal()
     measured = Signal(object)
@@ -131,7 +134,7 @@ class Controller(QObject):
         self.background.run(self._open_here, channel="open", done=self._opened, failed=self._not_opened)
 
     def _open_here(self) -> Services:
-        """Open the services outside the window's thread; close them at once if nobody waits any more."""
+        """Open the services in a background thread; close them at once if the program is already closing."""
         services = self._open_services(self.settings, self.bridge.publish)
         if self._is_ending:
             _close(services)
@@ -151,7 +154,10 @@ class Controller(QObject):
         self.board.post_error("open", error, action=Action(lambda t: t.text("Try again"), self.open))
 
     def close(self) -> None:
-        """Cancel what runs and close the services in the background, once they are open; then `closed`."""
+        """Cancel running work and close the services in the background, once they are open.
+
+        Emits `closed` at the end.
+        """
         if self._is_closing:
             return
         self._is_closing = True
@@ -185,7 +191,7 @@ class Controller(QObject):
             self._finish_closing()
 
     def _go_on_closing(self) -> None:
-        """Continue closing if nothing is being opened or saved any more."""
+        """Continue closing if no service is being opened and no verdict is being saved."""
         if self._is_closing and not (self._is_opening or self.judging.is_saving):
             self._close_services()
 
@@ -215,7 +221,9 @@ class Controller(QObject):
     # ---- the open image
 
     def _why_not_judged(self) -> Reason | None:
-        """Return why no verdict on the current image is possible now: another image, or none, is visible."""
+        """Return the reason why no verdict on the current image is possible now, such as
+        that its pixels are not visible.
+        """
         image = self.image
         if image.row is None:
             return reason("not_judged_none")
@@ -238,7 +246,7 @@ class Controller(QObject):
         self.board.post_reason("replaced", reason("image_replaced"), level="warning", action=again)
 
     def open_replacing(self) -> None:
-        """Open the result that the row of the open image holds now."""
+        """Open the newer result of the current image, which has replaced the shown result in the list."""
         before = self.image.packs[0] if self.image.packs else None
         if before is not None:
             self.image.show(self.rows.known(before.row_id))
@@ -259,7 +267,7 @@ class Controller(QObject):
             self.reading.note()
 
     def look_again(self) -> None:
-        """Look for what was changed elsewhere: read the list again, and close images that were deleted."""
+        """Read the list again, because another window may have changed it, and close images that were deleted."""
         self.rows.refresh()
         rows = [image.row for image in (self.image, self.second_image) if image.row is not None]
         row_ids = [row.row_id for row in rows if row.answer_id]  # others are files, in no store
@@ -443,7 +451,7 @@ class Controller(QObject):
         self.backends_changed.emit()
 
     def _take_device(self, event: DeviceChanged) -> None:
-        """Report what stops or slows a device. One that is not connected is no problem."""
+        """Report a problem that stops or slows a device. A disconnected device is no problem."""
         self.devices[event.backend] = event
         advice = (event.reason, *event.notes) if event.reason else event.notes
         self._note_not_compiled()
@@ -455,7 +463,7 @@ class Controller(QObject):
         self.backends_changed.emit()
 
     def _note_not_compiled(self) -> None:
-        """Say while an Edge TPU is connected that the pack does not run on it."""
+        """Show a notice if an Edge TPU is connected but the pack has no file for it."""
         device, backend = self.devices.get(EDGE_TPU.name), self.backends.get(EDGE_TPU.name)
         is_there = device is None or device.state != "absent"
         if is_there and backend and backend.reason and backend.reason.code == _NOT_COMPILED:
@@ -466,14 +474,14 @@ class Controller(QObject):
     # ---- commands
 
     def start(self) -> None:
-        """Screen what was chosen, or the folders of the list in sight again."""
+        """Screen the chosen folders, or the folders of the shown list again."""
         self.judging.commit()
         self.screening.start(listed=self.rows.total())
 
     def export(
         self, folder: Path, formats: Sequence[str] = (), options: ReportOptions = PLAIN, *, run_id: int | None = None
     ) -> None:
-        """Write the run in sight, or another one, into a folder, in these formats or in those that are the default."""
+        """Export the shown run, or the run `run_id`, into a folder; without `formats`, in the default formats."""
         run_id = run_id or self.screening.run_id
         if run_id:
             self.exporting.start(run_id, folder, formats, replace(options, pairs=self.comparing.records()))
@@ -485,7 +493,7 @@ class Controller(QObject):
         self.packs.listed.emit()
 
     def apply_settings(self, changed: Collection[str]) -> None:
-        """Put those settings in force that are switches, too."""
+        """Apply the changed settings that are also switches of the window."""
         self.switches.set(**{key: self.settings[key] for key in (*_SWITCHED, "heat_map_opacity") if key in changed})
 
     def _keep_switched(self, names: Collection[str]) -> None:
@@ -523,7 +531,7 @@ def _lost(backend: BackendName) -> str:
 
 
 def _close(services: Services | None, *first: Callable[[], None]) -> None:
-    """Call `first`, then close the services, even after an error. Raises the error."""
+    """Call the functions `first`, then close the services, even if a function raised. Raises that error."""
     with contextlib.ExitStack() as last_first:
         if services is not None:
             last_first.callback(services.session.close)

@@ -1,7 +1,7 @@
-"""Verdicts between window and store: carries out the playbook's commands, and reports unsaved verdicts.
+"""Verdicts between window and store: carries out the state machine's commands, and reports unsaved verdicts.
 
-It also records which images were read, which needs no playbook. The bar for giving a verdict is here too, and the
-question before an unsaved verdict is discarded.
+The module also records which images were read, and contains the verdict bar and the question before an unsaved verdict
+is discarded.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ WhyNot = Callable[[], Reason | None]  # why nothing can be said of the open imag
 class Judging(QObject):
     """Carries out a person's verdicts on the current image, unless `why_not` returns a reason against them.
 
-    changed  names the image whose verdict has changed
-    given    the current image, before its verdict is given or withdrawn
-    settled  nothing is being saved any more
+    changed  emitted with the image whose verdict has changed
+    given    emitted with the current image before its verdict is given or withdrawn
+    settled  emitted when no verdict is being saved any more
     """
 
     changed = Signal(object)
@@ -60,7 +60,7 @@ class Judging(QObject):
     # ---- a person
 
     def open(self, row: WorkRow | None) -> None:
-        """Open an image. A note typed on the image before is saved there."""
+        """Make an image the current one. A typed note on the previous image is saved with that image."""
         can_be_judged = row is not None and bool(row.outcome.facts.content_sha256)  # a verdict belongs to these bytes
         judged = Judged(row.answer_id, row.outcome) if row is not None and can_be_judged else None
         self._carry_out(self.verdicts.open(judged, row.verdict if row else None), judged)
@@ -74,16 +74,19 @@ class Judging(QObject):
         self._carry_out((), self.verdicts.open_image)
 
     def discard_note(self) -> None:
-        """Drop what was typed on the open image since its verdict was given."""
+        """Discard the note that was typed on the current image since its last verdict."""
         self.verdicts.discard_note()
         self._carry_out((), self.verdicts.open_image)
 
     def commit(self) -> None:
-        """Save the typed note now."""
+        """Save the typed note on the current image now."""
         self._carry_out(self.verdicts.commit(), self.verdicts.open_image)
 
     def choose(self, choice: VerdictChoice) -> None:
-        """Give this verdict on the open image. The verdict that is there already is kept, and the panel says so."""
+        """Give this verdict on the current image.
+
+        If the image already has it, nothing is written and the panel says so.
+        """
         if not self._is_refused():
             self._give(self.verdicts.choose(choice))
 
@@ -185,7 +188,7 @@ class Judging(QObject):
         return " ".join(said)
 
     def sentence(self, translator: Translator, judged: Judged, given: VerdictState) -> str:
-        """A sentence on the state of the verdict on an image."""
+        """Return a sentence on the state of the verdict on an image."""
         image = image_title(translator, judged.answer_id, judged.outcome)
         if given.state == "saving":
             return translator.text("Your verdict on {image} is being saved.", image=image)
@@ -211,7 +214,7 @@ def _taken_back(judged: Judged, verdict: Verdict | None, translator: Translator)
 
 
 class Reading(QObject):
-    """Records which images a person has read: visible for two seconds, or judged.
+    """Records which images a person has read: an image is read if visible for two seconds, or judged.
 
     `changed` names the row whose read mark changed.
 
@@ -242,7 +245,7 @@ class Reading(QObject):
             self._note(self._image.packs[0], is_read=not self._image.packs[0].is_read)
 
     def note(self) -> None:
-        """Keep that the open image is read."""
+        """Record that the current image is read."""
         if self._image.row is not None and self._why_not() is None:
             self._note(self._image.packs[0], is_read=True)
 
@@ -283,9 +286,9 @@ _MOST_NAMED: Final = 8
 
 
 class VerdictBar(QWidget):
-    """Three buttons, a note and the state of the verdict, with *Withdraw*.
+    """The verdict on the current image: three buttons, a note, the state of the verdict, and *Withdraw*.
 
-    In the note Enter saves the text, Esc discards it; `left` signals that either was pressed.
+    In the note, Enter saves the text and Esc discards it; either key emits `left`.
     """
 
     left = Signal()
@@ -318,12 +321,12 @@ class VerdictBar(QWidget):
         self.refresh()
 
     def explain(self, meaning: str) -> None:
-        """Show the meaning of Agree, "" if the result itself says it."""
+        """Show what Agree means for the current result; "" hides the explanation."""
         self._meaning.setText(meaning)
         self._meaning.setVisible(bool(meaning))
 
     def refresh(self, *_: object) -> None:
-        """Show how it stands with the open image."""
+        """Show the verdict on the current image and its state."""
         verdicts, text = self._judging.verdicts, self._translator.text
         given = verdicts.of(verdicts.open_image)
         for choice, button in self.buttons.items():
@@ -355,7 +358,7 @@ class VerdictBar(QWidget):
         self.keep_stored_verdict.setText(text("Keep the other verdict") if given.asks else keeps)
 
     def discard_note(self) -> None:
-        """Discard the typed note (Esc in the note)."""
+        """Discard the typed note; called for Esc in the note."""
         self._judging.discard_note()
         self.left.emit()
 
@@ -384,7 +387,10 @@ class VerdictBar(QWidget):
 
 
 def leave(parent: QWidget, judging: Judging, translator: Translator, close: Callable[[], None]) -> None:
-    """Close once all verdicts are saved. If saving is slow or fails, a person decides whether to lose them."""
+    """Call `close` once all verdicts are saved.
+
+    If saving is slow or fails, a person decides whether to discard them.
+    """
     judging.commit()
     if not any(judging.verdicts.unsaved()):
         close()

@@ -176,9 +176,9 @@ def angle_degrees(first: Line, second: Line, image: Image) -> float:
 
 
 def region_figures(line: Line, image: Image) -> tuple[float, float, float] | None:
-    """Mean and standard deviation of the modality values between two corners, and the area.
+    """Return (mean, standard deviation, area) of a rectangle between two corners; None if it contains no pixel.
 
-    The area is in square millimetres where the image states its spacing, else in pixels. None where there is no pixel.
+    Mean and deviation are of the modality values. The area is in mm² if the image states its spacing, else in pixels.
     """
     (left, right), (top, bottom) = (sorted(map(round, ends)) for ends in zip(line.start, line.end, strict=True))
     pixels = image.pixels[top:bottom, left:right]
@@ -243,7 +243,7 @@ def plane_text(translator: Translator, plane: SpacingPlane) -> str:
 
 
 def outline_of(lungs: LungFields | None) -> QPainterPath | None:
-    """The outline of the lungs in pixels of the image, None where the image has no usable lung fields."""
+    """Return the outline of the lungs in pixels of the image; None without usable lung fields."""
     if lungs is None or lungs.refusal:
         return None
     path = QPainterPath()

@@ -50,7 +50,9 @@ _ICON: Final = 24
 
 
 class PackDialog(QDialog):
-    """Trust this key? Use a namesake, an unsigned legacy model, an older version?"""
+    """The dialog of a question about a pack: an unknown key, a namesake, an unsigned legacy model, or an
+    older version.
+    """
 
     def __init__(
         self, question: PackQuestion, packs: PackChoice, translator: Translator, parent: QWidget | None = None
@@ -124,7 +126,10 @@ def _texts(translator: Translator, question: PackQuestion) -> tuple[str, str, st
 
 
 class PacksPage(Page):
-    """One card for the pack in use, one for each pack found; built when it is seen, as drives come and go."""
+    """The page of packs: a card for the pack in use and one for each other pack.
+
+    Built when shown, as drives come and go.
+    """
 
     def __init__(self, controller: Controller, translator: Translator, theme: Theme) -> None:
         packs = controller.packs
@@ -140,7 +145,7 @@ class PacksPage(Page):
     # ---- building
 
     def refresh(self) -> None:
-        """Build the cards again."""
+        """Build the cards of all packs again."""
         discard(*self._cards)
         self._cards = [self._make_used(), *(self._make_card(candidate) for candidate in self._packs.candidates)]
         if not self._packs.candidates:
@@ -255,7 +260,7 @@ class PacksPage(Page):
 
 
 def path_text(path: Path, *, role: str = "") -> QLabel:
-    """A label for a path, whose lines may break after each folder."""
+    """Return a label that shows a path, whose lines may break after each folder."""
     made = label(role=role)
     QLabel.setText(made, plain(str(path)).replace(os.sep, os.sep + "\u200b"))
     return made
@@ -311,7 +316,7 @@ def card_button(translator: Translator, wanted: Callable[[], None]) -> PlainButt
 
 
 class PackCard(QFrame):
-    """One pack as an answer to the question which patients the images show."""
+    """The card of one pack. A click on the card answers which patients the images show."""
 
     def __init__(
         self,
@@ -348,7 +353,7 @@ class PackCard(QFrame):
 
 
 def answer_lines(translator: Translator, candidate: PackCandidate) -> tuple[str, ...]:
-    """Return the statements that a person makes by choosing a pack."""
+    """Return the statements to which a person agrees by choosing a pack."""
     if candidate.problem is not None:
         return (translator.text("Review…"),)
     ages = candidate.manifest.accepted.ages_years if candidate.manifest else None
@@ -402,7 +407,7 @@ class OtherPackBox(QCheckBox):
 
 
 class PackButtons(QWidget):
-    """A button for each pack that says something of the open image: figures and heat map are of the one chosen."""
+    """A button for each pack with a result for the current image. Result panel and heat map show the chosen pack."""
 
     def __init__(self, image: OpenImage, translator: Translator, theme: Theme) -> None:
         super().__init__()

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class RunRoom(QObject):
-    """Operations on runs, one at a time; `problem` says why the last one failed."""
+    """Operations on stored runs, one at a time; `problem` is the reason why the last one failed."""
 
     changed = Signal()
     problem: Reason | None = None
@@ -54,12 +54,12 @@ class RunRoom(QObject):
 
     @property
     def is_busy(self) -> bool:
-        """Whether something that was asked for is not over."""
+        """Whether an operation is running."""
         return self._under_way > 0
 
     @property
     def is_free(self) -> bool:
-        """Whether neither this nor a run is under way."""
+        """Whether neither an operation of this object nor a run is active."""
         return not self.is_busy and not self._screening.is_busy
 
     def _run(self, work: Callable[[Services], T], done: Callable[[T], None], *, channel: str) -> None:
@@ -79,7 +79,7 @@ class RunRoom(QObject):
 
 
 class PastRuns(RunRoom):
-    """The last read list of runs, its filter, and the last comparison."""
+    """The list of runs as last read, its filter, and the last comparison of two runs."""
 
     opened = Signal(int, object)  # the row that is wanted or 0, and the RunWithPacks
     planned = Signal(object)  # a DeletionPlan that a person is to be asked about
@@ -97,17 +97,17 @@ class PastRuns(RunRoom):
     # ---- what a person does
 
     def filter(self, wanted: RunFilter) -> None:
-        """Show other runs."""
+        """Show the runs that match this filter."""
         self.wanted = wanted
         self.changed.emit()
 
     def refresh(self) -> None:
-        """Read the list again."""
+        """Read the list of runs again."""
         self._ask(lambda history: history.runs(), self._listed)
         self._ask(lambda history: history.quality(), partial(setattr, self, "quality"))
 
     def open(self, run_id: int, *, row_id: int = 0) -> None:
-        """Show a run, and one of its images."""
+        """Show a run and, if given, one of its images."""
         models = self._packs.models
         if self._screening.is_busy:
             self._failed(UsageProblem(reason("history_is_open")))
@@ -115,21 +115,21 @@ class PastRuns(RunRoom):
             self._ask(lambda history: history.open(run_id, models=models), lambda past: self._opened(past, row_id))
 
     def compare(self, first: int, second: int) -> None:
-        """Compare what the first packs of two runs say: the older run is the first."""
+        """Compare the results of the first packs of two runs. The first run must be the older one."""
         sides = map(PackOfRun, sorted((first, second)))
         self._ask(lambda history: history.compare(*sides), partial(setattr, self, "comparison"))
 
     def plan(self, run_ids: Sequence[int]) -> None:
-        """Find out what deleting would take away; then `planned`."""
+        """Find out what the deletion of some runs would remove, then emit `planned`."""
         if run_ids:
             self._ask(lambda history: history.plan_deletion(run_ids), self.planned.emit)
 
     def plan_patient(self, patient_id: str) -> None:
-        """Find out what deleting a patient would take away; then `planned`."""
+        """Find out what the deletion of a patient would remove, then emit `planned`."""
         self._ask(lambda history: history.plan_patient_deletion(patient_id), self.planned.emit)
 
     def delete(self, plan: DeletionPlan) -> None:
-        """Delete the planned runs for good; the person has confirmed twice."""
+        """Delete what a plan lists, for good. A person has confirmed the plan twice."""
         self._ask(lambda history: history.delete(plan), self._deleted)
 
     def save_month(self, folder: Path, first: datetime.date, translator: Translator) -> None:
@@ -177,7 +177,7 @@ class PastRuns(RunRoom):
 
 
 class Auditing(RunRoom):
-    """An audit of the run in sight, worked out in the background; it is saved, and a local point taken, on demand."""
+    """An audit of the shown run, computed in the background. Report and local operating point are saved on demand."""
 
     def __init__(self, screening: Screening) -> None:
         super().__init__(screening)
@@ -188,18 +188,18 @@ class Auditing(RunRoom):
 
     @property
     def can_audit(self) -> bool:
-        """Whether a run is there and over."""
+        """Whether a run is shown and has ended."""
         return bool(self._screening.run_id) and self.is_free
 
     @property
     def can_take(self) -> bool:
-        """Whether the proposed operating point can become the site's."""
+        """Whether the proposed operating point can become the site's own."""
         model = self._model
         return self.report is not None and model is not None and model.trust != "legacy" and not self._screening.is_busy
 
     @property
     def audited(self) -> PackOfRun | None:
-        """Return the audited answers: those of the first pack of the shown run."""
+        """The pack and run to audit: the first pack of the shown run; None without one."""
         return PackOfRun(self._screening.run_id) if self._screening.run_id else None
 
     def list_others(self) -> None:
@@ -235,7 +235,7 @@ class Auditing(RunRoom):
         )
 
     def take(self, name: str, person: str) -> None:
-        """Keep the proposed operating point after a person's consent, and offer it with the pack in use."""
+        """Store the proposed operating point, to which `person` agreed, and offer it with the pack in use."""
         report, model = self.report, self._model
         if report is None or model is None:
             return
@@ -285,13 +285,13 @@ class Checking(RunRoom):
         return self._packs.model is not None and self.is_free
 
     def refresh(self) -> None:
-        """Find out how it stands with the pack in use."""
+        """Read the state of the constancy test of the pack in use."""
         self.standing, model = (), self._packs.model
         if model is not None:
             self._run(lambda services: services.constancy.standing(model), self._stands, channel="constancy")
 
     def check(self) -> None:
-        """Check the pack in use."""
+        """Run the constancy test of the pack in use."""
         if self.can_check:
             self._run(lambda services: services.check_constancy(), self._stands, channel="constancy")
 
@@ -305,7 +305,7 @@ class Checking(RunRoom):
 
 
 class Exporting(QObject):
-    """Saves reports, one after the other, off the window's thread; the notice of its progress can stop it."""
+    """Exports of runs, one after the other, in the background. The notice of progress has a button to stop."""
 
     def __init__(self, background: Background) -> None:
         super().__init__()
@@ -314,7 +314,7 @@ class Exporting(QObject):
         self._action = Action(lambda t: t.text("Stop"), self.cancel)
 
     def start(self, run_id: int, folder: Path, formats: Sequence[str], options: ReportOptions) -> None:
-        """Write a run into a folder in the background."""
+        """Export a run into a folder in the background."""
         notes = list[Reason]()
         work = Stoppable(
             lambda services, report: services.session.export(
@@ -332,12 +332,12 @@ class Exporting(QObject):
         self._show(work, 0, 0)
 
     def cancel(self) -> None:
-        """Stop the one that runs: what is half done is discarded."""
+        """Stop the running export; incomplete files are discarded."""
         for work in [*self._work][:1]:
             work.stop()
 
     def end(self, *, wait_s: float) -> None:
-        """Cancel all, and wait until it is over; from any thread."""
+        """Cancel all exports, and wait up to `wait_s` for their end; from any thread."""
         under_way = dict(self._work)
         for work in under_way:
             work.stop()
@@ -383,9 +383,12 @@ _MOST_SAMPLES: Final = 600  # about a point of the screen each
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Speed, load of the whole machine and memory of this program, at a time in seconds since the run began.
+    """The figures at one time of a run, for the plots of the status page.
 
-    fps  images per second of the network alone; None before the third image of a device
+    at_s         seconds since the run began
+    fps          images per second of the network alone; None before the third image of a device
+    cpu_percent  CPU load of the whole computer
+    memory_mb    memory of all processes of this program
     """
 
     at_s: float
@@ -395,7 +398,7 @@ class Sample:
 
 
 class Machine(RunRoom):
-    """Samples of a run, at most `_MOST_SAMPLES` however long it is; and the last load study, which can be repeated."""
+    """Samples of the current run, at most `_MOST_SAMPLES`, and the latest load study, which can be repeated."""
 
     sampled = Signal()
 
@@ -415,12 +418,12 @@ class Machine(RunRoom):
         return self._packs.model is not None and self.is_free
 
     def look(self) -> None:
-        """Read the last load measurement from this computer's records."""
+        """Read the latest load study that is stored on this computer."""
         if not self.is_busy:
             self._background.ask(lambda services: services.known_load(), channel="load", done=self._known)
 
     def measure(self) -> None:
-        """Repeat the load study in another process."""
+        """Run the load study again in a separate process."""
         source, model = self._packs.source, self._packs.model
         if not self.can_measure or source is None or model is None:
             return
@@ -431,7 +434,7 @@ class Machine(RunRoom):
         self._run(work, self._known, channel="load")
 
     def stop(self) -> None:
-        """End the measurement; what was measured before stays."""
+        """Stop the load study; the previous one stays stored."""
         if self._measuring:
             self._measuring.stop()
 

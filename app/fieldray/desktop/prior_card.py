@@ -45,7 +45,7 @@ _MOST_REGIONS: Final = 12
 
 
 class PriorCard(QWidget):
-    """See the module; in sight while an image is open."""
+    """The card about prior images in the side panel; visible while an image is open."""
 
     file_wanted = Signal()
 
@@ -174,7 +174,7 @@ class PriorCard(QWidget):
 
 
 class PairMaps(QWidget):
-    """The open image (left) and its prior image (right) as small pictures with heat maps."""
+    """The current image (left) and its prior (right) as small pictures with heat maps."""
 
     def __init__(self, comparing: Comparing, translator: Translator) -> None:
         super().__init__()
@@ -221,7 +221,7 @@ def _packs_differ(row: WorkRow, second_row: WorkRow) -> bool:
 
 
 def prior_box(parent: QWidget, question: Prior, comparing: Comparing, translator: Translator) -> QMessageBox:
-    """Ask whether an image that is another patient's is meant."""
+    """Return the dialog that asks whether to compare with an image of another patient."""
     row = comparing.image.row
     doubts = " ".join(map(translator.reason, doubts_about(question, row.outcome) if row else ()))
     more = translator.text("The two images can be shown side by side only, without an overlay.")
@@ -231,7 +231,7 @@ def prior_box(parent: QWidget, question: Prior, comparing: Comparing, translator
 
 
 class PriorBar(QWidget):
-    """Over a pair as long as it is compared: both dates and the time between, its doubts, how it is looked at."""
+    """The bar above a compared pair: both dates, the time between them, warnings, and the display mode."""
 
     def __init__(
         self,

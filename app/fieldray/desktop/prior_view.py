@@ -35,7 +35,7 @@ _GRIP: Final = 14.0  # points around the divider where the mouse takes hold of i
 
 
 class PriorView(QObject):
-    """The display mode of compared pairs. It is kept from image to image, and used if the pair is comparable."""
+    """The display mode of compared pairs. The mode is kept from image to image, and used if the pair is comparable."""
 
     changed = Signal()
 
@@ -57,7 +57,7 @@ class PriorView(QObject):
         return self._wanted if self._comparing.laid is not None else "side_by_side"
 
     def commands(self) -> dict[str, Callable[[], None]]:
-        """Return the functions of the keys."""
+        """Return the functions of the display modes' keys, by name."""
         modes: tuple[Mode, ...] = ("side_by_side", "swipe", "difference")
         return {
             "prior": self._comparing.start_or_stop,
@@ -69,7 +69,7 @@ class PriorView(QObject):
         }
 
     def set_mode(self, mode: Mode) -> None:
-        """Show the pair in this way; comparing begins with it."""
+        """Show the pair in this mode. Starts comparing if no pair is compared."""
         self._wanted = mode
         self._compare()
 
@@ -80,7 +80,7 @@ class PriorView(QObject):
         self._compare()
 
     def move_divider(self, position: float) -> None:
-        """Put the divider at a share of the view's width."""
+        """Move the divider to a share (0..1) of the view's width."""
         self._divider = min(max(position, 0.0), 1.0)
         self._refresh()
 
@@ -99,7 +99,7 @@ class PriorView(QObject):
     # ---- painting, over the open image
 
     def draw(self, painter: QPainter, pyramid: Pyramid, state: ViewState, view: Size) -> None:
-        """Draw what is laid over the open image."""
+        """Draw the overlay of the current mode over the current image."""
         laid, mode, way = self._comparing.laid, self.mode, state.transform(pyramid.size, view)
         if laid is None:
             return
@@ -218,7 +218,7 @@ def draw_tag(painter: QPainter, area: QRect, caption: str, side: Qt.AlignmentFla
 
 
 def draw_divider(painter: QPainter, area: QRect, x: float) -> None:
-    """Draw the line between the prior and the open image, with its handle."""
+    """Draw the line between the prior and the current image, with its handle."""
     with kept(painter, QPainter.RenderHint.Antialiasing):
         for shade, width in ((QColor(0, 0, 0, 160), 4.0), (_LINE, 2.0)):
             painter.setPen(QPen(shade, width))
@@ -234,7 +234,7 @@ def draw_divider(painter: QPainter, area: QRect, x: float) -> None:
 
 
 def draw_numbers(painter: QPainter, laid: ImageOverlays, way: QTransform) -> None:
-    """Draw the number of each region, as the side panel lists them."""
+    """Draw the number of each region of change, as in the list of the side panel."""
     for number, middle in enumerate(laid.middles, 1):
         at = way.map(middle)
         box = QRect(round(at.x()) - 30, round(at.y()) - 30, 60, 60)
@@ -271,7 +271,7 @@ def _height(metrics: QFontMetrics, caption: str, width: int) -> int:
 
 
 def draw_prior(painter: QPainter, laid: ImageOverlays, open_pyramid: Pyramid, state: ViewState, view: Size) -> None:
-    """Draw the bent prior in the place of the open image, in the like window, and nothing where it does not reach."""
+    """Draw the warped prior in place of the current image, with a corresponding window; empty where the prior ends."""
     window = like_window(state.window, open_pyramid, laid.prior)
     grey = laid.prior.table(window, inverted=state.inverted).take(laid.prior.levels[0])
     with kept(painter):
@@ -285,7 +285,7 @@ def draw_prior(painter: QPainter, laid: ImageOverlays, open_pyramid: Pyramid, st
 
 
 def draw_mesh(painter: QPainter, laid: ImageOverlays, way: QTransform, *, image: Size) -> None:
-    """Draw the bent lines, and a dot at each match."""
+    """Draw the warped lines of the mesh, and a dot at each match."""
     outline = QPainterPath()
     outline.addRect(QRectF(0, 0, image.width, image.height))
     with kept(painter, QPainter.RenderHint.Antialiasing):

@@ -76,7 +76,8 @@ class FoldingCard(QFrame):
 
 
 class ResultPanel(QScrollArea):
-    """The side panel. Its texts are built again for each image; the heat map's controls and the verdict stay.
+    """The side panel with the result of the current image. Texts are rebuilt for each image; controls of heat map and
+    verdict stay.
 
     prior  the card about the prior image, which shows and hides itself
     """
@@ -122,7 +123,7 @@ class ResultPanel(QScrollArea):
         self.refresh()
 
     def refresh(self) -> None:
-        """Show the open image's result."""
+        """Show the result of the current image."""
         row = self._image.row
         self._empty.setVisible(row is None)
         self._inside.setVisible(row is not None)
@@ -220,7 +221,7 @@ class ResultPanel(QScrollArea):
         return box
 
     def _packs_for(self, why: Reason) -> list[str]:
-        """Return the available packs for the age of a patient whose image was refused for it."""
+        """Return the names of available packs that accept the patient's age, for an image refused because of age."""
         age, packs = dict(why.parameters).get("age", ""), self._controller.packs.candidates
         if why.code != "age" or not age.isdigit():
             return []
@@ -317,7 +318,9 @@ class ResultPanel(QScrollArea):
 
 
 class LungsCard(QWidget):
-    """The areas of the lungs, the evidence inside them, and what to look at; hidden where no lung fields are usable."""
+    """The card of the lungs: areas, evidence inside the lungs, and findings to look at;
+    hidden without usable lung fields.
+    """
 
     def __init__(self, folding: Callable[..., QWidget], translator: Translator) -> None:
         super().__init__()
@@ -331,7 +334,7 @@ class LungsCard(QWidget):
         lay_column(self, folding("lungs", translator.text("Lungs"), *parts))
 
     def show_outcome(self, outcome: Outcome) -> None:
-        """Show what was found in an image; nothing where it was not usable."""
+        """Show the lungs of an image; nothing if the image was not usable."""
         lungs, translator = lungs_of(outcome), self._translator
         self.setVisible(lungs is not None and lungs.refusal is None)
         if lungs is None:
@@ -352,7 +355,9 @@ _SCALE_SIDE: Final = 10
 
 
 class ScoreScale(QWidget):
-    """below | not sure | above, with a mark at the score. Without an operating point: a plain 0 to 1."""
+    """The scale "below | not sure | above" with a mark at the score; without an operating
+    point, a plain scale from 0 to 1.
+    """
 
     def __init__(self, scale: Scale, theme: Theme) -> None:
         super().__init__()

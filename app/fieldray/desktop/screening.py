@@ -43,9 +43,10 @@ _BUSY: tuple[State, ...] = ("starting", "running", "paused", "stopping")
 
 
 class Screening(QObject):
-    """One run at a time. Paths chosen while one is under way are screened after it.
+    """The runs of the window, one at a time. Paths chosen during a run are screened after it.
 
-    A run starts when it is known whose images they are; `asked` says that another question is open about that, or none.
+    A run starts when its pack and the patients' ages are known. `asked` is emitted when another question about them, or
+    none, is open.
     """
 
     changed = Signal()
@@ -98,7 +99,7 @@ class Screening(QObject):
     # ---- what a person does
 
     def choose(self, paths: Sequence[Path], *, watches: bool = False) -> None:
-        """Screen or watch these files and folders: now, as soon as a pack is ready, or after the run under way."""
+        """Screen or watch files and folders: now, as soon as a pack is ready, or after the active run."""
         if not paths:
             return
         self._board.withdraw(_unscreened(paths))
@@ -119,7 +120,9 @@ class Screening(QObject):
             self._do(self._playbook.start(self.paths, images=images))
 
     def answer(self, question: IntentQuestion | None, answer: PackCandidate | bool | None) -> None:
-        """Handle a person's answer to the open question, or before there is a question; see `IntentPlaybook.answer`."""
+        """Handle a person's answer to the open question, or an answer without a question; see
+        `IntentPlaybook.answer`.
+        """
         self._do(self._playbook.answer(question, answer))
 
     def go_back(self) -> None:
@@ -135,7 +138,7 @@ class Screening(QObject):
             self._tell(lambda batch: batch.pause() if is_running else batch.resume())
 
     def stop(self) -> None:
-        """End the run. Its results stay, and Start resumes from there."""
+        """Stop the run. Its results stay, and Start resumes the run."""
         if self.can_stop:
             if not self.watches:  # which ends by this alone
                 self._name_waiting()
@@ -171,11 +174,11 @@ class Screening(QObject):
         self._enter("empty")
 
     def try_again(self, name: BackendName) -> None:
-        """Try a backend again that was given up."""
+        """Start a backend again that became unavailable."""
         self._ask(lambda services: services.session.reconsider(name))
 
     def choose_devices(self) -> None:
-        """Put the settings on devices in force, also in the middle of a run."""
+        """Apply the device settings, also during a run."""
         self._ask(lambda services: services.session.choose_devices())
 
     def take_run(self, event: RunChanged) -> None:
@@ -232,7 +235,7 @@ class Screening(QObject):
         self.changed.emit()
 
     def _see_packs(self) -> None:
-        """Use the pack in use for the next run."""
+        """Take over a change of the available packs: the next run uses the pack in use."""
         if self._models != self.packs.models:
             self._models = self.packs.models
             self._warm_up()
@@ -260,7 +263,7 @@ class Screening(QObject):
             self.asked.emit()
 
     def _look(self, intent: Intent) -> None:
-        """Collect the facts about an intent's paths; the disk may be slow."""
+        """Collect the facts about an intent's paths in the background, because a disk may be slow."""
         self.background.ask(
             lambda services: (
                 services.are_empty(intent.paths),
@@ -341,7 +344,10 @@ class Screening(QObject):
             )
 
     def _warm_up(self) -> None:
-        """Open the model ahead of the first run, unless one is under way: that one keeps its own."""
+        """Load the model on a device before the first run.
+
+        During a run nothing is done, because the run keeps its own model.
+        """
         if self._models and not self.is_busy:
             self._use(self._models)
 
@@ -354,7 +360,7 @@ class Screening(QObject):
         self.background.ask(work, channel="run")
 
     def _tell(self, act: Callable[[Batch], object]) -> None:
-        """Call a method of the started run's batch, in the order of the calls."""
+        """Call a method of the active run's batch in the background. Calls are carried out in order."""
         if begun := self._begun:
             self.background.run(lambda: act(begun.result()), channel="run")
 
@@ -364,7 +370,7 @@ class Screening(QObject):
         self._after_run()
 
     def _post_failure(self, why: Reason) -> None:
-        """Post a failure, which stays until these paths are screened again: a next run must not hide it unseen."""
+        """Show the failure of a run until its paths are screened again, so that a later run cannot hide the failure."""
         paths = _listed(self.paths)
         self._board.post(
             _failed(self.paths) + why.code,

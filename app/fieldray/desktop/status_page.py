@@ -22,7 +22,7 @@ from fieldray.translation import Translator
 
 
 class StatusPage(Page):
-    """Cards one below the other; the figures move while a run is under way and the page is in sight."""
+    """The page of this computer, in cards. Figures are updated while a run is active and the page is shown."""
 
     def __init__(self, controller: Controller, translator: Translator, theme: Theme) -> None:
         text = translator.text
@@ -43,7 +43,7 @@ class StatusPage(Page):
         self.refresh()
 
     def refresh(self) -> None:
-        """Show devices, speed, load and the last measurement beside other programs."""
+        """Show devices, speed, load and the latest load study."""
         self._show_load()
         self._show_devices()
         self._show_speed(self._bench.speed)
@@ -190,7 +190,7 @@ _HEIGHT: Final = 84
 
 
 class RunPlot(QWidget):
-    """One figure of the samples, from 0 to at least `full`. Samples without the figure are left out."""
+    """The plot of one figure of the samples, from 0 to at least `full`. Samples without the figure are left out."""
 
     def __init__(
         self,
@@ -232,6 +232,6 @@ class RunPlot(QWidget):
 
 
 def nice_step(rough: float) -> float:
-    """The smallest of 1, 2, 5 times a power of ten that is at least `rough` (above 0)."""
+    """Return the smallest of 1, 2, 5 times a power of ten that is at least `rough` (above 0)."""
     power = 10.0 ** math.floor(math.log10(rough))
     return next(times * power for times in (1, 2, 5, 10) if times * power >= rough * (1 - 1e-9))

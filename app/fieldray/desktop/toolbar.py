@@ -1,4 +1,4 @@
-"""The toolbar: the buttons of a run, its progress, pack and backend in use; and the strip at the bottom."""
+"""The toolbar (buttons of a run, its progress, pack and backend in use) and the status bar."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class Toolbar(QWidget):
         self._arrange(wraps=False)
 
     def _arrange(self, *, wraps: bool) -> None:
-        """Arrange all in one row, or progress and chips in a second row if they do not fit."""
+        """Arrange all controls in one row; if they do not fit, progress and chips in a second row."""
         first, second = self._rows
         for row in self._rows:
             while row.takeAt(0) is not None:
@@ -167,7 +167,7 @@ class Toolbar(QWidget):
         self._arrange(wraps=lacks_room and not is_low)
 
     def _write(self, *, is_narrow: bool) -> None:
-        """Write what is on the buttons and chips, in full or as short as it can be."""
+        """Write the texts of buttons and chips, in full or, in a narrow window, as short as possible."""
         self._is_narrow = is_narrow
         self.watch_button.setHidden(is_narrow)  # it is in the menu, too
         for button, caption in self._captions.items():
@@ -201,7 +201,7 @@ class Toolbar(QWidget):
         return button
 
     def _list_folders(self) -> None:
-        """List the opened folders, none while names are hidden, with a line that forgets them."""
+        """List the recently opened folders and a line that forgets them; empty while names are hidden."""
         menu, folders = self.folders_menu, self._controller.settings.folders
         menu.clear()
         for folder in folders if not self._translator.hides_names() else ():
@@ -218,7 +218,7 @@ def _width(widget: QWidget) -> int:
 
 
 def screening_label(translator: Translator, screening: Screening) -> str:
-    """The state of the run, or how far it is with rate and time left."""
+    """Return the state of the run as text; of an active run, the progress with rate and remaining time."""
     waits = translator.text("Waiting: choose a pack")
     if screening.question and screening.question.kind == "ages":
         waits = translator.text("Waiting: confirm the patients' ages")
@@ -257,7 +257,7 @@ def _progress_label(translator: Translator, progress: Progress | None, is_runnin
 
 
 def pack_label(translator: Translator, packs: PackChoice) -> tuple[str, str]:
-    """Name and version of the pack in use, and for whom it is, or that nobody vouches for it."""
+    """Return name and version of the pack in use, and its intended patients, or that nobody vouches for the pack."""
     if packs.loading is not None:
         return packs.loading.pack_name, translator.text("loading…")
     if packs.model is None:
@@ -296,7 +296,7 @@ def backend_label(
 def backend_text(
     translator: Translator, event: BackendChanged, devices: Mapping[str, DeviceChanged]
 ) -> tuple[str, str]:
-    """A backend by its name and port, and its state; the runtime, processes and threads of one that is ready."""
+    """Return name and port of a backend, and its state; of a ready backend, also runtime, processes and threads."""
     states = {
         "stopped": translator.text("not in use"),
         "starting": translator.text("starting…"),
@@ -311,7 +311,7 @@ def backend_text(
 
 
 class Status(QStatusBar):
-    """The strip at the bottom: FPS now and min / avg / max, CPU and memory load, always in sight: research use only."""
+    """The status bar: images per second, CPU and memory load, and always the notice *research use only*."""
 
     def __init__(self, controller: Controller, translator: Translator) -> None:
         super().__init__()
@@ -341,7 +341,7 @@ class Status(QStatusBar):
         self.speed.setVisible(room > _STATUS_GAP)
 
     def show_speed(self, speed: Speed) -> None:
-        """Write the figures; a dash for what is not measured yet."""
+        """Show the figures of a run; a dash for figures that are not measured yet."""
         now, low, mean, high = (
             self._figure(value, 1) for value in (speed.fps_now, speed.fps_min, speed.fps_avg, speed.fps_max)
         )

@@ -1,4 +1,5 @@
-"""The state of verdicts on images and of their saving: events in, commands out; no thread, no Qt, no disk.
+"""The state of verdicts on images and of their saving: a state machine that turns events into commands, without
+threads, Qt or disk.
 
 Only this module knows the verdict on each image, the result it judges, and its state: being saved, saved, or not saved
 with the reason. Panel, list and the question before closing read that state and store none of it.
@@ -20,7 +21,7 @@ State = Literal["saved", "saving", "not_saved"]
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The subject of a verdict: an answer in the store, whose number is never reused, and the outcome judged."""
+    """The subject of a verdict: a stored result, whose number is never reused, and the outcome in it."""
 
     answer_id: int
     outcome: Outcome = field(compare=False)
@@ -32,15 +33,16 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Command: read the stored verdict; `found` receives it."""
+    """Command: read the stored verdict, then call `found` with it."""
 
     judged: Judged
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Command: replace a verdict of `over` by this one; `written` receives the then stored verdict, `failed` the
-    reason.
+    """Command: replace one of the verdicts `over` by `verdict`.
+
+    Then `written` must be called with the verdict that is stored now, or `failed` with the reason.
     """
 
     judged: Judged
@@ -87,7 +89,7 @@ class VerdictState:
         self.draft = None
 
     def ask(self, stored: Verdict | None) -> None:
-        """Ask the person, because another window stored a verdict and they want another one."""
+        """Ask the person which verdict to keep, because another window stored a different one."""
         self.stored, self.problem, self.asks = stored, None, True
 
     @property
@@ -101,7 +103,7 @@ class VerdictState:
 
     @property
     def note(self) -> str:
-        """The note as it is shown."""
+        """The note as shown in the field."""
         return self.draft if self.draft is not None else self.wanted.note if self.wanted else ""
 
     @property
@@ -111,12 +113,15 @@ class VerdictState:
 
     @property
     def is_needed(self) -> bool:
-        """Whether it says more than the store does."""
+        """Whether this state holds something that the store does not."""
         return self.state in ("saving", "not_saved") or bool(self.draft)
 
 
 class Verdicts:
-    """One image is open at a time: choices and notes belong to it, whichever is opened while they are saved."""
+    """The verdicts on all images, and the current image.
+
+    Choices and notes apply to the current image until another is opened.
+    """
 
     def __init__(self) -> None:
         self._given: dict[Judged, VerdictState] = {}
@@ -144,7 +149,7 @@ class Verdicts:
     # ---- a person
 
     def open(self, judged: Judged | None, stored: Verdict | None = None) -> Commands:
-        """Open another image, or none; `stored`: the verdict that was read with it."""
+        """Open another image, or none; `stored` is the verdict that was read with the image."""
         commands = self.commit()
         self.open_image, self.is_repeated = judged, False
         self._given = {key: given for key, given in self._given.items() if given.is_needed or key == judged}
@@ -171,7 +176,7 @@ class Verdicts:
         return self._want(Verdict(choice=given.wanted.choice, note=given.draft.strip()))
 
     def discard_note(self) -> None:
-        """Drop the note that is being typed on the open image: the note that was kept before stands again."""
+        """Discard the note that is being typed on the current image, and restore the saved note."""
         self.of(self.open_image).draft = None
 
     def choose(self, choice: VerdictChoice) -> Commands:
@@ -206,7 +211,10 @@ class Verdicts:
         self._last = None
 
     def take_back(self) -> Commands:
-        """Undo the last change of a verdict: the verdict before that change is wanted again. Once, not twice."""
+        """Undo the last change of a verdict: the previous verdict is wanted again.
+
+        Only the last change can be undone.
+        """
         judged = self.last_changed
         if judged is None or self._last is None:
             return ()
