@@ -28,8 +28,7 @@ def _leave_current_directory() -> None:
     """Remove the current folder from `sys.path`, because a folder of images may also contain Python files.
 
     `python -m` and an empty entry of PYTHONPATH add that folder. If environment variables add other folders of code,
-    the
-    program replaces itself by a Python process that ignores these variables.
+    the program replaces itself by a Python process that ignores these variables.
     """
     from os import environ, execv, getcwd, name, pathsep
     from os.path import dirname, isabs
@@ -98,8 +97,8 @@ def _window(arguments: Sequence[str]) -> int:
 
 
 def _prepare() -> None:
-    """Protect this process: keep foreign code out, disable core dumps, and open standard streams that the caller
-    closed.
+    """Protect this process: keep foreign code out, disable core dumps, and open standard
+    streams that the caller closed.
 
     The console module is imported only after foreign code is kept out.
     """

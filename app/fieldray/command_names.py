@@ -3,8 +3,7 @@
 `fieldray_adapt` makes packs, `fieldray_cluster` distributes work over processes and machines; the installed program has
 neither. Both packages are found by their names alone: code of any other distribution is never loaded (see `registry`).
 Each package lists its commands, and those that may use the network, in its module `command_line`. This list is read
-before anything large
-is imported, and before the guard of `offline` is active.
+before anything large is imported, and before the guard of `offline` is active.
 """
 
 from __future__ import annotations

@@ -135,12 +135,11 @@ class Application(QObject):
 
     @contextlib.contextmanager
     def ending_on_signals(self) -> Iterator[None]:
-        """Close the program in an orderly way on Ctrl-C, SIGTERM (shutdown) and SIGHUP (closed terminal) during the
-        block.
+        """Close the program in an orderly way on Ctrl-C, SIGTERM (shutdown) and SIGHUP (closed
+        terminal) during the block.
 
         Python may run a signal handler in the middle of a call into Qt, so the handlers do nothing. The number of the
-        signal is
-        written into a pipe. Qt reads the pipe between two events, and the program closes then.
+        signal is written into a pipe. Qt reads the pipe between two events, and the program closes then.
         """
         if sys.platform == "win32":  # where Qt can wait for no pipe
             close = partial(QTimer.singleShot, 0, self.controller.close)

@@ -184,8 +184,8 @@ def group_title(translator: Translator, group: Group) -> str:
 def make_actions(
     commands: Mapping[str, Callable[[], None]], translator: Translator, *, window: QWidget, reading: tuple[QWidget, ...]
 ) -> dict[str, QAction]:
-    """Return an action for each command, active in the place of its keys (see `Key`). `reading` are the widgets of list
-    and image.
+    """Return an action for each command, active in the place of its keys (see `Key`).
+    `reading` are the widgets of list and image.
 
     The action's `text` is for menus, `iconText` is the words alone, and `toolTip` the words with the key in brackets.
     """
@@ -222,8 +222,7 @@ def _listen(widget: QWidget, key: Key, action: QAction) -> None:
     """Trigger the action by its keys.
 
     With a Ukrainian and a Latin layout installed, one press fits both spellings of a key. Qt calls such a press
-    ambiguous
-    and ignores an action's own shortcut. Here both spellings are shortcuts of one action.
+    ambiguous and ignores an action's own shortcut. Here both spellings are shortcuts of one action.
     """
     shortcut = QShortcut(widget)
     shortcut.setKeys([QKeySequence(text) for text in (*key.keys, *cyrillic_twins(key.keys))])

@@ -446,8 +446,7 @@ class MainWindow(QMainWindow):
         """Move the focus by Tab. If a focused widget is hidden or disabled, give the focus to the shown page.
 
         Qt calls this method in both cases. Otherwise the focus of a hidden button would go to whichever control is
-        next, for
-        example the close icon of a notice.
+        next, for example the close icon of a notice.
         """
         focused, page = self.focusWidget(), self.pages.currentWidget()
         if page is None or focused is None or (focused.isVisible() and focused.isEnabled()):

@@ -111,8 +111,7 @@ class PackChoice(QObject):
         """Handle the answer to a question about a pack.
 
         With yes, trust the key, or use the namesake, legacy or older pack this once. With no, nothing changes. Trusting
-        a key
-        does not yet put its pack in use.
+        a key does not yet put its pack in use.
         """
         if question is not self.question:
             return

@@ -76,8 +76,8 @@ class FoldingCard(QFrame):
 
 
 class ResultPanel(QScrollArea):
-    """The side panel with the result of the current image. Texts are rebuilt for each image; controls of heat map and
-    verdict stay.
+    """The side panel with the result of the current image. Texts are rebuilt for each image;
+    controls of heat map and verdict stay.
 
     prior  the card about the prior image, which shows and hides itself
     """

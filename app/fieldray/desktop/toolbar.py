@@ -218,7 +218,7 @@ def _width(widget: QWidget) -> int:
 
 
 def screening_label(translator: Translator, screening: Screening) -> str:
-    """Return the state of the run as text; of an active run, the progress with rate and remaining time."""
+    """Return the state of the run as text; of an active run, progress, rate and remaining time."""
     waits = translator.text("Waiting: choose a pack")
     if screening.question and screening.question.kind == "ages":
         waits = translator.text("Waiting: confirm the patients' ages")

@@ -1,5 +1,5 @@
-"""The state of verdicts on images and of their saving: a state machine that turns events into commands, without
-threads, Qt or disk.
+"""The state of verdicts on images and of their saving: a state machine that turns events into
+commands, without threads, Qt or disk.
 
 Only this module knows the verdict on each image, the result it judges, and its state: being saved, saved, or not saved
 with the reason. Panel, list and the question before closing read that state and store none of it.

@@ -1,10 +1,10 @@
-"""Paints the cells of the work list: thumbnail, patient in up to three lines, class as shape and word.
+"""Paints the cells of the work list: thumbnail, up to three lines about the patient, class as symbol and word.
 
-Of a patient the first line is the name, the second one number and date, which give way to nothing, the third why an
-image has no score or is to be read first.
+The first line has the name, the second number and date, which are never omitted, the third the reason why an image has
+no score or is to be read first.
 
-During a run the list is painted eight times per second, mostly unchanged. Every call to Qt lets the other threads go
-first, and a cell takes twenty calls: painted cells are kept and drawn again as one pixmap.
+During a run the list is painted eight times per second, mostly unchanged. Each call to Qt lets other threads run first,
+and a cell takes twenty calls. So painted cells are kept as pixmaps, and drawn again by one call.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class _Cell:
 
 
 class WorkListDelegate(QStyledItemDelegate):
-    """One delegate for the whole table; it reads the row itself."""
+    """The delegate of the whole table, which reads the row to paint by itself."""
 
     def __init__(self, translator: Translator, theme: Theme, parent: QWidget) -> None:
         super().__init__(parent)
@@ -189,15 +189,15 @@ class WorkListDelegate(QStyledItemDelegate):
             self._line(painter, lower.translated(0, place * step), line, shade, small)
 
     def _number(self, row: WorkRow) -> str:
-        """The patient's number, else the file that the person is in."""
+        """Return the patient's number, or else the name of the file."""
         if self._translator.hides_names():
             return ""
         return plain(row.header.patient_id or (file_name(row.outcome.ref) if person(row.header.patient_name) else ""))
 
     def _second_line(self, cell: _Cell, number: str, measure: QFontMetrics, width: int) -> str:
-        """Number and date, and what else there is room for. Where there is little, the number gives way, not the date.
+        """Return number and date, and further facts if there is room. In a narrow cell the number is cut, not the date.
 
-        The date has a column in a wide list; what is of an earlier day says so in any.
+        In a wide list the date has a column of its own. An image of an earlier day says so in any list.
         """
         header, group = cell.row.header, cell.group
         day = date(self._translator, header.study_date) if self.date_below else ""
@@ -229,7 +229,7 @@ class WorkListDelegate(QStyledItemDelegate):
     def _paint_answer(
         self, painter: QPainter, box: QRect, row: WorkRow | None, font: QFont, *, has_score: bool = True
     ) -> None:
-        """What a pack says: its class, and below it its score."""
+        """Paint a pack's result: the class, and below it the score."""
         if row is None:
             self._line(painter, box, "–", "muted", font)
             return
@@ -270,20 +270,20 @@ def _joined(parts: Sequence[str]) -> str:
 
 
 def _born(translator: Translator, header: ImageHeader) -> str:
-    """The year of birth and the sex: what tells two people of one name apart."""
+    """Return year of birth and sex, which distinguish two patients of one name."""
     day = day_of(header.patient_birth_date)
     return " ".join(part for part in (str(day.year) if day else "", sex_label(translator, header)) if part)
 
 
 def strong(font: QFont) -> QFont:
-    """The font, demibold."""
+    """Return the font in demibold."""
     made = QFont(font)
     made.setWeight(QFont.Weight.DemiBold)
     return made
 
 
 def wrapped(text: str, font: QFont, width: int, *, most: int) -> list[str]:
-    """The text in at most `most` lines; the last one holds all that is left, for `_line` to cut."""
+    """Wrap a text into at most `most` lines. The last line has all the rest, which `_line` cuts."""
     lines: list[str] = []
     rest = " ".join(plain(text).split())
     metrics = QFontMetrics(font)

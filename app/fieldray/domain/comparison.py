@@ -272,8 +272,8 @@ def sampled_at(image: NDArray[Any], rows: NDArray[Any], columns: NDArray[Any]) -
 def change_colours(change: NDArray[np.float32], *, shown: float = CHANGE_SHOWN) -> NDArray[np.uint8]:
     """Return the colours (rows, columns, 4) uint8 of a change in units of the noise.
 
-    The colour is `DENSER` above 0 and `LESS_DENSE` below. A pixel is transparent if its strength is below `shown`, and
-    more opaque the stronger the change.
+    The colour is `DENSER` above 0 and `LESS_DENSE` below. A pixel whose change is weaker than `shown` is transparent.
+    The stronger the change, the more opaque is the pixel.
     """
     strength = ((np.abs(change) - shown) / (CHANGE_STRONGEST - shown)).clip(0, 1)
     colours = np.zeros((*change.shape, 4), np.uint8)

@@ -341,15 +341,17 @@ def _areas(pixel_map: PixelMap, shape: tuple[int, int], *, rows: int, columns: i
 def evidence_limit(manifest: Manifest) -> float | None:
     """Return the share of evidence inside the lungs below which a result gets a note.
 
-    The limit is the pack's measured limit, at most `_MAX_EVIDENCE_LIMIT`; None if the pack has none. A higher limit
-    would put a note on nearly every image, and nobody would read it.
+    The limit is the pack's measured limit, at most `_MAX_EVIDENCE_LIMIT`; None if the pack has none. With a higher
+    limit nearly every image would get a note, and nobody would read the notes.
     """
     limit = measured_evidence_limit(manifest)
     return None if limit is None else min(limit, _MAX_EVIDENCE_LIMIT)
 
 
 def measured_evidence_limit(manifest: Manifest) -> float | None:
-    """Return the share of evidence inside the lungs that 1 in 20 of the pack's own images are below; or None."""
+    """Return the share of evidence inside the lungs that only 1 in 20 of the pack's own
+    images are below; None if unmeasured.
+    """
     measured: Any = manifest.metrics.get("evidence_inside")
     limit = measured.get("limit") if isinstance(measured, Mapping) else None
     return float(limit) if isinstance(limit, int | float) and 0 <= limit <= 1 else None

@@ -114,7 +114,10 @@ def classes_measured(manifest: Manifest | None, point: OperatingPoint | None) ->
 
 
 def _shares(found: Mapping[str, object]) -> dict[Category, Share]:
-    """Return the measured shares by class, in the order of the work list. Shares in another form are left out."""
+    """Return the measured share of each class, from JSON, in the order of the work list.
+
+    Invalid entries are left out.
+    """
     values = {category: _member(found, category) for category in WORK_LIST_ORDER if category in found}
     return {category: share for category, own in values.items() if (share := _share(own))}
 
@@ -175,7 +178,9 @@ def _age_note(header: ImageHeader, accepted: HeaderRules, *, is_confirmed: bool)
 
 
 def with_ages(notes: Iterable[Reason], *, is_confirmed: bool) -> tuple[Reason, ...]:
-    """Return the notes on an image as a run writes them whose ages were confirmed, or were not."""
+    """Return the notes on an image, changed to those of a run with confirmed ages, or of one without
+    (`is_confirmed`).
+    """
     written, other = AGE_NOTES[is_confirmed], AGE_NOTES[not is_confirmed]
     return tuple(Reason(written, note.parameters) if note.code == other else note for note in notes)
 

@@ -58,7 +58,7 @@ class DeviceChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunChanged:
-    """A run started, paused, resumed or ended.
+    """The state of a run changed: it started, paused, resumed or ended.
 
     reason      the reason if the run failed, or None
     notes       notes for the user
@@ -170,10 +170,7 @@ class StoreUpdating:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreUnwritable:
-    """Results cannot be stored. Sent before the first image is screened.
-
-    reason  the reason why
-    """
+    """Results cannot be stored in the database. This event is published before the first image is screened."""
 
     reason: Reason
 
@@ -253,10 +250,10 @@ CONTRADICTING: Final = tuple(value.choice for value in _VERDICT_VALUES if value.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrides:
-    """What a person asked for although a pack refuses an image. Each result that this changes has a note.
+    """Requests of a person to screen images that a pack refuses. Each result that they change has a note.
 
-    overrules  screen images whose refusal a person can see to be wrong (`finding.can_be_overruled`)
-    turns      turn images that lie on their side, upside down or inverted
+    overrules  whether to screen images whose refusal a person can see to be wrong (`finding.can_be_overruled`)
+    turns      whether to turn images that lie on their side, upside down or inverted
     """
 
     overrules: bool = False
@@ -298,7 +295,7 @@ class PackSpec:
 
     @property
     def work(self) -> tuple[str, str, str]:
-        """The key of the pack's work: packs with equal keys give equal results."""
+        """The key of the pack's results: packs with equal keys give equal results for an image."""
         return self.pack_name, self.model_sha256, self.settings_hash
 
 
@@ -320,7 +317,10 @@ class RunSpec:
 
     @property
     def work(self) -> tuple[object, ...]:
-        """The key of the run's work: a run resumes another with an equal key. The order of paths does not matter."""
+        """The key of the run's results.
+
+        A new run resumes an earlier one with an equal key. The order of paths does not matter.
+        """
         return sorted(self.paths), [pack.work for pack in self.packs]
 
 
@@ -471,7 +471,7 @@ class Resuming:
     """How a run takes over results of earlier runs.
 
     verifies      whether a file is recognised only by its whole content, not by a sample
-    reports_each  whether each result is reported (`ImageDone`), or only their number by kind (`ResultsTakenOver`)
+    reports_each  whether each result is reported by an `ImageDone`; otherwise only their numbers (`ResultsTakenOver`)
     """
 
     verifies: bool = False

@@ -67,7 +67,7 @@ class Directory:
 
     by_name  entries by normalised name: parts joined by "/", without empty parts and "."
     names    the sorted names
-    doubles  names that several files with different contents have; `by_name` holds the last one, as in every tool
+    doubles  names that several files with different contents have; `by_name` has the last of them, as zip tools do
     """
 
     by_name: Mapping[str, zipfile.ZipInfo]

@@ -223,7 +223,8 @@ def _goes_on_at(begun: Begun, position: int, tag: int) -> bool:
 
 
 def _skip_unknown(begun: Begun) -> bool:
-    """Skip the element at which the parser stopped, if its value representation is unknown. Returns whether it was.
+    """Skip the element at which the parser stopped, if its value representation is unknown.
+    Returns whether an element was skipped.
 
     The length of such an element has 16 bits, or 32 bits after two zero bytes (PS3.5 7.1.2), or follows the tag
     directly. Raises Unreadable if none of these leads to a further element.
@@ -372,7 +373,9 @@ def _inflate(stream: BinaryIO, limit: int) -> tuple[bytes, bool]:
 
 
 def _encoding(head: bytes, stated: UID) -> UID:
-    """Return the encoding of the first element: the stated one, unless only another one makes sense."""
+    """Return the encoding of the first element: the stated encoding, unless the bytes are possible only
+    in another one.
+    """
     if not head or _makes_sense(head, stated):
         return stated
     guessed = _guessed_encoding(head)
@@ -380,9 +383,9 @@ def _encoding(head: bytes, stated: UID) -> UID:
 
 
 def _makes_sense(head: bytes, encoding: UID) -> bool:
-    """Return whether a data set of this encoding can begin with these bytes.
+    """Return whether the first bytes of a data set are possible in this encoding.
 
-    The first group must be below 0x0100, and a value representation must be present if the encoding has it.
+    The first group must be below 0x0100, and a value representation must be present if the encoding has them.
     """
     group = int.from_bytes(head[:2], "big" if encoding == ExplicitVRBigEndian else "little")
     is_explicit = head[4:6] in VALUE_REPRESENTATIONS

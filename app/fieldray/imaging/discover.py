@@ -1,9 +1,9 @@
 """Discovery: from folders, files, DICOMDIR indexes and zip files to image references, without reading pixels.
 
-Nothing is lost: every regular file gives at least one reference, with a reason if the file cannot be used. Left out are
-only system files (hidden files, recycle bins, thumbnails, snapshots), the program's own reports, and the indexes. A
-file is recognised by its content, never by its name, and is never returned twice. A folder gives a reference with a
-reason if it is unreadable, disappears with its drive, or is a link to a folder elsewhere.
+Every regular file gives at least one reference, with a reason if the file cannot be used. Left out are only system
+files (hidden files, recycle bins, thumbnails, snapshots), the program's own reports, and the indexes. A file is
+recognised by its content, never by its name, and is never returned twice. A folder gives a reference with a reason if
+it is unreadable, disappears with its drive, or is a link to a folder elsewhere.
 
 Folders may change during the search. At the end all folders are listed again, which finds files that were added, or
 moved from a folder that was searched later. A zip file or index that was replaced meanwhile is reported.
@@ -246,8 +246,8 @@ class _Search:
     def _check_way(self, error: OSError) -> None:
         """Raise _FolderLost if a folder above the current entry cannot be read any more.
 
-        If the innermost folder can be listed, all folders above it can be. So only that one is tested for most errors,
-        because a drive may hold thousands of files that cannot be opened.
+        If the innermost folder can be listed, so can all folders above. For most errors only the innermost folder is
+        tested, because a drive may hold thousands of files that cannot be opened.
         """
         if self._way and self._way[-1].is_lost():
             for depth, folder in enumerate(self._way):

@@ -353,7 +353,7 @@ def percentiles(values: Grey, percents: Sequence[float]) -> list[float]:
 
     values  float32 of any shape, not empty, without NaN
 
-    Each percentile is a partition of its own: NumPy makes one around a single position by vector instructions.
+    Each percentile is computed by its own `numpy.partition`, which has vector instructions only for a single position.
     """
     flat = values.reshape(-1)
     found = []

@@ -124,7 +124,7 @@ def check_pixels(image: Image) -> Reason | None:
 
 
 def _is_blank(image: Image) -> bool:
-    """Return whether large areas of an image hardly differ in grey: noise alone does not make an image.
+    """Return whether large areas of an image hardly differ in grey. An image of noise alone counts as blank.
 
     The difference must be small relative to the values, counted from 0 or from the pixel value that stands for 0. If
     the file has a window, the difference must also be small in displayed grey levels.

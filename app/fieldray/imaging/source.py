@@ -1,4 +1,4 @@
-"""Listing folders and opening image files. Every failure of the file system becomes a reason here."""
+"""Listing of folders and opening of image files. Each OSError of the file system becomes a reason for a person."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ _OF_MACOS: Final = re.compile(r"\._.*|\.ds_store|\.fseventsd|\.spotlight-v100")
 def is_system_name(name: str) -> bool:
     """Return whether a file or folder with this name is skipped.
 
-    It belongs to the system, is hidden, is a recycle bin, or is the results database.
+    Such a name belongs to the system, begins with a dot, or is that of a recycle bin or of the results database.
     """
     return is_hidden(name) or name.lower() in _SYSTEM_NAMES or is_recycle_bin(name) or name.startswith(_OWN_DATABASES)
 
@@ -206,7 +206,7 @@ def parts_of(name: str) -> tuple[str, ...]:
 
 
 def mark(name: str, *, is_folder: bool) -> str:
-    """Return a key of a name that differs for a file and for a folder."""
+    """Return the key of a folder's entry, which differs for a file and a folder of one name."""
     return name + "/" if is_folder else name
 
 
@@ -247,7 +247,7 @@ class Folder:
 
         Windows junctions make this possible, and Python does not see them as links.
 
-        way  the folders above
+        way  the folders above, from the top
         """
         known = (self._device, self._number)
         return any(known == (above._device, above._number) and self.real == above.real for above in way)

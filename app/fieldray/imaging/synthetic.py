@@ -1,7 +1,7 @@
 """Synthetic images for the demonstration and the tests: drawn like chest radiographs, of no real person.
 
-Each is a map of the material in the beam's path (tissue, ribs, heart, less in the lungs), with scatter and noise. They
-show that the program works, and say nothing about the performance of a model.
+Each image is a map of the material in the beam's path (tissue, ribs, heart, less in the lungs), with scatter and noise.
+The images show that the program works, but say nothing about a model's performance.
 
 The module also provides the real images of the demonstration, which are openly licensed.
 """
@@ -74,7 +74,7 @@ def lung_mask(rows: int, columns: int, seed: int) -> NDArray[np.uint8]:
 
 
 def _placed(rows: int, columns: int, random: np.random.Generator) -> tuple[_Grid, np.float32]:
-    """Draw the middle and the size of a phantom, using the first random numbers."""
+    """Choose the middle and the size of a phantom by the first random numbers."""
     across = np.linspace(-1.1, 1.1, columns, dtype=np.float32)[None, :] + np.float32(random.normal(0, 0.02))
     down = np.linspace(0, 1, rows, dtype=np.float32)[:, None]
     return _Grid(across=across, down=down), np.float32(random.uniform(0.92, 1.08))
@@ -279,7 +279,9 @@ def constancy_files() -> Iterator[tuple[str, bytes]]:
 
 
 def credits_file() -> Path:
-    """Return the path of the file with sources, authors and licences, in English (Markdown)."""
+    """Return the path of the file (Markdown, English) with the sources, authors and
+    licences of the demonstration images.
+    """
     return _folder() / "CREDITS.md"
 
 
