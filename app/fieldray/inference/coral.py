@@ -71,18 +71,19 @@ def edgetpu_kind(
     run_timeout_s: float = 3.0,
     priority: Priority = "normal",
 ) -> BackendKind:
-    """Runs the pack's Edge TPU file on the first Edge TPU that no other process uses.
+    """Return the Edge TPU as a kind of backend: the pack's Edge TPU file on the first Edge TPU
+    that no other process uses.
 
     Parameters
     ----------
     libraries
-        Names of the Edge TPU runtime to try; this system's usual ones if empty.
+        Names of the Edge TPU runtime to try; by default the usual names on this system.
     clock
-        "max" makes the Edge TPU hot enough to burn the skin: only for those who ask for it.
+        "max" makes the Edge TPU hot enough to burn the skin; only used if a person asks for it.
     find, has_board
-        What the system lists on USB, and whether there may be an Edge TPU elsewhere, for which the runtime is asked.
+        Functions that list the USB devices, and that return whether an Edge TPU board may be present.
     publish
-        Receives what becomes of the Edge TPU; without it, the device is not watched.
+        Receives the events of the Edge TPU; by default the Edge TPU is not watched.
     """
     ask = partial(ask_library, libraries)
 
@@ -113,7 +114,7 @@ def edgetpu_kind(
 
 
 def system_kind(options: BackendOptions) -> BackendKind:
-    """The Edge TPU as a kind of backend, with this computer's runtime."""
+    """Return the Edge TPU as a kind of backend, with this computer's runtime."""
     clock = cast("Clock", options.settings["edgetpu_clock"])
     return edgetpu_kind(clock=clock, publish=options.publish, priority=options.priority)
 
@@ -142,7 +143,7 @@ def _device_problem(find: FindDevices, ask: AskLibrary, has_board: HasBoard) -> 
 
 
 def explain_end(find: FindDevices, error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason:
-    """The reason why the Edge TPU's process ended, from the error and the moment."""
+    """Return the reason why the Edge TPU's process ended, from the error and the time at which it occurred."""
     if is_open and not find():
         return reason("coral_unplugged")
     if isinstance(error, ChildTimeout):
@@ -177,7 +178,7 @@ class _Entry(ctypes.Structure):
 
 
 class EdgeTpuLibrary:
-    """A loaded library. Raises BackendProblem at birth when none of `names` can be loaded."""
+    """The loaded Edge TPU runtime. The constructor raises BackendProblem if none of `names` can be loaded."""
 
     def __init__(self, names: Sequence[str] = ()) -> None:
         usual = LIBRARY_NAMES.get(sys.platform, LIBRARY_NAMES["linux"])
@@ -209,7 +210,7 @@ class EdgeTpuLibrary:
 
 
 def load_problem(error: OSError, name: str) -> Reason:
-    """The reason why a library could not be loaded, from the loader's message."""
+    """Return the reason why a library could not be loaded, from the loader's message."""
     if isinstance(error.__cause__, OSError):  # the installed program's loader says only that it failed
         error = error.__cause__
     text = str(error)
@@ -237,10 +238,10 @@ def _load(names: Sequence[str]) -> tuple[str, ctypes.CDLL]:
 
 
 class OpenDelegate:
-    """An Edge TPU that this process has to itself until it ends (`worker.DelegateSpec`).
+    """An Edge TPU that only this process uses, until the process ends (see `worker.DelegateSpec`).
 
-    Raises BackendProblem at birth. `options` are: libraries, the names to try; options, those of the delegate; lock,
-    the path of the Edge TPU's lock with "{index}" in it.
+    The constructor raises BackendProblem. `options` are: libraries, the names to try; options, those of the delegate;
+    lock, the path of the Edge TPU's lock with "{index}" in it.
     """
 
     def __init__(self, options: Mapping[str, Any], file: bytes, runtime: Runtime) -> None:
@@ -279,7 +280,10 @@ def _lock_one(pattern: str, count: int) -> tuple[int, FileLock]:
 
 
 def _answer(libraries: Sequence[str]) -> LibraryAnswer:
-    """Load the library, under one of these names or its usual ones, and report what it sees. Raises BackendProblem."""
+    """Load the library, under one of these names or its usual ones, and return its version and devices.
+
+    Raises BackendProblem.
+    """
     library = EdgeTpuLibrary(libraries)
     version, devices = library.runtime_version, library.devices()
     return LibraryAnswer(library=library.name, runtime_version=version, devices=devices)
@@ -303,7 +307,7 @@ _NEWEST_RUNTIME: Final = 1000  # above it, the mark was no package's
 
 
 def is_compiled(file: bytes) -> bool:
-    """Whether a network file has an Edge TPU operator. Raises ValueError if it is no TensorFlow Lite file."""
+    """Return whether a network file has an Edge TPU operator. Raises ValueError if it is no TensorFlow Lite file."""
     if file[4:8] != b"TFL3":
         raise ValueError("not a TensorFlow Lite file")
     return OPERATOR in file
@@ -319,9 +323,10 @@ def oldest_runtime(file: bytes) -> int | None:
 
 
 def read_package(options: bytes) -> tuple[int, int, int]:
-    """Read an Edge TPU operator. Returns the oldest runtime, bytes of weights on the chip, bytes sent per image.
+    """Read the Edge TPU operator of a file. Returns (oldest runtime, bytes of weights on the
+    chip, bytes sent per image).
 
-    Raises ValueError if there is no package in its options, or a damaged one.
+    Raises ValueError if the operator's options have no package, or a damaged one.
     """
     start = options.find(_PACKAGE) - 4
     if start < 0:

@@ -1,8 +1,8 @@
-"""One network in a TensorFlow Lite interpreter, which is loaded in a child process only.
+"""One network in a TensorFlow Lite interpreter, which is loaded only in child processes.
 
-Arithmetic of quantised tensors: real = scale * (integer - zero_point), TensorFlow Lite quantisation specification.
-The network's real input is value / 255 in every pack, so that one rule serves float and quantised files. The
-dissertation's bare files get the values themselves.
+Arithmetic of quantised tensors: real = scale * (integer - zero_point), TensorFlow Lite quantisation specification. The
+network's real input is value / 255 in every pack, so that one rule serves float and quantised files. The dissertation's
+bare files get the values themselves.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Runtime:
 
 
 def load_runtime(name: str = RUNTIME) -> Runtime:
-    """Import it. Raises BackendProblem("no_runtime")."""
+    """Import the runtime. Raises BackendProblem("no_runtime")."""
     try:
         package = importlib.import_module(name)
         module = importlib.import_module(f"{name}.interpreter")
@@ -91,8 +91,8 @@ class NetworkSpec:
 
     A single score for two labels is the score of the second label; the first label gets 1 - score.
 
-    is_bare  the network gets the values 0..255 themselves, as numbers or as bytes, and a byte of its scores is a share
-             of 255, whatever the file says of its quantisation (the dissertation's files)
+    is_bare  whether the input is 0..255 without scaling, and a score of one byte is a share of 255, whatever
+             quantisation the file states; as in the dissertation's files
     """
 
     input: InputSpec
@@ -102,7 +102,7 @@ class NetworkSpec:
 
     @classmethod
     def of(cls, manifest: Manifest) -> NetworkSpec:
-        """The specification of a pack's networks."""
+        """Return the specification of a pack's networks."""
         return cls(
             input=manifest.input,
             outputs=manifest.outputs,
@@ -141,9 +141,9 @@ class _TensorInfo:
 
 
 class Network:
-    """A file loaded into an interpreter with a fixed number of threads. Not for two threads at once.
+    """A network file, loaded into an interpreter with a fixed number of threads. Not thread-safe.
 
-    Raises BackendProblem("bad_model") at birth if the file cannot be run or is not what `spec` says.
+    The constructor raises BackendProblem("bad_model") if the file cannot be run or does not match `spec`.
     """
 
     def __init__(
@@ -213,7 +213,10 @@ class Network:
 
 
 def _interpreter(file: bytes, runtime: Runtime, threads: int, delegate: object | None, *, wanted: InputSpec) -> Any:
-    """Make an interpreter. Memory is allocated only for a `wanted` input: a file may claim 30,000 pixels a side."""
+    """Make an interpreter.
+
+    Memory is allocated only for the `wanted` input, because a file may claim 30,000 pixels a side.
+    """
     try:
         interpreter = runtime.interpreter(model_content=file, num_threads=threads)
         _check_input(_inputs(interpreter), wanted)
@@ -302,7 +305,10 @@ def _input_table(info: _TensorInfo, *, is_bare: bool) -> Array:
 
 
 def _held(image: NDArray[np.uint8], table: Array) -> Array:
-    """Return the table's value for each value of the image; values of one byte are exchanged by Python's bytes."""
+    """Return the value in `table` for each value of the image.
+
+    For values of one byte, Python's `bytes.translate` is used.
+    """
     if table.itemsize > 1:
         return table.take(image)
     return np.frombuffer(image.tobytes().translate(table.tobytes()), table.dtype).reshape(image.shape)

@@ -14,7 +14,7 @@ from fieldray.processes.child import served
 
 
 class Service:
-    """Serves one model, which is opened once."""
+    """The service of a child process that loads one model once and runs images."""
 
     def __init__(self) -> None:
         self._network: Network | None = None

@@ -163,9 +163,8 @@ class _RunningProcess(NamedTuple):
 
 
 class Child:
-    """The parent's handle to one child process.
-
-    Only one thread may use a handle at a time. `kill` is the exception: any thread may call it.
+    """The parent's handle to one child process, used by one thread at a time; only `kill`
+    may be called from any thread.
     """
 
     def __init__(

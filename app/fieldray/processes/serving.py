@@ -58,8 +58,8 @@ def serve(service: str, *, package: str = "fieldray") -> int:
 def announce(stage: str) -> None:
     """Tell the parent that a stage begins.
 
-    The time limit starts again, and errors about a lost child name the stage. In a process that no parent asked, this
-    does nothing.
+    The time limit starts again, and errors about a lost child name the stage. In a process that is no child, this does
+    nothing.
     """
     if _answers is not None:
         write_message(_answers, Message({STAGE: stage}))
@@ -68,7 +68,7 @@ def announce(stage: str) -> None:
 def ask_parent(question: Message) -> Message:
     """Ask the parent a question during a call, and return the answer. The time limit is suspended meanwhile.
 
-    Raises ValueError in a process that no parent asked, EOFError if the parent has ended.
+    Raises ValueError in a process that is no child, EOFError if the parent has ended.
     """
     if _requests is None or _answers is None:
         raise ValueError("no parent is served")

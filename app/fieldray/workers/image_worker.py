@@ -52,7 +52,7 @@ def _network(model: Model, file: NDArray[np.uint8]) -> Network:
 
 @dataclass(eq=False, slots=True)
 class _Loaded:
-    """A pack, its network in this process, and how many images it has run."""
+    """A pack with its loaded network, and the number of images that the network has run."""
 
     model: Model
     network: Network
@@ -61,7 +61,7 @@ class _Loaded:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Pack:
-    """The networks of a pack."""
+    """The loaded networks of one pack."""
 
     classifier: _Loaded | None
     finder: _Loaded | None
@@ -69,10 +69,10 @@ class _Pack:
 
 @dataclass(eq=False, slots=True)
 class _Reading:
-    """An image as it was read, and the seconds that it took.
+    """An image as read, and the duration of reading in seconds.
 
-    upright  set right, with the window that it is shown by
-    first    facts and reason of rejection that the first pack found, cached for the others
+    upright  the upright image, with its display window set
+    first    facts and reason for refusal that the first pack found, cached for the other packs
     """
 
     image: Image
@@ -83,7 +83,7 @@ class _Reading:
 
 @dataclass(eq=False, slots=True)
 class _Shared:
-    """Intermediate results of one image, shared by the packs of a pass; each pack gets what it would compute alone.
+    """Intermediate results of one image, shared by all packs. Each pack gets the result that it would compute alone.
 
     readings  by target size
     lungs     by lung-field pack, target size, and whether the header says chest
@@ -99,7 +99,7 @@ class _Shared:
 
 @dataclass(eq=False, slots=True)
 class _View:
-    """The state of one pack's analysis of an image; its question has this number."""
+    """The state of one pack's analysis of an image; `number` is that of the pack's question."""
 
     number: int
     question: calls.AnalyseRequest
@@ -113,7 +113,7 @@ class _View:
     box: Box | None = None
 
     def refuse(self, why: Reason) -> None:
-        """Raise Unusable, unless a person asked for the image all the same, which is noted."""
+        """Raise Unusable, unless a person overruled this reason, which is then noted."""
         if not self.question.overrides.will_overrule(why, self.question.ref.turn):
             raise Unusable(why)
         if why not in self.overruled:
@@ -121,12 +121,12 @@ class _View:
 
 
 class Worker:
-    """Looks at images with the networks that were loaded last.
+    """Analyses images with the networks that were loaded last.
 
     open_file, open_network
-        Open an image, and a pack's network, which runs images of its input's size.
+        Functions that open an image file and load a pack's network.
     run_elsewhere
-        Has the program run an input where it says. Raises BackendProblem where it cannot be run.
+        Function that has the program run an input on a device. Raises BackendProblem if that fails.
     """
 
     def __init__(
@@ -192,13 +192,13 @@ class Worker:
         return replace(view.seen, facts=facts, overruled=view.overruled)
 
     def _picture(self, view: _View) -> None:
-        """Read an image that its header alone refused, for the list to show which one was refused; where it can be."""
+        """Read an image that its header alone refused, if possible, so that the list can show the image."""
         if view.seen.facts.thumbnail is None:
             with contextlib.suppress(InputProblem):
                 self._read(view, TargetSize(PREVIEW_SIDE, PREVIEW_SIDE, of_longer=True))
 
     def run(self, question: calls.PackInferRequest) -> Answer:
-        """Run a classifier on an input made before. Raises BackendProblem."""
+        """Run a classifier on an existing input. Raises BackendProblem."""
         classifier = self._packs[question.pack].classifier if self._packs else None
         if classifier is None:
             raise ValueError("no classifier is loaded")
@@ -220,7 +220,7 @@ class Worker:
                     return
 
     def _identify(self, view: _View) -> None:
-        """Hold the header of the bytes that will be decoded against the rules."""
+        """Check the header of the bytes that will be decoded against the rules."""
         rules = view.question.rules
         if rules is None:
             return
@@ -270,7 +270,9 @@ class Worker:
         )
 
     def _read_crop_finely(self, view: _View) -> None:
-        """Make the classifier's input of the same crop again: cheaper than to read all of the image in finer detail."""
+        """Make the classifier's input of the same crop again from finer pixels, which is
+        faster than reading the whole image finer.
+        """
         classifier = view.pack.classifier
         assert classifier
         view.seen = replace(view.seen, stage="decode")
@@ -331,9 +333,9 @@ class Worker:
             view.refuse(refusal)
 
     def _is_close(self, view: _View) -> bool:
-        """Have the classifier run; whether the image must be looked at in finer detail before it can be judged.
+        """Run the classifier. Returns whether the image must be read in finer detail before it can be judged.
 
-        An input that could not be run elsewhere is left without an answer: the program knows why.
+        An input that a device could not run gets no answer; the program already knows the reason.
         """
         classifier, values = view.pack.classifier, view.seen.values
         if classifier is None or values is None:
@@ -405,7 +407,7 @@ def _shown(question: calls.ShowRequest) -> ShownImage:
 
 
 def _is_own_report(head: bytes) -> bool:
-    """Whether a file with this beginning is a report of this program: see `outputs.is_own_report`."""
+    """Return whether a file that begins with `head` is a report of this program (see `outputs.is_own_report`)."""
     from fieldray.reports.outputs import is_own_report  # only archives and objects need it, at their first file
 
     return is_own_report(head)
