@@ -432,7 +432,7 @@ def describe(
 
 
 def dump(found: PackManifest) -> bytes:
-    """Write the canonical bytes of `manifest.json`.
+    """Return the canonical bytes of `manifest.json`.
 
     Raises ValueError or TypeError for metrics that JSON cannot hold.
     """

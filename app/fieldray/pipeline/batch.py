@@ -2,9 +2,9 @@
 
     discovery thread --refs--> screening threads --outcomes--> batch thread (the only writer of the database)
 
-At most a few images are under way, from being found to being saved, however many files there are. Outcomes that arrive
-within a moment are committed together, since a commit takes as long as writing some rows. An outcome is committed
-before it is published, so whatever was told to a person survives the program being killed.
+Only a few images at a time are between discovery and saving, however many files there are. Outcomes that arrive within
+a moment are committed together, since a commit takes as long as writing some rows. An outcome is committed before it is
+published, so every published result survives a kill of the program.
 """
 
 from __future__ import annotations
@@ -314,7 +314,7 @@ class Batch:
         yield self._leaving(together)
 
     def _leaving(self, together: Sequence[_Done]) -> Sequence[_Done]:
-        """Return the outcomes, which make room for as many further images."""
+        """Return these outcomes, and let discovery add as many images as they were."""
         if together:
             self._room.release(len(together))
         return together
@@ -466,10 +466,11 @@ def assemble(
     publish: Publish,
     options: BatchOptions = BatchOptions(),  # noqa: B008 - it is frozen
 ) -> Batch:
-    """Make a batch, not started, of an assessment for each pack; `engine` has all their models open.
+    """Make a batch that is not started.
 
-    At its end it gives up the work of `workers` under way. `paths` are absolute. A batch that watches folders ends when
-    cancelled. Raises UsageProblem (watch_no_folder).
+    `assessments` has one assessment per pack, whose models are open in `engine`. `paths` are absolute. At its end the
+    batch aborts any work of `workers`. A batch that watches folders ends when cancelled. Raises UsageProblem
+    (watch_no_folder).
     """
     watch = _watch_of(paths) if options.watches else None
     statistics, cancelled, noticed = Statistics(), threading.Event(), list[Reason]()

@@ -1,4 +1,4 @@
-"""The constancy test: whether a pack on this computer and device still gives the scores that it gave at first.
+"""The constancy test: whether a pack on this computer and device still gives the scores of its first test.
 
 The test images ship with the program (`imaging.synthetic.constancy_files`) and are screened like the images of a run.
 The expected scores of shipped packs are in `assets/constancy.json`, made and signed by `tools/constancy_set.py`. For
@@ -90,7 +90,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     images     number of test images
     different  number of images with another result than expected
     largest    largest difference of a score
-    is_first   whether this was the first test, whose results are the expected ones from then on
+    is_first   whether this was the pack's first test, whose results later tests expect
     """
 
     subject: str
@@ -162,7 +162,7 @@ class ConstancyRecords:
         return (*(one.summary for one in last.values()), *late)
 
     def add(self, record: Record, answers: Answers) -> None:
-        """Store the record of a test. Of the first test of a pack, its results are stored, too."""
+        """Store the record of a test; for the first test of a pack, also its results."""
         with only_writer(self.path):
             known = self.read()
             first = {**known.answers, record.subject: answers} if record.is_first else known.answers

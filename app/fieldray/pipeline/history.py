@@ -1,4 +1,6 @@
-"""Past runs, for the command line and the window: listed, opened, compared and deleted; and their work lists."""
+"""Operations on past runs for command line and window: list, open, compare and delete runs, and read
+their work lists.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,7 @@ class History:
         self._reading: HistoryQuery | None = None
 
     def asked(self, question: Callable[[HistoryQuery], T]) -> T:
-        """Return the answer of `question`, which is called with an open `HistoryQuery`."""
+        """Call `question` with an open `HistoryQuery`, and return its result."""
         with HistoryQuery(self._database) as query:
             return question(query)
 

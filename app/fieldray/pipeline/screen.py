@@ -1,4 +1,4 @@
-"""Screening of one image, from a file to an outcome, in a straight line. Start reading here."""
+"""Screening of one image, from a file to an outcome. Start reading the program's code here."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def screen_with_packs(
 
     The worker checks header and pixels, finds the lungs, and has the classifier run: by itself, or by the device that
     the engine chooses. It reads the image in finer detail where a result is borderline. The image is read once for all
-    packs (see `Workers.load_as_group`). Only an image that is to be turned upright is read again, for the packs that
-    are asked to.
+    packs (see `Workers.load_as_group`). Only an image that a person asked to turn is read again, for the packs that
+    refused it.
 
     observe       receives each prediction
     is_cancelled  returns whether the run was cancelled

@@ -226,8 +226,8 @@ class Session(contextlib.AbstractContextManager["Session"]):
     def screen_again(self, answer_id: int, *, judged: Outcome, overrides: Overrides) -> Outcome:
         """Screen one image of a stored run again, by the rules of the run and a person's overrides. Blocks.
 
-        Returns the new outcome. It replaces the stored one and is published if the image was screened, or if
-        `overrides` is empty. Otherwise a refusal or failure is only returned.
+        Returns the new outcome. The new outcome replaces the stored one and is published if the image was screened, or
+        if `overrides` is empty. Otherwise a refusal or failure is only returned.
 
         answer_id  the result to renew, which also identifies the pack
         judged     the outcome that the person saw

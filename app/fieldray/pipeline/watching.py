@@ -1,4 +1,4 @@
-"""Watching of folders: which files are new, which may still be growing, and which are done.
+"""The watch of folders decides which files are new, which may still be growing, and which are done.
 
 A folder is listed repeatedly, because a network share reports no changes. A file is tried once it has been unchanged
 for some seconds. If reading fails, the file may be half-written. It is tried once more after it has been unchanged for
@@ -85,7 +85,7 @@ class Watch:
         return reason("watch_waits", path=missing) if missing else reason("watch_goes_on", path=before)
 
     def ended(self) -> Reason:
-        """Return the closing message with the numbers of results and of files still waiting."""
+        """Return the closing message, with the numbers of results and of waiting files."""
         return reason("watch_stopped", results=self._kept, waiting=self.waiting)
 
     def arrivals(

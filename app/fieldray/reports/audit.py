@@ -1,4 +1,4 @@
-"""The texts of an audit for a person, in their language, shared by console, window and PDF document."""
+"""The texts of an audit for a person in their language, shared by console, window and PDF."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _MOST_OF_A_REASON: Final = 90
 
 
 class AuditText(AuditWords):
-    """The texts of one report: its table of figures, its sentences, its plan and its lists."""
+    """The texts of one audit report: figures, sentences, threshold plan and lists."""
 
     # ---- figures
 
     def figures(self) -> list[Figure]:
-        """The table of figures, with 95 % intervals by patient."""
+        """Return the table of figures, with 95 % intervals by patient."""
         found, translator = self.report.audit, self.translator
         rows = [Figure(translator.text("Area under the ROC curve (AUC) of the scores"), "", self.area(found.area))]
         for at in found.points:
@@ -124,7 +124,7 @@ class AuditText(AuditWords):
     # ---- sentences
 
     def drifts(self) -> list[str]:
-        """Sentences on each drift beyond its limit, or one sentence that there is none."""
+        """Return a sentence for each drift beyond its limit, or one sentence that there is none."""
         translator, drifts = self.translator, self.report.drifts
         if not drifts:
             return [
@@ -170,7 +170,7 @@ class AuditText(AuditWords):
         return said if found.is_reached else f"{said} {out_of_reach}"
 
     def notes(self) -> list[str]:
-        """The notes of the audit, as sentences."""
+        """Return the notes of the audit as sentences."""
         return [self.translator.reason(note) for note in self.report.audit.notes]
 
     # ---- what each threshold would do
@@ -255,7 +255,7 @@ class AuditText(AuditWords):
     # ---- beside another pack
 
     def comparison(self) -> tuple[Block, ...]:
-        """The comparison of this pack with another pack. Empty if none was requested."""
+        """Return the comparison with another pack; empty if none was requested."""
         text, found = self.translator.text, self.report.paired
         if found is None:
             return ()
@@ -373,7 +373,7 @@ class AuditText(AuditWords):
     # ---- disagreements
 
     def disagreements(self, most: int | None = None) -> Table:
-        """A table of the units falsely referred or missed, most certain mistakes first; at most `most` of them."""
+        """Return a table of units falsely referred or missed, the most certain mistakes first; at most `most` rows."""
         text, points, found = self.translator.text, self.report.audit.points, self.report.audit.disagreements[:most]
         point = points[0].point if points else None
         rows = tuple(

@@ -1,9 +1,9 @@
-"""The files of an audit: `audit.json` for programs, `audit.pdf` for people, `thresholds.csv` for planning a threshold.
+"""The files of an audit: `audit.json` for programs, `audit.pdf` for people, `thresholds.csv`
+for the choice of a threshold.
 
-`images.csv` has a line for each image. All figures follow from the lines of the images in the JSON.
-
-Unless a person asks for names, patients have pseudonyms in them, and images and folders aliases: their names often are
-those of people.
+`images.csv` has a line for each image, from which every figure can be computed; the JSON has these lines, too. Unless a
+person asks for names, pseudonyms replace patients, and aliases replace the names of images and folders, which are often
+names of patients.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from fieldray.translation import Translator
 
 
 def audit_text(report: AuditReport, *, names_people: bool = False) -> str:
-    """The document as JSON in ASCII. Raises StorageProblem."""
+    """Return the audit as JSON in ASCII. Raises StorageProblem."""
     return json.dumps(audit_document(report if names_people else _unnamed(report)), indent=1) + "\n"
 
 
 def audit_document(report: AuditReport) -> dict[str, object]:
-    """The audit as plain values. Shares have value, low and high of their 95 % interval, with counts."""
+    """Return the audit as plain values for JSON. A share has value, low and high of its 95 % interval, and counts."""
     found, subject = report.audit, report.subject
     return {
         "report": "fieldray audit",
@@ -92,7 +92,7 @@ def _by_truth(counts: Mapping[bool, int]) -> dict[str, int]:
 
 
 def _plan(report: AuditReport) -> dict[str, object] | None:
-    """Return the steps of a table, and each group's chosen step; the CSV file has all steps."""
+    """Return the threshold plan without its steps, with the chosen step of each group; the CSV file has all steps."""
     if (found := report.plan) is None:
         return None
     chosen = report.proposal.threshold
@@ -123,7 +123,7 @@ def _point(at: PointPerformance) -> dict[str, object]:
 
 
 def plain_classes(classes: Mapping[bool, Mapping[Category, Share]]) -> dict[str, dict[str, Any]]:
-    """The share of each class under "positive" and "negative", as in the manifest of a pack."""
+    """Return the share of each class under "positive" and "negative", as in the manifest of a pack."""
     return {
         TRUTHS[truth]: {category: asdict(found) for category, found in own.items()} for truth, own in classes.items()
     }

@@ -107,7 +107,7 @@ class AuditWords:
         return percent(self.translator, share.estimate if isinstance(share, Share) else share)
 
     def area(self, area: Estimate) -> str:
-        """An AUC with its interval."""
+        """Format an AUC with its interval."""
         value, low, high = (self._number(part, digits=3) for part in (area.value, area.low, area.high))
         return f"{value} ({low}–{high})"
 
@@ -136,7 +136,7 @@ class AuditWords:
 
 
 def unit_label(translator: Translator, unit: Unit) -> str:
-    """The name of a unit in the plural."""
+    """Return the name of a unit in the plural."""
     names = {
         "image": translator.in_context("what is counted", "images"),
         "exam": translator.in_context("what is counted", "examinations"),
@@ -146,7 +146,7 @@ def unit_label(translator: Translator, unit: Unit) -> str:
 
 
 def rule_text(translator: Translator, rule: Rule) -> str:
-    """A rule in sentences: the unit that every figure counts, and what counts as referred."""
+    """Return a rule in sentences: the unit that every figure counts, and what counts as referred."""
     text = translator.text
     counted = {
         "image": text("Every figure counts images."),

@@ -58,7 +58,7 @@ _COLOURS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The place of the image on the secondary capture, and the size of the capture, in pixels."""
+    """The layout of a secondary capture in pixels: the place of the image, and the size of the capture."""
 
     left: int
     width: int
@@ -68,7 +68,7 @@ class Layout:
 
 
 def layout_of(rows: int, columns: int) -> Layout:
-    """The layout for an image of this size. The number of columns is even, as chroma subsampling needs."""
+    """Return the layout for an image of this size. The number of columns is even, as chroma subsampling requires."""
     scale = SIDE / max(rows, columns)
     height, width = max(1, round(rows * scale)), max(1, round(columns * scale))
     wide = max(_LEAST_WIDTH, width + width % 2)
@@ -76,7 +76,9 @@ def layout_of(rows: int, columns: int) -> Layout:
 
 
 def secondary_capture(subject: Subject, shown: ShownImage, wording: Wording) -> Dataset:
-    """Make the secondary capture, in JPEG Baseline, the one compression of colour that every archive accepts."""
+    """Make the secondary capture, compressed by JPEG Baseline: the only colour compression that every
+    archive accepts.
+    """
     dataset = new_object(subject, "sc", SECONDARY_CAPTURE, title="what was shown")
     dataset.ConversionType = "WSD"
     dataset.ImageType = ["DERIVED", "SECONDARY"]
@@ -98,7 +100,7 @@ def secondary_capture(subject: Subject, shown: ShownImage, wording: Wording) -> 
 
 
 def _as_source(source: Source) -> Dataset:
-    """A reference to the image that an object was made from."""
+    """Return the reference to the image from which an object was derived, as a sequence item."""
     made = reference(source)
     made.PurposeOfReferenceCodeSequence = [coded("121322", "DCM", "Source image for image processing operation")]
     return made
@@ -199,7 +201,7 @@ def _line(text: str, font: ImageFont.FreeTypeFont) -> Image.Image:
 
 @lru_cache(maxsize=32)
 def _font(size: int, *, is_bold: bool = False) -> ImageFont.FreeTypeFont:
-    """A font of the panel, by its size in pixels."""
+    """Return a font of the caption by its size in pixels."""
     name = "DejaVuSans-Bold.ttf" if is_bold else "DejaVuSans.ttf"
     return ImageFont.truetype(asset("fonts") / name, size, layout_engine=ImageFont.Layout.BASIC)
 

@@ -1,10 +1,11 @@
-"""A result as a structured report: an Imaging Measurement Report (PS3.16 TID 1500) with a group per finding (TID 1501).
+"""The structured report of a result: an Imaging Measurement Report (PS3.16 TID 1500) with a
+group per finding (TID 1501).
 
-An image that was compared with a prior one has a group for that as well. The prior image is referred to where its file
-has valid UIDs; its study date is named in any case.
+An image that was compared with a prior has a group for the comparison, too. The group names the prior's study date, and
+refers to the prior if its file has valid UIDs.
 
-Built with pydicom alone: highdicom needs a table of 23 MB at run time, which an installed program has no room for, and
-half a second to read it. It reads these reports in the tests.
+Reports are built with pydicom alone. highdicom needs a table of 23 MB, which is too large for the installed program,
+and half a second to load it. Tests read the reports with highdicom.
 """
 
 from __future__ import annotations
@@ -93,19 +94,19 @@ def uid_item(name: Code, uid: str) -> Dataset:
 
 
 def image_item(name: Code | None, source: Source) -> Dataset:
-    """A reference to an image."""
+    """Make a content item that refers to an image."""
     return content_item("CONTAINS", "IMAGE", name, ReferencedSOPSequence=[reference(source)])
 
 
 def number_item(name: Code, value: float, unit: Code) -> Dataset:
-    """A number with its unit."""
+    """Make a content item with a number and its unit."""
     units = [concept(unit)]
     measured = item(NumericValue=f"{value:.6g}", FloatingPointValue=value, MeasurementUnitsCodeSequence=units)
     return content_item("CONTAINS", "NUM", name, MeasuredValueSequence=[measured])
 
 
 def measurement_group(tracking: str, uid: str, items: list[Dataset]) -> Dataset:
-    """TID 1501: a group of measurements, known by a name and a UID."""
+    """Make a group of measurements (TID 1501) that is identified by a name and a UID."""
     known = [
         text_item("HAS OBS CONTEXT", ("112039", "DCM", "Tracking Identifier"), f"{PROGRAM} {tracking}"),
         uid_item(("112040", "DCM", "Tracking Unique Identifier"), uid),
@@ -131,7 +132,7 @@ _BY_LARGER: Final[dict[Decision, str]] = {
 
 
 def structured_report(subject: Subject) -> Dataset:
-    """The structured report on an image. Needs no pixels."""
+    """Make the structured report on an image. No pixels are needed."""
     dataset = new_object(subject, "sr", SOP_CLASS, title="result")
     dataset.CompletionFlag, dataset.VerificationFlag, dataset.PreliminaryFlag = "COMPLETE", "UNVERIFIED", "PRELIMINARY"
     dataset.PerformedProcedureCodeSequence = []
@@ -280,7 +281,7 @@ _MOST_REGIONS: Final = 50
 
 
 def prior_source(pair: PairRecord) -> Source | None:
-    """The reference to the prior image; None if its file has no valid UIDs."""
+    """Return the reference to the prior image; None if its file has no valid UIDs."""
     kind: FileKind = "dicom" if pair.is_dicom else "unknown"
     return source_of(ImageRef(path=Path("prior"), kind=kind, frame=pair.prior_frame, header=pair.prior))
 

@@ -1,4 +1,4 @@
-"""What a person reads of two images that are compared, in their language."""
+"""The texts about two compared images, in a person's language."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from fieldray.translation import Translator
 
 
 def gap(translator: Translator, between: Gap, order: Order) -> str:
-    """How much earlier or later a study is than another: in years and months, months and days, days, or minutes."""
+    """Return how much earlier or later a study is than another: in years and months, months and days,
+    days, or minutes.
+    """
     if between.minutes is not None and between.minutes >= 60:
         length = translator.text("{hours} h {minutes} min", hours=between.minutes // 60, minutes=between.minutes % 60)
     elif between.minutes is not None:
@@ -31,7 +33,7 @@ def gap(translator: Translator, between: Gap, order: Order) -> str:
 
 
 def gap_of_pair(translator: Translator, image: ImageHeader, current: ImageHeader) -> str:
-    """How much earlier an image is than another one; that it is not known, where a date is missing."""
+    """Return how much earlier an image is than another; without a date, a text that the time is unknown."""
     between = gap_between(image, current)
     if between is None:
         return translator.text("time between the images not known")
@@ -39,20 +41,20 @@ def gap_of_pair(translator: Translator, image: ImageHeader, current: ImageHeader
 
 
 def differences_only(translator: Translator) -> str:
-    """The note on every comparison of two images: for research only, and that differences are all it shows."""
+    """Return the note on every comparison: for research only, and nothing but differences is shown."""
     research = translator.text("Research use only.")
     return f"{research} {translator.reason(reason('compare_notice'))}"
 
 
 def region_count(translator: Translator, count: int) -> str:
-    """How many regions of a pair differ."""
+    """Return a text with the number of regions that differ."""
     return translator.plural(
         "{count} region differs by more than the noise.", "{count} regions differ by more than the noise.", count
     )
 
 
 def region_sentence(translator: Translator, region: ChangeRegion, count: int) -> str:
-    """A region that differs, with its number."""
+    """Return a sentence on one region that differs, with its number."""
     values = {
         "number": count,
         "strength": number(translator, abs(region.strength), digits=1),

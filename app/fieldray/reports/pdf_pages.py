@@ -135,7 +135,7 @@ _SMALL: Final = 7.0  # points
 def image_page(
     document: Document, text: ImageText, images: Sequence[Image.Image], ends: tuple[str, str] | None
 ) -> None:
-    """Draw the page of one image: the image, clean and as shown, the result beside it, explanations below.
+    """Draw the page of one image: the image with and without overlay, the result beside it, explanations below.
 
     ends  texts at the ends of the legend, weak and strong; None without colours
     """
@@ -153,7 +153,7 @@ def image_page(
 def _figures(
     document: Document, text: ImageText, images: Sequence[Image.Image], ends: tuple[str, str] | None, *, column: Column
 ) -> None:
-    """The images side by side, and their caption."""
+    """Draw the images side by side, and their caption."""
     top = below = document.y
     for index, image in enumerate(images):
         spoken = text.spoken if image is images[-1] else text.title
@@ -219,7 +219,7 @@ _TICKS: Final = (0.0, 0.5, 1.0)
 
 
 def audit_pdf(audit: AuditText) -> bytes:
-    """The document of an audit."""
+    """Return the PDF document of an audit."""
     title = cut(audit.title)
     document = AuditDocument(title, audit.translator, made_s=audit.report.subject.made_s)
     document.heading(title, tag="H1", size=17)

@@ -1,4 +1,5 @@
-"""The meaning of a class: of 100 images with the finding, and of 100 without it, how many a pack puts into each class.
+"""The performance of a class: how many of 100 images with the finding, and of 100 without it,
+a pack puts into the class.
 
 Another hospital's figures come first: performance at a pack's own hospital promises little elsewhere. Window, start
 cards and documents show one sentence and two bars.
@@ -18,7 +19,7 @@ from fieldray.translation import Translator
 
 @dataclass(frozen=True, slots=True)
 class BarPart:
-    """The images of 100 that come into one class; `word` is the class."""
+    """A part of a bar: the number of images, of 100, in one class, and the name of the class."""
 
     category: Category
     number: int
@@ -27,7 +28,7 @@ class BarPart:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """100 images, part by part; together the numbers are 100."""
+    """A bar that stands for 100 images, divided into parts whose numbers add up to 100."""
 
     title: str
     parts: tuple[BarPart, ...]
@@ -173,7 +174,7 @@ def _figures(measured: Mapping[bool, Classes], category: Category | None) -> dic
 
 
 def _misleads(classes: Classes, category: Category) -> str:
-    """Return, of 100 images, those with the finding below the zone, without the finding and flagged, or in the zone."""
+    """Return how many of 100 images in a class are missed, falsely flagged, or in the uncertain zone."""
     if category == "unsure":
         count, of = classes.unsure
         return str(round(100 * count / of))
@@ -182,7 +183,7 @@ def _misleads(classes: Classes, category: Category) -> str:
 
 
 def _flagged(numbers: Mapping[Category, int]) -> int:
-    """Read first is flagged, too."""
+    """Return the number of flagged images, those to be read first included."""
     return numbers.get("abnormal", 0) + numbers.get("read_first", 0)
 
 

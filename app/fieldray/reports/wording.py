@@ -83,7 +83,7 @@ class Wording:
                 self._of_packs[one.position] = Wording(one)
 
     def of(self, result: StoredAnswer) -> Wording:
-        """The wording for the pack of an answer."""
+        """Return the wording for the pack of a result."""
         return self._of_packs[result.position]
 
     # ---- the run
@@ -149,7 +149,7 @@ class Wording:
         )
 
     def table(self) -> Table:
-        """The list of all images."""
+        """Return the list of all images as a table."""
         text = self.translator.text
         headings = (text("No."), text("Patient"), text("Date"), text("Image"), text("Result"), text("Score"))
         title = text("All images")
@@ -167,7 +167,7 @@ class Wording:
         )
 
     def _table_of_several(self, title: str, headings: tuple[str, ...]) -> Table:
-        """The table of all images with a column for each pack: its class, its score, and the verdict on it."""
+        """Return the list of all images as a table, with class, score and verdict in a column for each pack."""
         packs = tuple(self._of_packs.values())
         rows: list[tuple[str, ...]] = []
         categories: list[tuple[Category, ...]] = []
@@ -182,7 +182,7 @@ class Wording:
         return Table(title, columns, tuple(rows), widths=widths, categories=tuple(categories))
 
     def answer(self, result: StoredAnswer) -> str:
-        """Return the answer of the pack for an image as one cell."""
+        """Return a pack's result for an image as the text of one cell."""
         outcome, (*_, score, verdict) = result.outcome, self.row(0, result)
         parts = (_joined(self._word(outcome.category), score, verdict), self._reasons(outcome))
         return ": ".join(part for part in parts if part)
@@ -223,7 +223,7 @@ class Wording:
         return ", ".join(cut(visible(path)) if is_named else image_alias(path, key=key) for path in self._spec.paths)
 
     def run_remarks(self) -> tuple[str, ...]:
-        """Return notes on the pack's answers; for the first pack also notes on the whole run."""
+        """Return notes on the pack's results; for the first pack also notes on the whole run."""
         absent, superseded = len(self._stored.not_present), len(self._stored.superseded_verdicts)
         changed = self.translator.plural(
             "{count} verdict was given on a result that has changed since. The verdict is in the JSON export.",
@@ -287,7 +287,7 @@ class Wording:
         return category_label(self.translator, category, self._stored.manifest)
 
     def study_title(self, ref: ImageRef) -> str:
-        """The title of a document about one study."""
+        """Return the title of the document about one study."""
         return _joined(self.translator.text("Results of a study"), self._day(ref.header.study_date))
 
     def study_person(self, ref: ImageRef) -> str:

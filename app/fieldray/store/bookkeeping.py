@@ -297,7 +297,7 @@ def is_there(key: bytes) -> bool:
 def is_another(key: bytes, other: bytes) -> bool:
     """Return whether `key` names an existing file other than the file of `other`.
 
-    Two paths to one file, for example by a link, are no other file.
+    Two paths to one file, for example by a link, name the same file.
     """
     (path, *inside), (other_path, *other_inside) = key.split(_MEMBER), other.split(_MEMBER)
     try:
@@ -376,7 +376,7 @@ def follow_exchanged(execute: Execute, run_id: int, row_id: int | None = None) -
 
 
 def _is_partly(row: sqlite3.Row) -> bool:
-    """Return whether a row is about a zip file of which all but a few members were read."""
+    """Return whether a row belongs to a zip file of which most, but not all, members were read."""
     return str(row["reason"]).startswith('["double_members"')
 
 

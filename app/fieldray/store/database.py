@@ -111,7 +111,8 @@ def is_open_here(path: Path) -> bool:
     """Return whether this process has the file open. The caller holds `opening`. Raises OSError.
 
     A file that is open must not be opened without SQLite: closing the second descriptor releases all locks of this
-    process on the file (sqlite.org/howtocorrupt.html, section 2.2). Another program then deletes the write-ahead log.
+    process on the file (sqlite.org/howtocorrupt.html, section 2.2). Another program could then delete the write-ahead
+    log.
     """
     identity = _identity(path)
     return any(connection.is_of(identity) for connection in _open_here)

@@ -201,7 +201,7 @@ class ResultQuery:
     def kinds_seen(self, run_id: int) -> tuple[tuple[ResultCount, ...], ...]:
         """Return the number of results by category and codes, for each pack of a run by its position.
 
-        Images that the run's last pass saw count, each once.
+        Each image that was present in the run's last pass is counted once.
         """
         return self._kinds(self._all(bookkeeping.KINDS_SEEN, run_id=run_id))
 
@@ -227,13 +227,13 @@ class ResultQuery:
         return self._made(lambda row: image_text(row["image_key"]), self._all(query, run_id))
 
     def verdict(self, answer_id: int, outcome: Outcome) -> Verdict | None:
-        """Return the verdict on an outcome of this answer row, even if the row now holds another outcome."""
+        """Return the verdict on an outcome of this result, even if the database row now has another outcome."""
         query = "SELECT choice, note FROM verdicts WHERE answer_id = ? AND result_hash = ? AND choice IS NOT NULL"
         rows = self._all(query, answer_id, result_hash(outcome))
         return self._made(verdict_of, rows)[0] if rows else None
 
     def superseded_verdicts(self, run_id: int) -> tuple[SupersededVerdict, ...]:
-        """Return verdicts on other bytes of a run's images, or on them in other runs, the oldest first."""
+        """Return verdicts on earlier bytes or results of a run's images, given in any run, the oldest first."""
         return self._made(superseded_verdict_of, self._all(bookkeeping.SUPERSEDED_VERDICTS, run_id=run_id))
 
     def last_row_id(self) -> int:
@@ -245,7 +245,7 @@ class ResultQuery:
         return int(self._all("SELECT COALESCE(MAX(id), 0) AS last FROM answers")[0]["last"])
 
     def has_results(self, pack: PackSpec, *, settings: Sequence[str] = ()) -> bool:
-        """Whether the store has any result of this model with the settings of `reusable_outcome`."""
+        """Return whether the store has any result of this model with the settings of `reusable_outcome`."""
         query = f"""SELECT 1 FROM run_packs WHERE model_sha256 = ? AND settings_hash {_AMONG} AND EXISTS (
                        SELECT 1 FROM answers
                        WHERE (answers.run_id, answers.position) = (run_packs.run_id, run_packs.position)) LIMIT 1"""
@@ -254,7 +254,7 @@ class ResultQuery:
     def reusable_outcome(
         self, pack: PackSpec, *, content_sha256: str, frame: int, up_to_answer_id: int, settings: Sequence[str] = ()
     ) -> Outcome | None:
-        """Return the newest outcome of these bytes with an equal model and settings, unless it is decided again.
+        """Return the newest outcome of these bytes with an equal model and settings; None without one.
 
         settings  the settings hashes that count as equal; without any, the hash of `pack` alone
         """
@@ -283,7 +283,7 @@ class ResultQuery:
             return self._connection.execute(query, named or values).fetchall()
 
     def _numbers(self, query: str, *values: object) -> NDArray[np.int64]:
-        """Return a column of whole numbers (n,). A list of Python rows would take twenty times the memory."""
+        """Return a column of whole numbers (n,), which takes a twentieth of the memory of a list of Python numbers."""
         with storage_problems(self.path):
             return np.fromiter(map(itemgetter(0), self._connection.execute(query, values)), np.int64)
 
@@ -314,7 +314,7 @@ class ResultStore(ResultQuery):
 
     @property
     def other_process(self) -> str | None:
-        """The process that works on the run which `open_run` would have resumed; None if none does."""
+        """The process that works on the run which `open_run` would otherwise have resumed; None if there is none."""
         return self._locks.other_process
 
     def close(self) -> None:

@@ -312,9 +312,7 @@ def _performed(spec: TaskSpec, node: str, began: float) -> Outcome:
 
 
 def _alone(spec: TaskSpec) -> FileLock:
-    """Acquire the lock by which only one worker performs the task. Raises HeldError once the task is not wanted any
-    more.
-    """
+    """Acquire the lock by which only one worker performs the task. Raises HeldError if the task is no longer wanted."""
     while True:
         try:
             return FileLock(spec.folder / _LOCK, holder=_node(), wait_s=1.0)

@@ -1,4 +1,6 @@
-"""A folder with a PDF document for each study: a page per image, with the image as the program showed it."""
+"""The PDF export by study: a folder with a document for each study, which has a page per
+image with the displayed image.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images as the program showed them, with the result burned in, as DICOM secondary captures: a folder of them."""
+"""The export of DICOM secondary captures: a folder of images as displayed, with the result burned in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lung fields as DICOM segmentations: a folder with one for each image in which they were found."""
+"""The export of DICOM segmentations: a folder with the lung fields of each image in which they were found."""
 
 from __future__ import annotations
 

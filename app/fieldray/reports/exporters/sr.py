@@ -1,4 +1,4 @@
-"""Results as DICOM structured reports: a folder with one for each screened image."""
+"""The export of DICOM structured reports: a folder with one report for each screened image."""
 
 from __future__ import annotations
 
