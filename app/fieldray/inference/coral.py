@@ -71,8 +71,7 @@ def edgetpu_kind(
     run_timeout_s: float = 3.0,
     priority: Priority = "normal",
 ) -> BackendKind:
-    """Return the Edge TPU as a kind of backend: the pack's Edge TPU file on the first Edge TPU
-    that no other process uses.
+    """Return the kind of backend that runs on the first Edge TPU that no other process uses.
 
     Parameters
     ----------

@@ -468,9 +468,8 @@ def assemble(
 ) -> Batch:
     """Make a batch that is not started.
 
-    `assessments` has one assessment per pack, whose models are open in `engine`. `paths` are absolute. At its end the
-    batch aborts any work of `workers`. A batch that watches folders ends when cancelled. Raises UsageProblem
-    (watch_no_folder).
+    `assessments` are one per pack, with models open in `engine`. `paths` are absolute. At its end the batch aborts any
+    work of `workers`. A batch that watches folders ends when cancelled. Raises UsageProblem (watch_no_folder).
     """
     watch = _watch_of(paths) if options.watches else None
     statistics, cancelled, noticed = Statistics(), threading.Event(), list[Reason]()

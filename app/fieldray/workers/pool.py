@@ -374,10 +374,9 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
         A child that dies, hangs or gives an invalid answer is replaced, and another is asked once more.
 
-        The loss of a child before it receives the question is not the file's fault, and is counted separately. Losses
-        in a classifier are also counted separately. `asked` makes the question from the models that the child has
-        loaded, because the question contains their numbers. The call ends when `is_cancelled` returns True. `reply` as
-        in `Child.call`.
+        The loss of a child before it has the question is not the file's fault, and is counted apart, as are losses in a
+        classifier. `asked` makes the question from the models that the child has loaded, because the question contains
+        their numbers. The call ends when `is_cancelled` returns True. `reply` as in `Child.call`.
         """
         losses: list[ChildLost] = []
         in_classifier: list[ChildLost] = []
