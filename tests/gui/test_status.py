@@ -14,7 +14,7 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QTableWidget
 
 from fieldray.bench.benchmark_case import Report
-from fieldray.bench.load import StoredLoadStudy, keep, load_study_in_child, stored_load_study
+from fieldray.bench.load import StoredLoadStudy, load_study_in_child, store_load_study, stored_load_study
 from fieldray.desktop.past_runs import Machine
 from fieldray.domain.run import Speed
 from fieldray.errors import Cancelled, UsageProblem
@@ -136,7 +136,7 @@ def test_a_study_is_kept_without_its_single_times_and_nonsense_is_none(home: Pat
         "fps_avg": 2.0, "fps_max": 3.0, "level": {"name": "60 %", "share": 0.6, "is_irregular": False},
         "times_ms": [[1.0] * 1000],
     }  # fmt: skip
-    keep(Report(kind="bench-load", title="", blocks=(), data={"cells": [cell], "is_disturbed": False}))
+    store_load_study(Report(kind="bench-load", title="", blocks=(), data={"cells": [cell], "is_disturbed": False}))
     study = stored_load_study()
     assert study is not None and study.cells[0].published == 0.132
     assert abs(study.made - datetime.datetime.now(datetime.UTC)) < datetime.timedelta(minutes=5)

@@ -193,7 +193,7 @@ def reference_counts(metrics: Mapping[str, object], label: str) -> Counts:
     return counts
 
 
-def compare(now: Counts, before: Counts, *, against: Reference) -> tuple[Drift, ...]:
+def compare_histograms(now: Counts, before: Counts, *, against: Reference) -> tuple[Drift, ...]:
     """Return the drift of each quantity of which the run and the reference both have enough images."""
     return tuple(
         drift_of(now[of], before[of], of=of, against=against)

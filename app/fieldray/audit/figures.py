@@ -74,7 +74,7 @@ class Bin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class Subgroup:
     """The figures of a subgroup: the images for which the attribute `by` has the value `name`, as view and PA.
 
     units   number of units of the subgroup
@@ -138,7 +138,7 @@ class Audit:
     not_assessed: tuple[NotAssessed, ...]
     bins: tuple[Bin, ...]
     calibration_error: float
-    groups: tuple[Group, ...]
+    groups: tuple[Subgroup, ...]
     disagreements: tuple[Case, ...]
     agreements: tuple[Agreement, ...]
     cases: tuple[Case, ...]
@@ -171,7 +171,7 @@ def audit(
     require_prevalence(prevalence)
     units = rule.units(cases)
     scored = [unit for unit in units if unit.score is not None]
-    scores, truth, patients = arrays(scored)
+    scores, truth, patients = scored_arrays(scored)
     if not truth.any() or truth.all():
         raise UsageProblem(reason("audit_one_class_scored", units=len(units), scored=len(scored)))
     known = float(np.mean([unit.truth for unit in units])) if prevalence is None else prevalence
@@ -202,7 +202,7 @@ def audit(
     )
 
 
-def arrays(cases: Sequence[Case]) -> tuple[Scores, Truth, list[str]]:
+def scored_arrays(cases: Sequence[Case]) -> tuple[Scores, Truth, list[str]]:
     """Return scores (n,) float64, truths (n,) bool and patients of cases that all have a score."""
     return (
         np.array([case.score for case in cases], np.float64),
@@ -235,7 +235,7 @@ def performance_at(units: Sequence[Case], point: OperatingPoint, *, rule: Rule, 
         return share(hits[of], patients=[who for who, own in zip(patients, of, strict=True) if own])
 
     detected, falsely = part(referred, truth), part(referred, ~truth)
-    positive, negative = predictive_values(detected, complement(falsely), prevalence=prevalence)
+    positive, negative = predictive_values(detected, complement_share(falsely), prevalence=prevalence)
     categories = [category_at(point, unit.score, otherwise=unit.category) for unit in units]
     return PointPerformance(
         point=point,
@@ -296,12 +296,12 @@ def predictive_values(hits: Share, spared: Share, *, prevalence: float) -> tuple
     prevalence    0..1, exclusive
     """
     odds = (1 - prevalence) / prevalence
-    positive = _interval_of_ratio(complement(spared), hits)
-    negative = _interval_of_ratio(complement(hits), spared)
+    positive = _interval_of_ratio(complement_share(spared), hits)
+    negative = _interval_of_ratio(complement_share(hits), spared)
     return positive and _predictive(positive, odds), negative and _predictive(negative, 1 / odds)
 
 
-def complement(found: Share) -> Share:
+def complement_share(found: Share) -> Share:
     """Return 1 - share, as a share: count, value and interval of the remaining units."""
     return Share(found.of - found.count, found.of, 1 - found.value, 1 - found.high, 1 - found.low)
 
@@ -405,7 +405,7 @@ def _age_group(years: float | None) -> str:
     return next((f"{low} to {high - 1}" for low, high in _AGE_GROUPS if low <= years < high), "")
 
 
-def grouped(cases: Sequence[Case], rule: Rule) -> Iterator[tuple[str, str, list[Case]]]:
+def subgroups(cases: Sequence[Case], rule: Rule) -> Iterator[tuple[str, str, list[Case]]]:
     """Yield the subgroups that have enough scored units of both classes for figures of their own.
 
     Each item is (attribute, value, units), for example ("sex", "F", units).
@@ -420,13 +420,13 @@ def grouped(cases: Sequence[Case], rule: Rule) -> Iterator[tuple[str, str, list[
 
 def _groups(
     cases: Sequence[Case], points: Sequence[OperatingPoint], *, rule: Rule, prevalence: float
-) -> tuple[Group, ...]:
+) -> tuple[Subgroup, ...]:
     found = []
-    for by, name, units in grouped(cases, rule):
-        scores, truth, patients = arrays([unit for unit in units if unit.score is not None])
+    for by, name, units in subgroups(cases, rule):
+        scores, truth, patients = scored_arrays([unit for unit in units if unit.score is not None])
         judged = tuple(performance_at(units, point, rule=rule, prevalence=prevalence) for point in points)
         area = metrics.area(scores, truth, patients=patients)
-        found.append(Group(by=by, name=name, units=len(units), area=area, points=judged))
+        found.append(Subgroup(by=by, name=name, units=len(units), area=area, points=judged))
     return tuple(found)
 
 

@@ -121,7 +121,7 @@ class Rule:
         members: dict[tuple[str, str], list[Case]] = {}
         for case in cases:
             members.setdefault((case.patient, case.exam if self.unit == "exam" else ""), []).append(case)
-        return [_whole(own) for own in members.values()]
+        return [_merged_case(own) for own in members.values()]
 
     def edge(self, point: OperatingPoint) -> float:
         """Return the score from which on a unit is referred at an operating point."""
@@ -146,7 +146,7 @@ class Rule:
         return max(_shifted(edge, of=pattern.unsure_low, to=pattern.threshold), edge)
 
 
-def _whole(images: Sequence[Case]) -> Case:
+def _merged_case(images: Sequence[Case]) -> Case:
     """Merge the images of a unit into one case: the most urgent image, with the unit's truth and highest score."""
     scores = [case.score for case in images if case.score is not None]
     deciding = min(images, key=lambda case: (WORK_LIST_ORDER.index(case.category), -(case.score or 0.0)))

@@ -251,7 +251,7 @@ def _accelerators(settings: Settings) -> list[BackendKind]:
     return [kind for kind in system_kinds(options) if not kind.entry.shares_cpu]
 
 
-def usable(cases: Sequence[BenchmarkCase]) -> tuple[tuple[BenchmarkCase, ...], dict[str, Reason]]:
+def find_usable_cases(cases: Sequence[BenchmarkCase]) -> tuple[tuple[BenchmarkCase, ...], dict[str, Reason]]:
     """Divide cases into those whose backend opens now, and the others.
 
     Returns the usable cases, and the reason for each other case by case name. Raises BackendProblem if the first case
@@ -310,11 +310,11 @@ def write(report: Report, folder: Path) -> Path:
     """Write a report as `<kind>.json` into a folder, and return the path. Raises UsageProblem, StorageProblem."""
     path = folder / f"{report.kind}.json"
     with own_text(path, "json") as stream:
-        stream.write(json.dumps({"report": report.kind, **when_and_where(), **report.data}, indent=1))
+        stream.write(json.dumps({"report": report.kind, **report_header(), **report.data}, indent=1))
     return path
 
 
-def when_and_where() -> dict[str, Any]:
+def report_header() -> dict[str, Any]:
     """Return the time, the program version and the system: the first keys of every report's JSON file."""
     return {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),

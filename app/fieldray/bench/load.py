@@ -28,11 +28,11 @@ from fieldray.bench.benchmark_case import (
     accelerator_cases,
     cpu_case,
     find_images,
+    find_usable_cases,
     one_worker,
     paired_ratio,
     read_images,
-    usable,
-    when_and_where,
+    report_header,
 )
 from fieldray.bench.device import NETWORK, Measurement, MeasureOptions, measure, times_table
 from fieldray.bench.machine import LEVELS, NO_LOAD, Level, MeasuredLoad
@@ -210,10 +210,10 @@ class StoredLoadStudy:
         return tuple(cell for cell in self.cells if cell.case == first[cell.backend])
 
 
-def keep(report: Report) -> None:
+def store_load_study(report: Report) -> None:
     """Store a load study as the latest one of this computer, without the single times. Raises StorageProblem."""
     cells = [{key: cell[key] for key in cell if key != "times_ms"} for cell in report.data["cells"]]
-    content = {**when_and_where(), **report.data, "cells": cells}
+    content = {**report_header(), **report.data, "cells": cells}
     write_atomically(user_data() / _KEPT, json.dumps(content, indent=1).encode())
 
 
@@ -248,7 +248,7 @@ def _study(of: tuple[Path, str]) -> StoredLoadStudy:
     """
     folder, signer = of
     model = PackLibrary(user_data()).load(folder, allow_older=True, allow_legacy=True, signer=signer)
-    cases, problems = usable((load_cases(model, cores=1)[0], *accelerator_cases(model)))
+    cases, problems = find_usable_cases((load_cases(model, cores=1)[0], *accelerator_cases(model)))
     steps = itertools.count(1)
 
     def notify(_: str) -> None:
@@ -258,7 +258,7 @@ def _study(of: tuple[Path, str]) -> StoredLoadStudy:
         images = read_images(find_images(None, count=MAX_IMAGES, drawn_in=drawn_in), model.manifest.input, decoders)
     options = replace(UNDER_LOADS, cores=usable_cores())
     cells = measure(dict.fromkeys(cases, images), _STUDY_EFFORT, notify=notify, options=options)
-    keep(load_report(cells, problems=problems, images=f"{len(images)} images drawn by the program"))
+    store_load_study(load_report(cells, problems=problems, images=f"{len(images)} images drawn by the program"))
     study = stored_load_study()
     assert study is not None
     return study

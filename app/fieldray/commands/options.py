@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from fieldray.commands.console import given_text
+from fieldray.commands.console import text_option
 from fieldray.errors import PackNotChosen, PackNotTrusted, PackProblem
 from fieldray.paths import results_path, user_data
 from fieldray.plain_text import as_cell
@@ -66,7 +66,7 @@ def add_pack_options(
     several = "; repeat to screen each image with several packs" if has_several else ""
     parser.add_argument(
         "--pack",
-        type=given_text,
+        type=text_option,
         action="append" if has_several else OnePack,
         metavar="DIR|ID[@FINGERPRINT]",
         help=f"the pack to use; @FINGERPRINT selects a signer (default: {default}){several}",
@@ -90,14 +90,14 @@ def pack_library() -> PackLibrary:
     return PackLibrary(user_data(), drives=drives_with_packs)
 
 
-def pinned_name(spec: PackSpec) -> str:
+def signed_pack_name(spec: PackSpec) -> str:
     """Return the name of a stored run's pack, with the fingerprint of its signer if a person had to trust it."""
     from fieldray.packs.naming import signed_name
 
     return signed_name(spec.pack_name, is_signed=spec.trust == "signed", fingerprint=spec.fingerprint)
 
 
-def given_pack_of_run(text: str) -> PackOfRun:
+def pack_of_run_option(text: str) -> PackOfRun:
     """Parse an option that names a pack of a run: `12`, or `12.2` for the second pack of run 12."""
     from fieldray.domain.run import PackOfRun
 

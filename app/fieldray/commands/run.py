@@ -283,7 +283,7 @@ class RunReport:
         if self._has_list and batch.run_id:
             self._list(batch.run_id, session.database)
         if self._watches and batch.run_id:
-            for pack, kinds in zip(self._packs, kinds_seen(session.database, batch.run_id), strict=False):
+            for pack, kinds in zip(self._packs, result_counts_of_run(session.database, batch.run_id), strict=False):
                 pack.count_once(kinds)
         self._sum_up()
         if batch.state == "finished":
@@ -445,7 +445,7 @@ def _work_list(answers: Iterable[ResultBrief], packs: Sequence[PackRun]) -> Iter
             yield from (f"    {packs[position].lead}{text}" for text in texts if text not in of_all)
 
 
-def kinds_seen(database: Path, run_id: int) -> tuple[tuple[ResultCount, ...], ...]:
+def result_counts_of_run(database: Path, run_id: int) -> tuple[tuple[ResultCount, ...], ...]:
     """Return the numbers of results of a run by category and codes, for each pack in order.
 
     The images that the run's last pass saw count, each once.

@@ -22,7 +22,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from fieldray.audit.report import AuditReport, Prices, Wanted
+from fieldray.audit.report import AuditReport, Prices, ProposalGoal
 from fieldray.desktop.dialogs import DIALOG_MARGINS, answer_row, form
 from fieldray.desktop.past_runs import Auditing
 from fieldray.desktop.style import Theme, colour, icon
@@ -151,7 +151,7 @@ class AuditPage(Page):
                 prevalence=None if prevalence is None else prevalence / 100,
                 unit=self.unit.currentData(),
                 refers=self.refers.currentData(),
-                wanted=Wanted(sensitivity=self.sensitivity.value() / 100, threshold=threshold),
+                wanted=ProposalGoal(sensitivity=self.sensitivity.value() / 100, threshold=threshold),
                 prices=None if not any(prices) else Prices(screening=screening, test=test, unsure=unsure),
                 against=PackOfRun.named(against) if against else None,
             )

@@ -25,12 +25,12 @@ from fieldray.audit.cases import (
 from fieldray.audit.figures import audit, require_prevalence
 from fieldray.audit.report import (
     AuditReport,
-    Paired,
+    ComparedPack,
+    PackComparison,
     Prices,
-    Side,
+    ProposalGoal,
     Subject,
-    Wanted,
-    pair,
+    compare_packs,
     plan,
     propose,
     require_prices,
@@ -79,7 +79,7 @@ class AuditRequest:
     unit: Unit | None = None
     refers: Referral = "above"
     prevalence: float | None = None
-    wanted: Wanted = field(default_factory=Wanted)
+    wanted: ProposalGoal = field(default_factory=ProposalGoal)
     prices: Prices | None = None
     against: PackOfRun | None = None
 
@@ -133,9 +133,9 @@ class _Judged:
     def answers(self) -> Iterator[StoredAnswer]:
         return self.query.answers(self.of.run_id, position=self.of.position)
 
-    def side(self, label: str) -> Side:
+    def side(self, label: str) -> ComparedPack:
         """Return the pack as one side of a comparison, at the operating point that the run used."""
-        return Side(
+        return ComparedPack(
             run_id=self.of.run_id,
             position=self.of.position,
             pack=self.pack.pack_name,
@@ -144,7 +144,9 @@ class _Judged:
         )
 
 
-def _paired(judged: _Judged, cases: Sequence[Case], label: str, against: PackOfRun | None, rule: Rule) -> Paired | None:
+def _paired(
+    judged: _Judged, cases: Sequence[Case], label: str, against: PackOfRun | None, rule: Rule
+) -> PackComparison | None:
     """Return the comparison with another pack's results, each pack at its own point; None if not requested."""
     if against is None:
         return None
@@ -153,7 +155,7 @@ def _paired(judged: _Judged, cases: Sequence[Case], label: str, against: PackOfR
     other = _Judged(judged.query, *against)
     known = _labels(other, None)
     second = other.side(label if label in known or not known else known[0])
-    return pair(cases, other.answers(), first=judged.side(label), second=second, rule=rule)
+    return compare_packs(cases, other.answers(), first=judged.side(label), second=second, rule=rule)
 
 
 def require_usable(request: AuditRequest, paths: Sequence[Path] = ()) -> None:

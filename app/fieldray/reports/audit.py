@@ -7,7 +7,7 @@ from typing import Final
 
 from fieldray.audit.agreement import Agreement
 from fieldray.audit.figures import NotAssessed, PointPerformance, images_needed
-from fieldray.audit.report import ALL_UNITS, SCREENED, Paired, PairedFigure, Plan, Step
+from fieldray.audit.report import ALL_UNITS, SCREENED, PackComparison, PairedFigure, Plan, Step
 from fieldray.domain.run import PackOfRun
 from fieldray.formatting import category_label, research_only, score_text
 from fieldray.reports.audit_words import AuditWords, Figure, unit_label
@@ -282,7 +282,7 @@ class AuditText(AuditWords):
         widths = (50.0, 17.0, 17.0, 50.0, 22.0, 22.0)
         return Points(title, tuple(self._said_of_pairs(found))), Table(heading, columns, _rows(rows), widths=widths)
 
-    def _said_of_pairs(self, found: Paired) -> Iterator[str]:
+    def _said_of_pairs(self, found: PackComparison) -> Iterator[str]:
         text, area = self.translator.text, found.figures[0]
         for which, side in ((text("First pack"), found.first), (text("Second pack"), found.second)):
             threshold = "–" if side.point is None else self._border(side.point.threshold)

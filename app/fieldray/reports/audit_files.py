@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from fieldray.audit.figures import Group, PointPerformance, images_needed
+from fieldray.audit.figures import PointPerformance, Subgroup, images_needed
 from fieldray.audit.report import ALL_UNITS, SCREENED, AuditReport, Plan, Step
 from fieldray.audit.units import Case, is_referred
 from fieldray.domain.finding import Category
@@ -129,7 +129,7 @@ def plain_classes(classes: Mapping[bool, Mapping[Category, Share]]) -> dict[str,
     }
 
 
-def _group(group: Group) -> dict[str, object]:
+def _group(group: Subgroup) -> dict[str, object]:
     points = [_point(at) for at in group.points]
     return {
         "by": group.by,

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
 from fieldray.audit.drift import score_counts
-from fieldray.audit.figures import arrays, calibration_bins, performance_at
+from fieldray.audit.figures import calibration_bins, performance_at, scored_arrays
 from fieldray.audit.units import Case, Rule, ranks
 from fieldray.domain import heat_map, metrics
 from fieldray.domain.metrics import Scores, Share, Truth, logit, sigmoid
@@ -294,7 +294,7 @@ def part_figures(cases: Mapping[str, Sequence[Case]], *, points: Sequence[Operat
     """
     images = next(iter(cases.values()))
     scored = [case for case in images if case.score is not None]
-    scores, truth, patients = arrays(scored)
+    scores, truth, patients = scored_arrays(scored)
     if not truth.any() or truth.all():
         whys = Counter(case.why.text for case in images if case.why and case.score is None)
         why = next((text for text, _ in whys.most_common(1)), "-")

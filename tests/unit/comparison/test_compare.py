@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fieldray.comparison.compare import COMPARE, Pair, compare, credible_peaks, find_change, handle, regions
-from fieldray.comparison.matching import Peaks, blurred, locally_normalised
+from fieldray.comparison.matching import Peaks, blur, normalise_locally
 from fieldray.domain.comparison import FRAME_SIDE, FramedImage, PairComparison, comparison_json
 from fieldray.processes.child import sent
 from pairs import chest, framed, moved, smooth_warp
@@ -133,13 +133,13 @@ def test_no_change_without_lungs_to_compare() -> None:
 
 def test_a_blur_keeps_the_mean_of_a_flat_image() -> None:
     flat = np.full((40, 60), 7.0, np.float32)
-    np.testing.assert_allclose(blurred(flat, 6), flat, rtol=1e-5)
-    np.testing.assert_allclose(blurred(flat, 0), flat, rtol=1e-5)
+    np.testing.assert_allclose(blur(flat, 6), flat, rtol=1e-5)
+    np.testing.assert_allclose(blur(flat, 0), flat, rtol=1e-5)
 
 
 def test_local_normalising_takes_exposure_away() -> None:
     pixels = chest().pixels.astype(np.float32)
-    first, second = locally_normalised(pixels), locally_normalised(0.8 * pixels + 30)
+    first, second = normalise_locally(pixels), normalise_locally(0.8 * pixels + 30)
     assert np.abs(first - second).mean() < 0.1
 
 
