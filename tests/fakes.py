@@ -26,12 +26,12 @@ from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.source import Stamps
 from fieldray.inference.backend import Answer
 from fieldray.reasons import Reason, reason
-from fieldray.workers.calls import AnalyseRequest, AnalysisResult, Elsewhere, RanElsewhere, loading
+from fieldray.workers.calls import AnalyseRequest, AnalysisResult, ElsewhereRequest, ElsewhereResult, load_request
 from fieldray.workers.image_worker import Worker
 from fieldray.workers.pool import PoolClosed
 
 PIXEL_MAP = PixelMap(1.0, 0.0, 1.0, 0.0)
-RunElsewhere = Callable[[int, NDArray[np.uint8]], RanElsewhere]
+RunElsewhere = Callable[[int, NDArray[np.uint8]], ElsewhereResult]
 
 
 def hash_of(ref: ImageRef) -> str:
@@ -259,14 +259,14 @@ class LungReaders(FakeReaders):
             raise BackendProblem(self._finder.unloadable)
         return self._finder
 
-    def _elsewhere(self, question: Elsewhere) -> RanElsewhere:
+    def _elsewhere(self, question: ElsewhereRequest) -> ElsewhereResult:
         assert self._run
         return self._run(question.number, question.values)
 
     def look(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
         assert model
         self.turns.append(question.ref.turn)
-        self._worker.load(loading(model if self._finder else replace(model, lungs=None)))
+        self._worker.load(load_request(model if self._finder else replace(model, lungs=None)))
         return self._worker.analyse_for_each([replace(question, finds=self._finder is not None)])[0]
 
     def analyse_for_each(

@@ -32,7 +32,7 @@ from fieldray.errors import (
     PackProblem,
     StorageProblem,
     UsageProblem,
-    unexpected,
+    reason_of_unexpected,
 )
 from fieldray.paths import HOME_VARIABLE, VERSION, user_data
 from fieldray.plain_text import visible
@@ -128,7 +128,7 @@ def _perform(options: argparse.Namespace, console: Console, signals: Sequence[in
             if not isinstance(error, Exception):
                 raise
             log.exception("command failed")
-            console.print_error(f"{unexpected(error).text} {journal}")
+            console.print_error(f"{reason_of_unexpected(error).text} {journal}")
             return 1
 
 

@@ -43,7 +43,7 @@ _NOT_MAPPED: Final = ("failed to map segment", "cannot allocate memory", "out of
 _NO_THREAD: Final = "can't start new thread"  # Python says so in a RuntimeError of no class of its own
 
 
-def shortage(error: BaseException) -> EnvironmentProblem | None:
+def resource_problem(error: BaseException) -> EnvironmentProblem | None:
     """Return the problem if the system refused this process memory, threads or open files; None for other errors."""
     cause: BaseException | None = error
     while cause is not None:  # a library that is refused memory says so in an error of its own
@@ -65,9 +65,9 @@ def _what_is_short(error: BaseException) -> str | None:
     return None
 
 
-def unexpected(error: Exception) -> Reason:
+def reason_of_unexpected(error: Exception) -> Reason:
     """Return the reason to show for an unexpected exception: a fault of the program, or a refusal by the system."""
-    problem = shortage(error)
+    problem = resource_problem(error)
     return problem.reason if problem else reason("internal", detail=type(error).__name__)
 
 

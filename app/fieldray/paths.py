@@ -13,7 +13,7 @@ from typing import Final
 
 from fieldray.command_names import PACKAGES
 from fieldray.errors import StorageProblem
-from fieldray.persistence import clear_abandoned, make_private, storage_problem, unfinished
+from fieldray.persistence import clear_abandoned, make_private, storage_problem, temporary_path
 from fieldray.reasons import reason
 
 APP_NAME: Final = "fieldray"
@@ -114,7 +114,7 @@ def scratch_folder() -> Iterator[Path]:
     """
     folder = user_data() / SCRATCH
     clear_abandoned(folder)
-    own = unfinished(folder / SCRATCH)
+    own = temporary_path(folder / SCRATCH)
     try:
         make_private(folder)
         make_private(own)

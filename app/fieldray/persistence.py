@@ -51,7 +51,7 @@ def writing_atomically(path: Path, *, mode: int = PRIVATE) -> Iterator[BinaryIO]
     A missing folder is created, with access for this user alone if the file is private. Raises StorageProblem
     (disk_full, not_writable), and the exceptions of the block.
     """
-    temporary = unfinished(path)
+    temporary = temporary_path(path)
     try:
         make_folder(path.parent, is_private=mode == PRIVATE)
         try:
@@ -76,7 +76,7 @@ def replace_durably(temporary: Path, path: Path) -> None:
     sync_folder(path.parent)
 
 
-def unfinished(path: Path) -> Path:
+def temporary_path(path: Path) -> Path:
     """Return a temporary name in the folder of `path` for a file that this process has not completed.
 
     The name is short and does not contain that of `path`, which may already have the maximum length.
@@ -86,13 +86,13 @@ def unfinished(path: Path) -> Path:
 
 @functools.cache
 def _process_number() -> str:
-    """Return the part of `unfinished` names that is unique to this process among all computers."""
+    """Return the part of `temporary_path` names that is unique to this process among all computers."""
     return _this_computer() + secrets.token_hex(8)
 
 
 @functools.cache
 def _this_computer() -> str:
-    """Return the beginning of `unfinished` names, which identifies this computer.
+    """Return the beginning of `temporary_path` names, which identifies this computer.
 
     Several computers may share a home folder, and a process id has no meaning on another computer.
     """
@@ -145,7 +145,7 @@ def make_empty(path: Path) -> None:
     _created(path, PRIVATE).close()
 
 
-def exchanged(first: Path, second: Path) -> bool:
+def exchange_names(first: Path, second: Path) -> bool:
     """Exchange two names by renameat2(2) with RENAME_EXCHANGE. Returns False if the system cannot do so."""
     if not sys.platform.startswith("linux"):
         return False
@@ -155,10 +155,10 @@ def exchanged(first: Path, second: Path) -> bool:
     return rename is not None and rename(_HERE, os.fsencode(first), _HERE, os.fsencode(second), _EXCHANGE) == 0
 
 
-def replace_atomically(temporary: Path, path: Path, *, exchange: Callable[[Path, Path], bool] = exchanged) -> None:
+def replace_atomically(temporary: Path, path: Path, *, exchange: Callable[[Path, Path], bool] = exchange_names) -> None:
     """Rename a completed folder to `path`, and remove the folder that was there.
 
-    temporary  the completed folder, whose name is one of `unfinished`
+    temporary  the completed folder, whose name is one of `temporary_path`
     exchange   exchanges two names and returns whether the system could
 
     The files of the folder were synced to the disk by `write_new`; this function syncs the names. On Linux both names
@@ -184,7 +184,7 @@ def _replaced(temporary: Path, path: Path) -> Path:
 
     Returns the old folder's new path.
     """
-    displaced = unfinished(path)
+    displaced = temporary_path(path)
     path.rename(displaced)
     try:
         temporary.rename(path)

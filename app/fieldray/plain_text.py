@@ -45,7 +45,7 @@ def is_seen(letter: str) -> bool:
     return unicodedata.category(letter) == "Zs"
 
 
-def look_alike(number: str) -> str:
+def comparison_form(number: str) -> str:
     """Return a text that is equal for all patient numbers that a person would take for one number.
 
     Ignored are letter case, blanks, zeros before a number, the width of letters, and differences between Latin,
@@ -55,11 +55,11 @@ def look_alike(number: str) -> str:
     return _LEADING_ZEROS.sub("", "".join(plain.split()))
 
 
-def look_alikes(numbers: Iterable[str]) -> Iterator[tuple[str, str]]:
+def find_look_alikes(numbers: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield each pair of different texts that look alike, the earlier one first."""
     first: dict[str, str] = {}
     for number in dict.fromkeys(numbers):
-        if number and (first_number := first.setdefault(look_alike(number), number)) != number:
+        if number and (first_number := first.setdefault(comparison_form(number), number)) != number:
             yield first_number, number
 
 

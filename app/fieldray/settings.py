@@ -18,7 +18,7 @@ from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.paths import catalogues, user_data
 from fieldray.persistence import only_writer, require_plain, write_atomically
 from fieldray.reasons import Reason, reason
-from fieldray.typed_json import decoded
+from fieldray.typed_json import parse_json
 
 _MOST_FOLDERS: Final = 8
 Value = str | int | float | bool
@@ -139,7 +139,7 @@ class Settings:
     def folders(self) -> tuple[str, ...]:
         """The folders that were opened, the last one first; empty if folders are not to be remembered."""
         with contextlib.suppress(ValueError):
-            return decoded(str(self["folders"]), tuple[str, ...]) if self["keep_folders"] else ()
+            return parse_json(str(self["folders"]), tuple[str, ...]) if self["keep_folders"] else ()
         return ()
 
     def remember_folders(self, opened: Sequence[str]) -> None:

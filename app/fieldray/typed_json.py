@@ -22,7 +22,7 @@ _meeting: Final = threading.Lock()
 _decoders: Final[dict[Any, msgspec.json.Decoder[Any]]] = {}
 
 
-def decoded(data: bytes | str, kind: type[T]) -> T:
+def parse_json(data: bytes | str, kind: type[T]) -> T:
     """Parse a JSON document to a value of type `kind`. Raises ValueError for any other content."""
     try:
         read: T = _decoder(kind).decode(data)
@@ -35,10 +35,10 @@ def decoded(data: bytes | str, kind: type[T]) -> T:
         value = json.loads(data)
     except RecursionError as error:
         raise ValueError("lists and objects are nested too deep") from error
-    return converted(value, kind)
+    return to_type(value, kind)
 
 
-def encoded(value: Any) -> bytes:
+def format_json(value: Any) -> bytes:
     """Format a plain value, a dataclass or a struct as JSON in ASCII without blanks. Raises
     TypeError for any other object.
 
@@ -54,7 +54,7 @@ def encoded(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), default=msgspec.to_builtins).encode()
 
 
-def converted(value: Any, kind: type[T], others: Callable[[type, Any], Any] | None = None) -> T:
+def to_type(value: Any, kind: type[T], others: Callable[[type, Any], Any] | None = None) -> T:
     """Convert plain values, as a JSON parser returns them, to an object of type `kind`. Raises ValueError.
 
     others  makes an object of a type that `msgspec` does not know, from the type and a plain value

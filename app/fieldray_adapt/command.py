@@ -20,7 +20,7 @@ from fieldray.inference.backend import BackendKind, BackendOptions, check_golden
 from fieldray.packs import signing
 from fieldray.packs.verified import list_files, read_pack, require_classifier, write_described
 from fieldray.reasons import reason
-from fieldray.typed_json import converted
+from fieldray.typed_json import to_type
 from fieldray_adapt.data.dataset import DATA_STEP, describe_left_out, find_data_problems
 from fieldray_adapt.evaluation.cross_validation import CROSS_VALIDATION_STEP
 from fieldray_adapt.evaluation.evaluate_step import EVALUATE_STEP
@@ -241,12 +241,16 @@ def compile_pack(
     )
     folder_above = output_folder or folder.resolve().parent
     with undone_on_failure(key, folder_above):
-        return write_described(folder_above, description=description, contents=contents, key=signing.own_key(key))
+        return write_described(
+            folder_above, description=description, contents=contents, key=signing.load_or_create_key(key)
+        )
 
 
 def _signer(key: Path, data: bytes) -> str:
     """Return the fingerprint of the public key that belongs to a key file; "" without the file."""
-    return signing.verify(data, signature=signing.sign(data, key=signing.own_key(key))) if key.is_file() else ""
+    return (
+        signing.verify(data, signature=signing.sign(data, key=signing.load_or_create_key(key))) if key.is_file() else ""
+    )
 
 
 def _golden_on(kind: BackendKind, model: Model) -> str:
@@ -309,7 +313,7 @@ def _execute(run: Run, wanted: tuple[Step, ...], say: Say) -> None:
     for known in wanted:
         say(_line(known.name, run.step_statuses[known.name].facts))
     if any(one.name == "pack" for one in wanted):
-        for warning in converted(run.step_statuses["pack"].facts, WrittenPack).warnings:
+        for warning in to_type(run.step_statuses["pack"].facts, WrittenPack).warnings:
             say(f"Warning: {warning}")
     if any(one.name == DATA_STEP.name for one in wanted):
         for line in describe_left_out(run.recipe.run):

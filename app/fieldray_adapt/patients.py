@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from fieldray.plain_text import look_alikes
+from fieldray.plain_text import find_look_alikes
 from fieldray.reasons import Reason, reason
 
 
@@ -34,7 +34,7 @@ def find_similar_numbers(origins: Mapping[str, str]) -> Iterator[Reason]:
 
     `origins` has the origin of each number, for the message.
     """
-    for first, second in look_alikes(origins):
+    for first, second in find_look_alikes(origins):
         yield reason("data_patients_alike", patient=first, other=second, first=origins[first], second=origins[second])
 
 

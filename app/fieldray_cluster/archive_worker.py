@@ -39,7 +39,7 @@ from fieldray.paths import VERSION, user_data
 from fieldray.persistence import storage_problem
 from fieldray.pipeline.screen import screen_image
 from fieldray.pipeline.session import system_engine
-from fieldray.processes.wire import NONSENSE
+from fieldray.processes.wire import INVALID_MESSAGE_ERRORS
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
 from fieldray.store.pictures import picture_row, thumbnail_of
@@ -379,7 +379,12 @@ def unpack_outcomes(data: bytes, request: ArchiveRequest) -> tuple[Outcome, ...]
     """Read the outcomes of this request, with previews, from a Parquet file. Raises ValueError for other bytes."""
     try:
         return tuple(_outcome(row, request) for row in _table(data).to_pylist())
-    except (pa.ArrowException, OSError, RecursionError, *NONSENSE) as error:  # Arrow raises OSError for damage, too
+    except (
+        pa.ArrowException,
+        OSError,
+        RecursionError,
+        *INVALID_MESSAGE_ERRORS,
+    ) as error:  # Arrow raises OSError for damage, too
         raise ValueError(f"no results of a piece: {type(error).__name__}") from error
 
 

@@ -25,12 +25,12 @@ from fieldray.domain.metrics import Share, auc
 from fieldray.domain.model import Estimate
 from fieldray.domain.purpose import performance
 from fieldray.errors import UsageProblem
-from fieldray.packs.cards import parts
+from fieldray.packs.cards import split_card
 from fieldray.packs.verified import read_pack
 from fieldray.reasons import reason
 from fieldray.reports.audit_files import plain_classes
 from fieldray.translation import Translator
-from fieldray.typed_json import converted
+from fieldray.typed_json import to_type
 from fieldray_adapt.data.dataset import DATA_STEP, find_data_problems, find_duplicates, thumbnails
 from fieldray_adapt.data.layouts import Row
 from fieldray_adapt.evaluation.cross_validation import CROSS_VALIDATION_STEP
@@ -278,7 +278,7 @@ def test_every_judged_image_is_scored_out_of_its_fold(tmp_path: Path) -> None:
     assert published is not None and to_builtins(published) == {"bright": found}
     said = render_template("classifier_cross.md", code="bright", meaning="Bright", found=published["bright"])
     assert f"As the int8 file that a pack holds: AUC {found['stages']['int8']['auc']['value']:.3f} (" in said
-    only_trained = converted({**found, "stages": {"trained": found["stages"]["trained"]}}, CrossFigures)
+    only_trained = to_type({**found, "stages": {"trained": found["stages"]["trained"]}}, CrossFigures)
     said = render_template("classifier_cross.md", code="bright", meaning="Bright", found=only_trained)
     assert "before pruning and int8: AUC" in said
     other = replace(run.recipe, training=replace(run.recipe.training, epochs=5))
@@ -319,7 +319,7 @@ def test_the_thresholds_of_the_own_hospital_are_measured_at_another_on_nobody_of
     assert "At another hospital, on which nothing was trained or chosen: 20 images of 20 patients" in card
     assert "Of the other hospital's: " in card and "- data_licence: CC0\n" in card
     assert "has no file compiled for the Edge TPU.\n\n- Forecast for the Edge TPU" in card
-    ukrainian = parts(card)["uk"]
+    ukrainian = split_card(card)["uk"]
     assert "В іншій лікарні, на знімках якої нічого не навчали й не вибирали: знімків 20, пацієнтів 20" in ukrainian
     assert "| balanced | зі знахідкою |" in ukrainian and "Зі знімків іншої лікарні: " in ukrainian
     assert "не має файлу, скомпільованого для Edge TPU.\n\n- Прогноз" in ukrainian

@@ -21,7 +21,7 @@ from fieldray.domain.finding import Screened, leading_finding
 from fieldray.domain.image import ImageRef
 from fieldray.domain.run import StoredAnswer
 from fieldray.errors import UsageProblem
-from fieldray.plain_text import look_alikes
+from fieldray.plain_text import find_look_alikes
 from fieldray.reasons import Reason, reason
 
 POSITIVE_NAMES: Final = frozenset(
@@ -383,7 +383,7 @@ class _Matching:
 
     def check_rows(self) -> None:
         """Raise UsageProblem with all problems of the table, or if no row names an image."""
-        for first, second in look_alikes(self._patients):
+        for first, second in find_look_alikes(self._patients):
             self._wrong["numbers"].append(f"{self._patients[first]}, {self._patients[second]} ({first}, {second})")
         if self._wrong:
             raise _problems(self._table, self._wrong)

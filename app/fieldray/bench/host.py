@@ -22,7 +22,7 @@ from fieldray.bench.machine import MachineFacts, machine_facts
 from fieldray.domain.model import Model
 from fieldray.domain.run import DeviceState
 from fieldray.errors import FieldrayError, StorageProblem
-from fieldray.inference.coral_status import CoralStatus, look
+from fieldray.inference.coral_status import CoralStatus, find_status
 from fieldray.inference.litert import RUNTIME
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.naming import PackCandidate
@@ -95,7 +95,7 @@ def inspect(home: Path, library: PackLibrary, *, load: Callable[[], Model]) -> t
 
     home  the user's data folder
     """
-    machine, edgetpu, trial = machine_facts(), look(), try_screening(load)
+    machine, edgetpu, trial = machine_facts(), find_status(), try_screening(load)
     free_mb, packs = shutil.disk_usage(home).free // 2**20, library.available()
     return (
         inspect_machine(machine),

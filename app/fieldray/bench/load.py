@@ -41,11 +41,11 @@ from fieldray.domain.run import Count
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import scratch_folder, user_data
 from fieldray.persistence import require_plain, write_atomically
-from fieldray.processes.child import Call, Child, served
+from fieldray.processes.child import Call, Child, handler_of
 from fieldray.processes.serving import announce
 from fieldray.reasons import Reason
 from fieldray.surroundings import usable_cores
-from fieldray.typed_json import decoded
+from fieldray.typed_json import parse_json
 
 # Each load runs alone for a second. Timing then lasts long enough for several bursts of a user's work.
 UNDER_LOADS: Final = MeasureOptions(scopes=(NETWORK,), levels=LEVELS, settle_s=1.0, min_duration_s=1.5)
@@ -222,7 +222,7 @@ def stored_load_study() -> StoredLoadStudy | None:
     path = user_data() / _KEPT
     with contextlib.suppress(OSError, ValueError):
         require_plain(path)
-        return decoded(path.read_bytes(), StoredLoadStudy)
+        return parse_json(path.read_bytes(), StoredLoadStudy)
     return None
 
 
@@ -264,4 +264,4 @@ def _study(of: tuple[Path, str]) -> StoredLoadStudy:
     return study
 
 
-handle: Final = served((STUDY, _study))
+handle: Final = handler_of((STUDY, _study))

@@ -168,13 +168,13 @@ def chosen_default(library: PackLibrary) -> str:
     Without a default, raises PackNotChosen with a list of choices: no pack is ever chosen silently. Raises PackProblem
     (no_pack) if no pack can screen.
     """
-    from fieldray.packs.naming import meant
+    from fieldray.packs.naming import packs_meant
     from fieldray.settings import load
 
     settings, _ = load()
     name = str(settings["pack"])
     packs = [candidate for candidate in library.available() if candidate.can_screen]
-    if meant(name, packs):
+    if packs_meant(name, packs):
         return name
     if not packs:
         raise PackProblem(reason("no_pack"))

@@ -63,7 +63,7 @@ from fieldray.domain.comparison import (
 )
 from fieldray.domain.image import Box
 from fieldray.domain.mask import Mask, components
-from fieldray.processes.child import Call, served
+from fieldray.processes.child import Call, handler_of
 from fieldray.reasons import Reason, reason
 
 _COARSE: Final = 4  # side, in pixels of the frame, of one pixel of the coarse image
@@ -579,4 +579,4 @@ class Pair:
 
 
 COMPARE: Final = Call("compare", Pair, PairComparison)
-handle: Final = served((COMPARE, lambda pair: compare(pair.prior, pair.current)))
+handle: Final = handler_of((COMPARE, lambda pair: compare(pair.prior, pair.current)))

@@ -46,7 +46,7 @@ from fieldray.reasons import reason
 from fieldray.reports.exporter import Exporter, ReportOptions, exporters
 from fieldray.settings import SIMPLE, TABLE, Row, Settings, Value
 from fieldray.translation import Translator, languages
-from fieldray.typed_json import decoded
+from fieldray.typed_json import parse_json
 
 _WIDTH: Final = 560  # of a dialog that is as high as its page needs
 _FRAME: Final = 40  # what the system draws around a window, at most
@@ -134,7 +134,7 @@ class Licences:
 def licences(table: Path | None = None) -> Licences | None:
     """Read the table of licences; None in a source checkout. Raises OSError or ValueError for a damaged table."""
     path = table or licence_table()
-    return decoded(path.read_bytes(), Licences) if path.is_file() else None
+    return parse_json(path.read_bytes(), Licences) if path.is_file() else None
 
 
 class AboutDialog(QDialog):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from fieldray.domain.purpose import shared_ages
-from fieldray.packs.naming import PackCandidate, meant
+from fieldray.packs.naming import PackCandidate, packs_meant
 
 if TYPE_CHECKING:
     from fieldray.domain.model import Model
@@ -66,12 +66,12 @@ class AvailablePacks:
 
     def named(self, name: str) -> PackCandidate | None:
         """Return the pack with this name that needs no question; None if the name is ambiguous between signers."""
-        found = meant(name, self.ready)
+        found = packs_meant(name, self.ready)
         return found[0] if len({entry.signed_id for entry in found}) == 1 else None
 
     def is_in_use(self, name: str) -> bool:
         """Whether the pack in use has this name."""
-        return self.used is not None and bool(meant(name, [self.used.source]))
+        return self.used is not None and bool(packs_meant(name, [self.used.source]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,7 +301,9 @@ class IntentPlaybook:
         assert self._known is not None
         remembered, chosen, packs = self._known[0], intent.chosen, self._packs
         if chosen is not None:
-            is_doubtful = not intent.is_chosen_here and remembered is not None and not meant(remembered.pack, [chosen])
+            is_doubtful = (
+                not intent.is_chosen_here and remembered is not None and not packs_meant(remembered.pack, [chosen])
+            )
             return ("" if is_doubtful else chosen.signed_id), ""
         if remembered is not None and not intent.only_a_card:
             return remembered.pack, remembered.operating_point

@@ -44,7 +44,7 @@ from fieldray.desktop.widgets import ask_for_paths, is_typing, lay_column, obey,
 from fieldray.desktop.worklist import WorkList
 from fieldray.domain.prior import Prior
 from fieldray.domain.run import VerdictChoice
-from fieldray.packs.cards import parts
+from fieldray.packs.cards import split_card
 from fieldray.reasons import reason
 from fieldray.translation import Translator
 
@@ -279,7 +279,7 @@ class MainWindow(QMainWindow):
         dialog.open()
 
     def _show_card(self, card: str) -> None:
-        text = self._translator.pick(parts(card))
+        text = self._translator.pick(split_card(card))
         DocumentDialog(self._translator.text("Model card"), text, self._translator, self).open()
 
     def _show_card_of_run(self) -> None:

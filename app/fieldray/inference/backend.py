@@ -162,7 +162,7 @@ class Watch(Protocol):
 WatchDevice = Callable[[Callable[[], None], Callable[[Reason], None]], Watch]
 
 
-def file_for(entry: BackendEntry, model: Model) -> bytes:
+def model_file_for(entry: BackendEntry, model: Model) -> bytes:
     """Return the pack's file for a device, by the device's preferred role. Raises BackendProblem (no_model_file)."""
     for role in entry.roles:
         if role in model.files:
@@ -207,7 +207,7 @@ class BackendKind:
         if why := self.probe(model):
             return why
         try:
-            file_for(self.entry, model)
+            model_file_for(self.entry, model)
         except BackendProblem as problem:
             return problem.reason
         return None

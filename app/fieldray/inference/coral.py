@@ -18,7 +18,7 @@ from fieldray.backends import EDGE_TPU
 from fieldray.domain.model import Model
 from fieldray.domain.run import Publish
 from fieldray.errors import BackendProblem
-from fieldray.inference.backend import BackendKind, BackendOptions, file_for
+from fieldray.inference.backend import BackendKind, BackendOptions, model_file_for
 from fieldray.inference.coral_status import (
     ASK,
     AskLibrary,
@@ -28,8 +28,8 @@ from fieldray.inference.coral_status import (
     HasBoard,
     LibraryAnswer,
     ask_library,
+    find_status,
     find_usb_devices,
-    look,
     may_have_board,
 )
 from fieldray.inference.litert import Runtime
@@ -37,7 +37,7 @@ from fieldray.inference.operators import EDGETPU_OPERATOR
 from fieldray.inference.worker import DelegateSpec, WorkerBackend
 from fieldray.paths import user_data
 from fieldray.persistence import FileLock, LockHeldError
-from fieldray.processes.child import ChildDied, ChildTimeout, served
+from fieldray.processes.child import ChildDied, ChildTimeout, handler_of
 from fieldray.reasons import Reason, reason
 from fieldray.surroundings import Priority
 
@@ -124,7 +124,7 @@ def _file_problem(model: Model) -> Reason | None:
     The runtime does not report this: it would run a file that is not compiled on the CPU.
     """
     try:
-        if is_compiled(file_for(EDGE_TPU, model)):
+        if is_compiled(model_file_for(EDGE_TPU, model)):
             return None
     except BackendProblem:
         pass  # it has none
@@ -138,7 +138,7 @@ def _device_problem(find: FindDevices, ask: AskLibrary, has_board: HasBoard) -> 
     devices = find()
     if devices:
         return reason("coral_no_permission") if devices[0].is_writable is False else None
-    return look(ask=ask, find=find).reason if has_board() else reason(_NOT_HERE)
+    return find_status(ask=ask, find=find).reason if has_board() else reason(_NOT_HERE)
 
 
 def explain_end(find: FindDevices, error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason:
@@ -288,7 +288,7 @@ def _answer(libraries: Sequence[str]) -> LibraryAnswer:
     return LibraryAnswer(library=library.name, runtime_version=version, devices=devices)
 
 
-handle: Final = served((ASK, _answer))  # of a child that lives for one question
+handle: Final = handler_of((ASK, _answer))  # of a child that lives for one question
 
 
 # ---- What edgetpu_compiler left in a TensorFlow Lite file, found in its bytes without a runtime.

@@ -255,7 +255,7 @@ def ask_library(libraries: Sequence[str] = (), *, timeout_s: float = _TIMEOUT_S)
         child.close()
 
 
-def look(*, ask: AskLibrary = ask_library, find: FindDevices = find_usb_devices) -> CoralStatus:
+def find_status(*, ask: AskLibrary = ask_library, find: FindDevices = find_usb_devices) -> CoralStatus:
     """Return the present status of the Edge TPU. Takes as long as the start of a child process."""
     usb = find()
     try:
@@ -404,7 +404,7 @@ class DeviceWatch:
 
     def _look(self) -> None:
         devices, now_s = self._find(), time.monotonic()
-        change = self._steady.look(devices, now_s)
+        change = self._steady.observe(devices, now_s)
         if change:
             self._report(devices, change)
         if change == "flapping":
@@ -418,7 +418,7 @@ class DeviceWatch:
 
     def _status(self, devices: tuple[UsbDevice, ...]) -> CoralStatus:
         if devices or self._has_board():
-            return look(ask=self._ask, find=self._find)
+            return find_status(ask=self._ask, find=self._find)
         return CoralStatus(usb=(), answer=None, reason=reason("edgetpu_not_here"))
 
     def _report(self, devices: tuple[UsbDevice, ...], change: Change) -> None:

@@ -9,8 +9,8 @@ from typing import Any, Final
 from fieldray.errors import BackendProblem
 from fieldray.inference.backend import Answer
 from fieldray.inference.litert import Network, load_runtime, memory_problem
-from fieldray.inference.worker import OPEN, RUN, InferRequest, Opening
-from fieldray.processes.child import served
+from fieldray.inference.worker import OPEN, RUN, InferRequest, OpenRequest
+from fieldray.processes.child import handler_of
 
 
 class Service:
@@ -20,7 +20,7 @@ class Service:
         self._network: Network | None = None
         self._device: Any = None
 
-    def open(self, question: Opening) -> str:
+    def open(self, question: OpenRequest) -> str:
         """Load the network. Returns the runtime in a few words. Raises BackendProblem, ValueError if already loaded."""
         if self._network:
             raise ValueError("opened already")
@@ -56,4 +56,4 @@ with contextlib.suppress(BackendProblem):
     load_runtime()
 
 _service: Final = Service()
-handle: Final = served((OPEN, _service.open), (RUN, _service.run))
+handle: Final = handler_of((OPEN, _service.open), (RUN, _service.run))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fieldray.backends import CPU, BackendEntry
 from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem, FieldrayError
-from fieldray.inference.backend import Answer, BackendKind, BackendOptions, file_for
+from fieldray.inference.backend import Answer, BackendKind, BackendOptions, model_file_for
 from fieldray.inference.litert import MEMORY_LIMIT_MB, NetworkSpec, model_process
 from fieldray.processes.child import Call, Child, ChildDied, ChildTimeout
 from fieldray.reasons import Reason, reason
@@ -46,7 +46,7 @@ class DelegateSpec:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Opening:
+class OpenRequest:
     """A request to load a network.
 
     file      the bytes of the network file
@@ -67,7 +67,7 @@ class InferRequest:
     values: NDArray[np.uint8]
 
 
-OPEN: Final = Call("open", Opening, str)  # what the child opened, for the log and the status line
+OPEN: Final = Call("open", OpenRequest, str)  # what the child opened, for the log and the status line
 RUN: Final = Call("run", InferRequest, Answer)
 
 _OUT_OF_MEMORY: Final = "std::bad_alloc"  # what C++ prints when it is not caught
@@ -136,8 +136,8 @@ class WorkerBackend:
 
     def start(self, model: Model) -> None:
         """Start the child and load the model's file. Raises BackendProblem."""
-        question = Opening(
-            file=np.frombuffer(file_for(self._entry, model), np.uint8),
+        question = OpenRequest(
+            file=np.frombuffer(model_file_for(self._entry, model), np.uint8),
             spec=NetworkSpec.of(model.manifest),
             threads=self._threads,
             delegate=self._delegate,

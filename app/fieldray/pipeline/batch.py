@@ -24,7 +24,7 @@ from fieldray.domain.assessment import Assessment
 from fieldray.domain.finding import Failed, Outcome, with_shared_facts
 from fieldray.domain.image import ImageRef
 from fieldray.domain.run import PackOfRun, Progress, Publish, RunChanged, RunSpec, RunState
-from fieldray.errors import Cancelled, FieldrayError, StorageProblem, unexpected
+from fieldray.errors import Cancelled, FieldrayError, StorageProblem, reason_of_unexpected
 from fieldray.imaging.discover import count_files, discover
 from fieldray.imaging.source import Stamps
 from fieldray.inference.engine import Engine
@@ -182,7 +182,7 @@ class Batch:
             self._break_off(problem.reason)
         except Exception as error:
             log.exception("batch thread")
-            self._break_off(unexpected(error))
+            self._break_off(reason_of_unexpected(error))
         finally:
             self._ports.release()
         self._enter(self._end_state, *self._notes)
@@ -375,7 +375,7 @@ class Batch:
                 log.debug("thread of a run that was cancelled", exc_info=True)
                 return
             log.exception("thread of the batch")
-            self._fail(unexpected(error))
+            self._fail(reason_of_unexpected(error))
 
     def _count(self) -> None:
         """Count the images for the progress bar; the run does not depend on the count."""

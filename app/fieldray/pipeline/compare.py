@@ -38,8 +38,8 @@ from fieldray.errors import (
     Unreadable,
     Unusable,
     UsageProblem,
-    shortage,
-    unexpected,
+    reason_of_unexpected,
+    resource_problem,
 )
 from fieldray.imaging.discover import discover
 from fieldray.packs.library import PackLibrary
@@ -186,7 +186,7 @@ class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
             why = reason("compare_stopped", detail=str(error))
         except OSError as error:
             self._require_wanted()
-            raise shortage(error) or FieldrayError(unexpected(error)) from error
+            raise resource_problem(error) or FieldrayError(reason_of_unexpected(error)) from error
         return PairComparison(prior=prior, current=current, problem=Incomparable(reason=why))
 
 

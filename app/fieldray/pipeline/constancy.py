@@ -28,7 +28,7 @@ from fieldray.paths import VERSION, asset, scratch_folder
 from fieldray.persistence import only_writer, storage_problem, write_atomically
 from fieldray.pipeline.session import Session
 from fieldray.reasons import Reason, reason
-from fieldray.typed_json import decoded
+from fieldray.typed_json import parse_json
 
 EVERY_DAYS: Final = 30
 # Tolerance of a calibrated score. Scores with one thread and with two were equal to the last digit. With the runtime's
@@ -172,7 +172,7 @@ class ConstancyRecords:
     def read(self) -> Kept:
         """Return the content of the file; empty if there is no file."""
         try:
-            return decoded(self.path.read_bytes(), Kept)
+            return parse_json(self.path.read_bytes(), Kept)
         except FileNotFoundError:
             return Kept()
         except OSError as error:
@@ -197,7 +197,7 @@ def shipped_set(path: Path | None = None) -> Kept:
         content, signature = path.read_bytes(), path.with_suffix(".sig").read_bytes()
         if verify(content, signature=signature) != CONSTANCY_SIGNER:
             raise ValueError("another key")
-        found = decoded(content, Kept)
+        found = parse_json(content, Kept)
         for name, image in constancy_files():
             if found.images.get(name, digest := hashlib.sha256(image).hexdigest()) != digest:
                 raise ValueError(name)

@@ -22,7 +22,7 @@ from fieldray.errors import FieldrayError, InputProblem, StorageProblem, UsagePr
 from fieldray.paths import user_data
 from fieldray.persistence import clear_abandoned
 from fieldray.pipeline.doubts import doubts_of
-from fieldray.processes.child import Call, Child, served
+from fieldray.processes.child import Call, Child, handler_of
 from fieldray.processes.serving import announce
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import (
@@ -475,4 +475,4 @@ def _export(order: ExportCall) -> Exported:
     return Exported(written=written, notes=tuple(notes))
 
 
-handle: Final = served((EXPORT, _export))
+handle: Final = handler_of((EXPORT, _export))

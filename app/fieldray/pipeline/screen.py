@@ -25,11 +25,19 @@ from fieldray.domain.image import Detail, ImageRef, Turn
 from fieldray.domain.lungs import LungFields, evidence_inside, evidence_limit
 from fieldray.domain.model import Model, Prediction
 from fieldray.domain.purpose import header_notes
-from fieldray.errors import BackendProblem, Cancelled, FieldrayError, ReaderProblem, Unusable, shortage, unexpected
+from fieldray.errors import (
+    BackendProblem,
+    Cancelled,
+    FieldrayError,
+    ReaderProblem,
+    Unusable,
+    reason_of_unexpected,
+    resource_problem,
+)
 from fieldray.inference.backend import prediction_of
 from fieldray.inference.engine import Engine
 from fieldray.reasons import NOTES, Reason, reason
-from fieldray.workers.calls import AnalyseRequest, AnalysisResult, RanElsewhere
+from fieldray.workers.calls import AnalyseRequest, AnalysisResult, ElsewhereResult
 from fieldray.workers.pool import Workers
 
 log = logging.getLogger(__name__)
@@ -152,7 +160,7 @@ class _Judgement:
             runs="here" if name == CPU.name else "elsewhere",
         )
 
-    def _run_elsewhere(self, number: int, values: NDArray[np.uint8]) -> RanElsewhere:
+    def _run_elsewhere(self, number: int, values: NDArray[np.uint8]) -> ElsewhereResult:
         """Run an input on a device for the pack at a position, on request of a worker.
 
         Returns the scores and features, with which the worker continues.
@@ -162,11 +170,11 @@ class _Judgement:
             prediction = self.engine.run(values, model=model, is_cancelled=self.is_cancelled)
         except Exception as error:  # the worker ends its look; what comes of the image is said here
             self.predictions[number] = error
-            raise BackendProblem(unexpected(error)) from error
+            raise BackendProblem(reason_of_unexpected(error)) from error
         if prediction is None:
-            return RanElsewhere()
+            return ElsewhereResult()
         self._note(number, prediction)
-        return RanElsewhere(scores=prediction.scores, features=prediction.features)
+        return ElsewhereResult(scores=prediction.scores, features=prediction.features)
 
     def _note(self, number: int, prediction: Prediction) -> None:
         self.predictions[number] = prediction
@@ -197,7 +205,7 @@ class _Judgement:
             self._require_backend(error)
             seen = replace(seen, stage="inference")  # also for a worker that was lost during inference
         elif not isinstance(error, FieldrayError):
-            if problem := shortage(error):
+            if problem := resource_problem(error):
                 raise problem from error
             log.error("image failed at stage %s", seen.stage, exc_info=error)
         why = error.reason if isinstance(error, FieldrayError) else reason("internal", detail=type(error).__name__)

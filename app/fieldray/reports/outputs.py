@@ -27,7 +27,7 @@ from fieldray.persistence import (
     make_folder,
     replace_atomically,
     storage_problem,
-    unfinished,
+    temporary_path,
     write_new,
     writing_atomically,
 )
@@ -157,7 +157,7 @@ def own_folder(path: Path, kind: Recognise, *, inputs: Sequence[Path] = ()) -> I
     Raises UsageProblem as `require_free`, StorageProblem (disk_full, not_writable).
     """
     _require_free_folder(path, kind, inputs)
-    temporary = unfinished(path)
+    temporary = temporary_path(path)
     try:
         make_folder(path.parent, is_private=True)
         temporary.mkdir(mode=PRIVATE_FOLDER)

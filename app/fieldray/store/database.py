@@ -28,7 +28,7 @@ from fieldray.persistence import (
     make_empty,
     replace_durably,
     storage_problem,
-    unfinished,
+    temporary_path,
 )
 from fieldray.reasons import reason
 from fieldray.store.schema import (
@@ -253,7 +253,7 @@ def remove_files(path: Path) -> None:
 
 def keep_copy(path: Path, copy: Path) -> None:
     """Make a hard link to a file, or a copy if no link can be made. Raises OSError."""
-    temporary = unfinished(copy)
+    temporary = temporary_path(copy)
     try:
         try:
             os.link(path, temporary)

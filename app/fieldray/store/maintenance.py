@@ -26,7 +26,7 @@ from fieldray.persistence import (
     replace_durably,
     require_plain,
     sync_folder,
-    unfinished,
+    temporary_path,
 )
 from fieldray.reasons import Reason, reason
 from fieldray.store.bookkeeping import ANSWERS, UNRANKED, list_images, valid_stamp_key
@@ -209,7 +209,7 @@ def _copy(connection: sqlite3.Connection, source: Path, target: Path, progress: 
 
     SQLite copies damaged pages unchanged, so the copy is checked. Raises StorageProblem (database_damaged).
     """
-    temporary = unfinished(target)
+    temporary = temporary_path(target)
     try:
         make_empty(temporary)
         with _as_damage_of(source), closing(sqlite3.connect(temporary, isolation_level=None)) as copy:
@@ -246,7 +246,7 @@ def restore(path: Path, folder: Path) -> Path | None:
     Raises UsageProblem (store_no_backup, store_not_ours), and StorageProblem (store_in_use if any program has the
     database open).
     """
-    source, temporary = folder / path.name, unfinished(path)
+    source, temporary = folder / path.name, temporary_path(path)
     if not source.exists():
         raise UsageProblem(reason("store_no_backup", path=source))
     with storage_problems(path):
@@ -389,7 +389,7 @@ def _build_from(aside: Path, path: Path) -> Mapping[str, int]:
 
     Returns the number of rows kept, by table.
     """
-    temporary = unfinished(path)
+    temporary = temporary_path(path)
     clear_abandoned(path.parent)
     try:
         with closing(opened_to_read(aside)) as source, closing(open_database(temporary)) as target:

@@ -23,7 +23,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
-from fieldray.persistence import clear_abandoned, replace_durably, unfinished
+from fieldray.persistence import clear_abandoned, replace_durably, temporary_path
 from fieldray.store.bookkeeping import list_images
 from fieldray.store.database import (
     complete,
@@ -56,7 +56,7 @@ def migrate(path: Path, *, keeps_old: bool = True) -> None:
     before = path
     try:
         for version in range(first, VERSION):
-            after = unfinished(path)
+            after = temporary_path(path)
             try:
                 _take_step(version, before, after, of=path)
             except BaseException:

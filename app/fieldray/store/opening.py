@@ -14,7 +14,7 @@ from fieldray.persistence import (
     make_private,
     replace_durably,
     require_plain,
-    unfinished,
+    temporary_path,
 )
 from fieldray.reasons import reason
 from fieldray.store.database import (
@@ -94,7 +94,7 @@ def is_older(path: Path, tables: Tables = RESULTS) -> bool:
 def _make(path: Path, tables: Tables) -> None:
     """Create a database file under a temporary name, and rename it."""
     clear_abandoned(path.parent)
-    temporary = unfinished(path)
+    temporary = temporary_path(path)
     try:
         with contextlib.closing(make_file(temporary, tables, version_for(tables))) as connection:
             complete(connection)

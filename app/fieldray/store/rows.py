@@ -70,7 +70,7 @@ from fieldray.store.schema import (
     reasons_of,
     why_of_reason,
 )
-from fieldray.typed_json import converted, decoded
+from fieldray.typed_json import parse_json, to_type
 
 Row = sqlite3.Row | Mapping[str, Any]
 AnyRow = TypeVar("AnyRow", bound=Row)
@@ -196,7 +196,7 @@ def _lung_columns(lungs: LungFields | None) -> dict[str, Any]:
 def _lungs_of(row: Row, *, looks_inside: bool) -> LungFields | None:
     if row["lungs"] is None:
         return None
-    lungs = decoded(row["lungs"], Lungs).fields(bytes(memoryview(row["lung_shares"])))
+    lungs = parse_json(row["lungs"], Lungs).fields(bytes(memoryview(row["lung_shares"])))
     if looks_inside:
         _ = lungs.shares
     return lungs
@@ -237,7 +237,7 @@ def outcome_of(
     """
     checked(row)
     category_in(row)
-    details = decoded(row["details"], Details)
+    details = parse_json(row["details"], Details)
     facts = ReadFacts(
         content_sha256=row["content_sha256"].hex(),
         rows=details.rows,
@@ -299,10 +299,10 @@ def ref_text(ref: ImageRef) -> str:
 
 def ref_of(text: str) -> ImageRef:
     """Parse a reference to an image from the JSON of `ref_text`. Raises ValueError."""
-    columns = decoded(text, dict[str, Any])
+    columns = parse_json(text, dict[str, Any])
     try:
         row = checked({**columns, "image_key": os.fsencode(str(columns["image_key"]))})
-        return _ref_of(row, decoded(row["details"], Details))
+        return _ref_of(row, parse_json(row["details"], Details))
     except (TypeError, LookupError) as error:
         raise ValueError("no reference to an image") from error
 
@@ -327,7 +327,7 @@ def stored_of(
 def findings_of(text: str, run: Judged) -> tuple[Finding, ...]:
     """Read the findings of a result from JSON. Raises ValueError and others."""
     found = []
-    for kept in decoded(text, tuple[Found, ...]):
+    for kept in parse_json(text, tuple[Found, ...]):
         point = kept.point
         if point == OF_RUN:
             (point,) = (known for known in run.operating_points if known.label == kept.label)
@@ -382,15 +382,15 @@ def category_of(rank: int) -> Category:
 def kind_of(row: sqlite3.Row) -> ResultCount:
     """Read category, codes and number from a row that counts results. Raises ValueError and others."""
     checked(row)
-    why = [decoded(row["reason"], Why)] if row["reason"] else []
-    codes = tuple(each.code for each in (*why, *decoded(row["notes"], tuple[Why, ...])))
+    why = [parse_json(row["reason"], Why)] if row["reason"] else []
+    codes = tuple(each.code for each in (*why, *parse_json(row["notes"], tuple[Why, ...])))
     return ResultCount(category=category_in(row), codes=codes, number=row["number"])
 
 
 def sample_of(row: sqlite3.Row) -> DriftSample:
     """Read the values by which drift is measured from a row of `answers` joined with its image."""
-    scores = {found.label: found.score for found in decoded(row["findings"], tuple[Found, ...])}
-    inside = decoded(row["lungs"], Lungs).evidence_inside if row["lungs"] and scores else None
+    scores = {found.label: found.score for found in parse_json(row["findings"], tuple[Found, ...])}
+    inside = parse_json(row["lungs"], Lungs).evidence_inside if row["lungs"] and scores else None
     return DriftSample(category=category_in(row), scores=scores, grey=row["grey"], evidence_inside=inside)
 
 
@@ -407,7 +407,7 @@ def pack_spec_text(spec: PackSpec) -> str:
 @functools.lru_cache(maxsize=64)
 def pack_spec_of(text: str) -> PackSpec:
     """Parse a pack of a run from the JSON of `pack_spec_text`. Raises ValueError."""
-    return decoded(text, PackSpec)
+    return parse_json(text, PackSpec)
 
 
 class _Position(msgspec.Struct, frozen=True):
@@ -420,13 +420,13 @@ class _Position(msgspec.Struct, frozen=True):
 def run_of(row: sqlite3.Row) -> Run:
     """Read a run from a row of `RUNS`. Raises ValueError and others for invalid rows."""
     checked(row)
-    packs = decoded(row["packs"], tuple[_Position, ...])
+    packs = parse_json(row["packs"], tuple[_Position, ...])
     if [pack.position for pack in packs] != list(range(len(packs))) or not packs:
         raise ValueError("a run without one of its packs")
-    asked = decoded(row["spec"], dict[str, Any])
+    asked = parse_json(row["spec"], dict[str, Any])
     return Run(
         run_id=row["id"],
-        spec=converted({**asked, "packs": [decoded(pack.spec, dict[str, Any]) for pack in packs]}, RunSpec),
+        spec=to_type({**asked, "packs": [parse_json(pack.spec, dict[str, Any]) for pack in packs]}, RunSpec),
         state=literal(row["state"], RunState),
         reason=reason_of(row["reason"]) if row["reason"] else None,
         started_s=moment_in(row, "started_s"),

@@ -26,7 +26,7 @@ from fieldray.domain.lungs import LungFields, LungMeasurement, LungSide, Quality
 from fieldray.domain.mask import CompressedShares
 from fieldray.domain.model import OperatingPoint
 from fieldray.reasons import Reason, reason
-from fieldray.typed_json import decoded, encoded
+from fieldray.typed_json import format_json, parse_json
 
 # Any change of the tables needs a new number, and a step in `migrations`.
 VERSION: Final = 12
@@ -298,7 +298,7 @@ LUNG_VALUES: Final = Lungs.__struct_fields__[len(_OF_CELLS) :]
 
 def compact(value: Any) -> str:
     """Format a value, or a struct of this module, as JSON in ASCII without blanks."""
-    return encoded(value).decode()
+    return format_json(value).decode()
 
 
 def map_values(pixel_map: PixelMap) -> MapValues:
@@ -343,7 +343,7 @@ def header_text(header: ImageHeader) -> str:
 @functools.lru_cache(maxsize=256)
 def header_of(text: str) -> ImageHeader:
     """Parse a header from the JSON of `header_text`. Raises ValueError."""
-    return decoded(text, ImageHeader)
+    return parse_json(text, ImageHeader)
 
 
 def why_of_reason(given: Reason) -> Why:
@@ -358,13 +358,13 @@ def reason_text(given: Reason) -> str:
 
 def reason_of(text: str) -> Reason:
     """Parse a reason from JSON. Raises ValueError."""
-    return reason_made(decoded(text, Why))
+    return reason_made(parse_json(text, Why))
 
 
 @functools.lru_cache(maxsize=256)
 def reasons_of(text: str) -> tuple[Reason, ...]:
     """Parse a list of reasons from JSON. Raises ValueError."""
-    return tuple(map(reason_made, decoded(text, tuple[Why, ...])))
+    return tuple(map(reason_made, parse_json(text, tuple[Why, ...])))
 
 
 def reason_made(why: Why) -> Reason:

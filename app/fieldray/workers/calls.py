@@ -33,7 +33,7 @@ RunsWhere = Literal["nowhere", "here", "elsewhere"]
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Networks:
+class PackNetworks:
     """Manifests and golden vectors of the networks that a pack needs in a worker.
 
     classifier  the classifier; None if only the lungs are searched for
@@ -45,16 +45,16 @@ class Networks:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Load:
+class LoadRequest:
     """A request to load the networks of these packs; `files` are the network files by SHA-256."""
 
-    packs: tuple[Networks, ...]
+    packs: tuple[PackNetworks, ...]
     files: Mapping[str, NDArray[np.uint8]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
-    """The answer to `Load`: name and version of the runtime that runs the loaded networks."""
+class LoadResult:
+    """The answer to `LoadRequest`: name and version of the runtime that runs the loaded networks."""
 
     runtime: str
     version: str
@@ -161,7 +161,7 @@ class ShowRequest:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class PixelArray:
+class PreviewResult:
     """The answer with the grey levels (h, w) uint8 of a stored preview."""
 
     pixels: NDArray[np.uint8]
@@ -171,7 +171,7 @@ class PixelArray:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Elsewhere:
+class ElsewhereRequest:
     """A request to the program: run an input (1, height, width, channels) uint8 of the
     question with this number on a device.
     """
@@ -181,8 +181,8 @@ class Elsewhere:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class RanElsewhere:
-    """The answer to `Elsewhere`: uncalibrated scores in [0, 1] by label code, and features (n,).
+class ElsewhereResult:
+    """The answer to `ElsewhereRequest`: uncalibrated scores in [0, 1] by label code, and features (n,).
 
     There are no scores if the worker must run the network itself.
     """
@@ -191,15 +191,15 @@ class RanElsewhere:
     features: NDArray[np.float32] | None = None
 
 
-LOAD: Final = Call("load", Load, Loaded)
+LOAD: Final = Call("load", LoadRequest, LoadResult)
 # One image as each of several packs wants it, and what each saw, in their order; it is read once.
 LOOK: Final = Call("look", tuple[AnalyseRequest, ...], tuple[AnalysisResult, ...])
 RUN: Final = Call("run", PackInferRequest, Answer)
 # What a worker asks the program while it looks.
-ELSEWHERE: Final = Call("elsewhere", Elsewhere, RanElsewhere)
+ELSEWHERE: Final = Call("elsewhere", ElsewhereRequest, ElsewhereResult)
 IMAGE: Final = Call("image", ShowRequest, Image)
 SHOWN: Final = Call("shown", ShowRequest, ShownImage)
-PREVIEW: Final = Call("preview", bytes, PixelArray)
+PREVIEW: Final = Call("preview", bytes, PreviewResult)
 HASH: Final = Call("hash", ShowRequest, str)
 MEMBERS: Final = Call("members", Search, Members)
 IDENTIFY: Final = Call("identify", Beginning, Identified)
@@ -210,14 +210,14 @@ def lung_finder_of(model: Model) -> Model | None:
     return model if model.manifest.lung_rules else model.lungs
 
 
-def loading(*models: Model) -> Load:
+def load_request(*models: Model) -> LoadRequest:
     """Return the request to load models in a worker, with only the parts of the models that their networks need."""
     pairs = [(None if model.manifest.lung_rules else model, lung_finder_of(model)) for model in models]
     files = {
         part.model_sha256: np.frombuffer(part.files["litert"], np.uint8) for pair in pairs for part in pair if part
     }
-    packs = (Networks(classifier=_without_files(one), finder=_without_files(finder)) for one, finder in pairs)
-    return Load(packs=tuple(packs), files=files)
+    packs = (PackNetworks(classifier=_without_files(one), finder=_without_files(finder)) for one, finder in pairs)
+    return LoadRequest(packs=tuple(packs), files=files)
 
 
 def _without_files(model: Model | None) -> Model | None:

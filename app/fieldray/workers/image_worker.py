@@ -35,7 +35,7 @@ from fieldray.imaging.source import Stamps
 from fieldray.imaging.whole_file import content_hash
 from fieldray.inference.backend import Answer, check_golden
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
-from fieldray.processes.child import served
+from fieldray.processes.child import handler_of
 from fieldray.processes.serving import announce
 from fieldray.reasons import Reason, reason
 from fieldray.surroundings import lower_priority
@@ -134,13 +134,13 @@ class Worker:
         *,
         open_file: Callable[..., ImageFile] = ImageFile,
         open_network: Callable[[Model, NDArray[np.uint8]], Network] = _network,
-        run_elsewhere: Callable[[calls.Elsewhere], calls.RanElsewhere] = calls.ELSEWHERE.ask_parent,
+        run_elsewhere: Callable[[calls.ElsewhereRequest], calls.ElsewhereResult] = calls.ELSEWHERE.ask_parent,
     ) -> None:
         self._open_file, self._open_network = open_file, open_network
         self._run_elsewhere = run_elsewhere
         self._packs: tuple[_Pack, ...] = ()
 
-    def load(self, question: calls.Load) -> calls.Loaded:
+    def load(self, question: calls.LoadRequest) -> calls.LoadResult:
         """Load the networks of a run. Raises BackendProblem, with `lungs_unavailable` for the lung-field pack."""
         runtime = load_runtime()
         self._packs = ()
@@ -158,7 +158,7 @@ class Worker:
             loaded = self._loaded(model, question.files) if model else None
             packs.append(_Pack(loaded, finders[key] if finder else None))
         self._packs = tuple(packs)
-        return calls.Loaded(runtime=runtime.name, version=runtime.version)
+        return calls.LoadResult(runtime=runtime.name, version=runtime.version)
 
     def _loaded(self, model: Model, files: Mapping[str, NDArray[np.uint8]]) -> _Loaded:
         return _Loaded(model, self._open_network(model, files[model.model_sha256]))
@@ -342,10 +342,10 @@ class Worker:
             return False
         view.seen = replace(view.seen, values=None)
         announce("inference")
-        ran = calls.RanElsewhere()
+        ran = calls.ElsewhereResult()
         if view.question.runs == "elsewhere":
             try:
-                ran = self._run_elsewhere(calls.Elsewhere(number=view.number, values=values))
+                ran = self._run_elsewhere(calls.ElsewhereRequest(number=view.number, values=values))
             except BackendProblem:
                 return False
         scores, features = ran.scores, ran.features
@@ -426,13 +426,13 @@ def _look(questions: Sequence[calls.AnalyseRequest]) -> tuple[calls.AnalysisResu
     return seen
 
 
-handle: Final = served(
+handle: Final = handler_of(
     (calls.LOAD, _worker.load),
     (calls.LOOK, _look),
     (calls.RUN, _worker.run),
     (calls.IMAGE, lambda question: _file(question).shown(None)),
     (calls.SHOWN, _shown),
-    (calls.PREVIEW, lambda question: calls.PixelArray(unpacked(question))),
+    (calls.PREVIEW, lambda question: calls.PreviewResult(unpacked(question))),
     (calls.HASH, lambda question: content_hash(question.ref)[0]),
     (calls.MEMBERS, functools.partial(search, is_own_report=_is_own_report)),
     (calls.IDENTIFY, functools.partial(identify_beginning, is_own_report=_is_own_report)),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from fieldray.errors import BackendProblem, EnvironmentProblem, FieldrayError, ReaderProblem, Unreadable, Unusable
 from fieldray.paths import child_command
-from fieldray.processes.child import Child, ChildDied, ChildLost, ChildTimeout, served
+from fieldray.processes.child import Child, ChildDied, ChildLost, ChildTimeout, handler_of
 from fieldray.processes.serving import memory_limit_mb
 from fieldray.reasons import Reason, reason
 from fieldray.surroundings import usable_cores
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from fieldray.processes.child import Call
     from fieldray.processes.serving import Handler
     from fieldray.settings import Settings
-    from fieldray.workers.calls import AnalyseRequest, AnalysisResult, RanElsewhere
+    from fieldray.workers.calls import AnalyseRequest, AnalysisResult, ElsewhereResult
 
-    RunElsewhere = Callable[[int, NDArray[np.uint8]], RanElsewhere]
+    RunElsewhere = Callable[[int, NDArray[np.uint8]], ElsewhereResult]
 
 log = logging.getLogger(__name__)
 
@@ -201,7 +201,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
                 for one, of, pack in numbered
             )
 
-        def elsewhere(question: calls.Elsewhere) -> calls.RanElsewhere:
+        def elsewhere(question: calls.ElsewhereRequest) -> calls.ElsewhereResult:
             if run_elsewhere is None or not 0 <= question.number < len(questions):
                 raise ValueError("a question that nobody expects")
             return run_elsewhere(question.number, question.values)
@@ -213,7 +213,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
                 models=[of for _, of in questions if of],
                 tries_in_classifier=1 if len(questions) > 1 else _TRIES_IN_CLASSIFIER,
                 is_cancelled=lambda: self._given_up != begun or is_cancelled(),
-                reply=served((calls.ELSEWHERE, elsewhere)),
+                reply=handler_of((calls.ELSEWHERE, elsewhere)),
             )
             if len(seen) != len(questions):
                 raise Unreadable(reason("decoder_crashed"))
@@ -338,7 +338,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
             return
         child.models = ()
         try:
-            loaded = calls.LOAD.ask(child, calls.loading(*models), timeout_s=self._timeout_s)
+            loaded = calls.LOAD.ask(child, calls.load_request(*models), timeout_s=self._timeout_s)
         except FieldrayError as error:
             raise BackendProblem(error.reason) from error
         child.models, self.detail = models, f"{loaded.runtime} {loaded.version}, {self.size} x 1"

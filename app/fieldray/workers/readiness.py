@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from fieldray.domain.model import Model
-from fieldray.errors import FieldrayError, unexpected
+from fieldray.errors import FieldrayError, reason_of_unexpected
 from fieldray.inference.backend import PERMANENT, BackendStatus, time_image
 from fieldray.reasons import Reason
 from fieldray.workers.pool import Workers
@@ -92,7 +92,7 @@ class Readiness:
                 why = problem.reason
             except Exception as error:
                 log.exception("a test of the workers failed unexpectedly")
-                why = unexpected(error)
+                why = reason_of_unexpected(error)
             else:
                 self._enter(is_over, BackendStatus(state="ready", detail=self._workers.detail, image_s=image_s))
                 return

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.offline import reaching
-from fieldray.typed_json import decoded
+from fieldray.typed_json import parse_json
 
 Vector = NDArray[np.float32]
 """A vector of float32 numbers."""
@@ -136,7 +136,7 @@ class Channel:
         if length > largest_header:
             raise ValueError(f"a header of {length} bytes")
         try:
-            header = decoded(exactly(length), dict[str, Any])
+            header = parse_json(exactly(length), dict[str, Any])
         except ValueError as error:
             raise ValueError("no header") from error
         count = header.pop("values", 0)

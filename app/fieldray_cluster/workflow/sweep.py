@@ -21,9 +21,9 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
 
 from fieldray.errors import UsageProblem
-from fieldray.processes.wire import NONSENSE
+from fieldray.processes.wire import INVALID_MESSAGE_ERRORS
 from fieldray.reasons import reason
-from fieldray.typed_json import decoded
+from fieldray.typed_json import parse_json
 from fieldray_adapt.command import recipe_kind_of
 from fieldray_adapt.files import write_atomically
 from fieldray_adapt.recipes.tables import Problem, RecipeDocument, RecipeProblems, parse_table
@@ -119,9 +119,9 @@ def _opened_study(run: Path, sweep: Sweep, *, seed: int) -> optuna.Study:
 def read_figures(folder: Path, metric: str) -> EpochValues:
     """Read the figures of a trial by epoch, as far as it was trained. `folder` is the trial's own."""
     try:
-        rows = decoded((folder / "run" / "train" / HISTORY_NAME).read_bytes(), list[dict[str, Any]])
+        rows = parse_json((folder / "run" / "train" / HISTORY_NAME).read_bytes(), list[dict[str, Any]])
         found = [(int(row["epoch"]), _figure(row.get(metric))) for row in rows]
-    except (OSError, *NONSENSE):
+    except (OSError, *INVALID_MESSAGE_ERRORS):
         return []
     return [(epoch, value) for epoch, value in found if value is not None]
 

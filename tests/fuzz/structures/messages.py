@@ -24,7 +24,7 @@ from fieldray.imaging.archive import Members, members_of
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.inference.backend import Answer
 from fieldray.inference.worker import RUN
-from fieldray.processes.child import received, sent
+from fieldray.processes.child import decode_message, encode_message
 from fieldray.processes.wire import Message, read_message, write_message
 from fieldray.reasons import reason
 from fieldray.store.rows import image_key, outcome_columns, outcome_of
@@ -146,15 +146,15 @@ def _answers() -> tuple[tuple[str, Message], ...]:
         rules = HeaderRules(modalities=("DX",), body_parts=(), views=())
         for name in ("a.dcm", "ct.dcm", "text"):
             look = calls.AnalyseRequest(ref=ImageRef(path=folder / name), frame=_SPEC, rules=rules)
-            found.append(("look", handle(sent((look,), call="look"))))
+            found.append(("look", handle(encode_message((look,), call="look"))))
         show = calls.ShowRequest(ref=ImageRef(path=path), side=64)
-        found += [(name, handle(sent(show, call=name))) for name in ("image", "shown", "hash")]
-    (seen,) = received(found[0][1], tuple[calls.AnalysisResult, ...])
+        found += [(name, handle(encode_message(show, call=name))) for name in ("image", "shown", "hash")]
+    (seen,) = decode_message(found[0][1], tuple[calls.AnalysisResult, ...])
     answered = replace(seen, values=None, lungs=lungs(), answer=_scores(), sequence=3)
-    found += [("look", sent(each)) for each in ((answered,), (answered, seen))]
-    found.append(("members", sent(_members())))
-    found.append(("preview", sent(calls.PixelArray(scaled(image, 8)[:64, :64]))))
-    found.append(("run", sent(_scores())))
+    found += [("look", encode_message(each)) for each in ((answered,), (answered, seen))]
+    found.append(("members", encode_message(_members())))
+    found.append(("preview", encode_message(calls.PreviewResult(scaled(image, 8)[:64, :64]))))
+    found.append(("run", encode_message(_scores())))
     found += [("comparison", each) for each in _comparisons()]
     return tuple(found)
 
@@ -175,7 +175,9 @@ def _comparisons() -> tuple[Message, Message]:
     pair = replace(pair_comparison(regions=1), reliability=1.2)
     assert pair.aligned
     problem, tried = Incomparable(reason=reason("compare_other_patients")), pair.aligned.alignment
-    return sent(pair), sent(replace(pair, aligned=None, problem=problem, tried=tried, reliability=None))
+    return encode_message(pair), encode_message(
+        replace(pair, aligned=None, problem=problem, tried=tried, reliability=None)
+    )
 
 
 def make_answer(chance: random.Random) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 from fieldray.comparison.compare import COMPARE, Pair, compare, credible_peaks, find_change, handle, regions
 from fieldray.comparison.matching import Peaks, blur, normalise_locally
 from fieldray.domain.comparison import FRAME_SIDE, FramedImage, PairComparison, comparison_json
-from fieldray.processes.child import sent
+from fieldray.processes.child import encode_message
 from pairs import chest, framed, moved, smooth_warp
 
 _UNLIKE = {"compare_unlike", "compare_no_matches"}
@@ -92,7 +92,7 @@ def test_too_little_of_the_lungs_names_the_image(which: str) -> None:
 
 def answered(prior: FramedImage) -> PairComparison:
     """What comes back from the child."""
-    return COMPARE.answered(handle(sent(Pair(prior=prior, current=chest()), call="compare")))
+    return COMPARE.answered(handle(encode_message(Pair(prior=prior, current=chest()), call="compare")))
 
 
 def test_the_child_answers_what_the_function_gives() -> None:

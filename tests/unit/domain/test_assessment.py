@@ -24,7 +24,7 @@ from fieldray.domain.model import (
 )
 from fieldray.domain.run import Overrides
 from fieldray.errors import UsageProblem
-from fieldray.packs.verified import MANIFEST as LEGACY
+from fieldray.packs.verified import LEGACY_MANIFEST as LEGACY
 from fieldray.pipeline.batch_ports import spec_of
 from tiny_lungs import tiny_lungs_model
 from tiny_models import tiny_golden, tiny_manifest, tiny_model

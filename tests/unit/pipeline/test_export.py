@@ -19,7 +19,7 @@ from fieldray.errors import Cancelled, FieldrayError, StorageProblem, UsageProbl
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import user_data
-from fieldray.persistence import unfinished, write_new
+from fieldray.persistence import temporary_path, write_new
 from fieldray.pipeline.export import SERVICE, ExportRequest, export_apart, export_run
 from fieldray.processes.child import Child
 from fieldray.reasons import Reason, reason
@@ -318,7 +318,7 @@ def test_what_a_lost_process_had_half_done_is_removed(tmp_path: Path, database: 
     def progress(_done: int, _total: int) -> None:
         out.mkdir(exist_ok=True)
         (out / ".1-0123456789abcdef.new").write_bytes(b"of a process that is still there")
-        half, other = (out / unfinished(out).name.replace(str(os.getpid()), str(child.pid), 1) for _ in range(2))
+        half, other = (out / temporary_path(out).name.replace(str(os.getpid()), str(child.pid), 1) for _ in range(2))
         other.write_bytes(b"a patient")
         half.mkdir()
         (half / "1.pdf").write_bytes(b"a patient")

@@ -21,7 +21,7 @@ from fieldray.domain.finding import PREVIEW_SIDE, Outcome, Refused, Screened
 from fieldray.domain.history import Month
 from fieldray.domain.run import RunSpec
 from fieldray.errors import StorageProblem, UsageProblem
-from fieldray.persistence import FileLock, unfinished
+from fieldray.persistence import FileLock, temporary_path
 from fieldray.pipeline.history import month_blocks
 from fieldray.reasons import reason
 from fieldray.reports.content import month_text
@@ -265,7 +265,7 @@ def test_what_a_killed_program_left_goes_too_and_what_was_set_aside_is_named(sto
     store.close()
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         ended.wait()
-    left = path.with_name(unfinished(path).name.replace(str(os.getpid()), str(ended.pid), 1))
+    left = path.with_name(temporary_path(path).name.replace(str(os.getpid()), str(ended.pid), 1))
     shutil.copy(path, left)
     aside = path.with_name("results.damaged-1.sqlite")
     aside.write_bytes(b"once a store")

@@ -25,7 +25,7 @@ from fieldray.imaging.source import Stamps
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.inference.backend import Answer
 from fieldray.inference.litert import Network
-from fieldray.processes.child import sent
+from fieldray.processes.child import encode_message
 from fieldray.reasons import reason
 from fieldray.workers import calls
 from fieldray.workers.calls import AnalyseRequest, AnalysisResult
@@ -188,7 +188,7 @@ class FailsAtTheSecond:
 def test_a_finer_look_that_the_network_fails_at_leaves_no_answer_of_the_coarse_one() -> None:
     network, of = FailsAtTheSecond(), tiny_model()
     worker = Worker(open_file=Coarse, open_network=lambda _model, _file: cast("Any", network))
-    worker.load(calls.loading(of))
+    worker.load(calls.load_request(of))
     (seen,) = worker.analyse_for_each(
         [AnalyseRequest(ref=ImageRef(path=Path("bright.jpg")), points=choose(of).points, runs="here")]
     )
@@ -199,19 +199,19 @@ def test_a_finer_look_that_the_network_fails_at_leaves_no_answer_of_the_coarse_o
 @pytest.mark.parametrize("said", [[0.42, 0.9], [0.42, None], [0.42, BackendProblem(reason("worker_died"))]])
 def test_a_worker_looks_again_for_a_device_that_is_unsure(said: list[float | BackendProblem | None]) -> None:
     """It runs an input itself where the device has gone meanwhile; where nothing ran the input, it says no more."""
-    asked = list[calls.Elsewhere]()
+    asked = list[calls.ElsewhereRequest]()
 
-    def elsewhere(question: calls.Elsewhere) -> calls.RanElsewhere:
+    def elsewhere(question: calls.ElsewhereRequest) -> calls.ElsewhereResult:
         asked.append(question)
         found = said[len(asked) - 1]
         if isinstance(found, BackendProblem):
             raise found
-        return calls.RanElsewhere(scores=None if found is None else {"opacity": found})
+        return calls.ElsewhereResult(scores=None if found is None else {"opacity": found})
 
     network, of = FailsAtTheSecond(), tiny_model()
     open_network = lambda _model, _file: cast("Any", network)  # noqa: E731
     worker = Worker(open_file=Coarse, open_network=open_network, run_elsewhere=elsewhere)
-    worker.load(calls.loading(of))
+    worker.load(calls.load_request(of))
     question = AnalyseRequest(ref=ImageRef(path=Path("bright.jpg")), points=choose(of).points, runs="elsewhere")
     (seen,) = worker.analyse_for_each([question])
     assert [one.values.shape for one in asked] == [(1, 64, 64, 1)] * 2 and {one.number for one in asked} == {0}
@@ -237,7 +237,7 @@ def test_what_lies_wrong_is_read_as_the_same_image_upright(turn: Turn, tmp_path:
     assert first.facts.pixel_map == second.facts.pixel_map
     shown = [ImageFile(ref).shown(None) for ref in (right, wrong)]
     assert np.abs(to_display(shown[0]).astype(int) - to_display(shown[1]).astype(int)).max() <= 1
-    small = calls.SHOWN.answered(handle(sent(calls.ShowRequest(ref=wrong, side=100), call="shown")))
+    small = calls.SHOWN.answered(handle(encode_message(calls.ShowRequest(ref=wrong, side=100), call="shown")))
     assert (small.rows, small.columns) == (400, 320)
     assert np.abs(small.pixels.astype(int) - thumbnail(shown[0], 100).astype(int)).max() <= 2
     kept = [unpacked(found.facts.preview) for found in (first, second)]
@@ -296,7 +296,7 @@ def test_several_packs_see_one_image_as_each_alone_and_it_is_read_once(ref: Imag
         for noted in (Files.asked, opened, finder.seen):
             noted.clear()
         worker = Worker(open_file=open_file, open_network=open_network)
-        worker.load(calls.loading(*packs))
+        worker.load(calls.load_request(*packs))
         looks = [AnalyseRequest(ref=ref, finds=True, runs="here", pack=number) for number in range(len(packs))]
         return worker.analyse_for_each(looks)
 
