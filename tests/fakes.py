@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.finding import ReadFacts
-from fieldray.domain.image import Image, ImageRef, PixelMap, Turn, Window
+from fieldray.domain.image import Correction, Image, ImageRef, PixelMap, Window
 from fieldray.domain.model import LUNG_CHECKS, BackendName, Model, Prediction
 from fieldray.errors import BackendProblem, Cancelled, Unreadable
 from fieldray.imaging.discover import members_here
 from fieldray.imaging.quality import check_header
-from fieldray.imaging.reading import unpacked
+from fieldray.imaging.reading import decode_preview
 from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.source import Stamps
 from fieldray.inference.backend import Answer
@@ -110,7 +110,7 @@ class FakeReaders:
         return tuple(seen(number, *asked) for number, asked in enumerate(questions))
 
     def read_preview(self, preview: bytes) -> NDArray[np.uint8]:
-        return unpacked(preview)
+        return decode_preview(preview)
 
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
         return Image(pixels=np.zeros((4, 4), np.uint8))
@@ -250,7 +250,7 @@ class LungReaders(FakeReaders):
     def __init__(self, finder: FakeFinder | None, *, open_file: Callable[..., Any] = PaintedFile) -> None:
         super().__init__()
         self._finder, self._model = finder, None
-        self.turns: list[Turn] = []
+        self.turns: list[Correction] = []
         self._run: RunElsewhere | None = None
         self._worker = Worker(open_file=open_file, open_network=self._network, run_elsewhere=self._elsewhere)
 

@@ -15,7 +15,7 @@ from fieldray.domain.finding import Category, Decision, Finding
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.model import Estimate, Manifest, OperatingPoint, Trust
-from fieldray.domain.purpose import classes_measured
+from fieldray.domain.purpose import class_distributions
 from fieldray.domain.run import VERDICT_VALUES, PackSpec, Run, RunSpec, VerdictChoice
 from fieldray.translation import Translator
 
@@ -278,7 +278,7 @@ def class_lines(translator: Translator, manifest: Manifest | None, point: Operat
     There are at most four lines, those of another hospital last. The result is empty if the pack's maker did not count.
     """
     lines = []
-    for classes in classes_measured(manifest, point):
+    for classes in class_distributions(manifest, point):
         for truth, shares in classes.shares.items():
             values: dict[str, str | int] = {
                 "count": next(iter(shares.values())).of,

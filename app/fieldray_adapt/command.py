@@ -47,7 +47,7 @@ from fieldray_adapt.run import Progress, Run, Step, StepFacts, Trainer, lock_run
 from fieldray_adapt.training.profile import PROFILE_STEP, profile_study
 from fieldray_adapt.training.steps import QUANTISE_STEP, TRAIN_STEP, recipe_specification
 
-Say = Callable[[str], None]
+LineHandler = Callable[[str], None]
 
 CLASSIFIER_STEPS: Final[tuple[Step, ...]] = (
     DATA_STEP,
@@ -102,7 +102,7 @@ class RecipeKind:
     check: Callable[[Any], list[Problem]]
     steps: Callable[[Any], Mapping[str, tuple[Step, ...]]] = lambda _: {}
     check_run: Callable[[Any], list[Problem]] | None = None
-    perform: Callable[[Any, str, Say, Progress], None] | None = None
+    perform: Callable[[Any, str, LineHandler, Progress], None] | None = None
     has_credits: bool = True
     is_divided: bool = False
 
@@ -115,7 +115,7 @@ def _by_name(steps: tuple[Step, ...], **alone: tuple[Step, ...]) -> Mapping[str,
     return {"run": steps, **{step.name: steps[: number + 1] for number, step in enumerate(steps)}, **alone}
 
 
-def run_recipe(step: str, path: Path, *, say: Say, progress: Progress, trainer: Trainer | None = None) -> None:
+def run_recipe(step: str, path: Path, *, say: LineHandler, progress: Progress, trainer: Trainer | None = None) -> None:
     """Run the steps of the recipe at `path` up to `step`, and skip steps that are done.
 
     Parameters
@@ -138,7 +138,7 @@ def run_recipe(step: str, path: Path, *, say: Say, progress: Progress, trainer: 
 
 
 def perform_step(
-    step: str, document: RecipeDocument, *, say: Say, progress: Progress, trainer: Trainer | None = None
+    step: str, document: RecipeDocument, *, say: LineHandler, progress: Progress, trainer: Trainer | None = None
 ) -> None:
     """Run the steps of a recipe document, which may have been changed in memory. See `run_recipe`.
 
@@ -198,7 +198,7 @@ def compile_pack(
     *,
     key: Path,
     output_folder: Path | None,
-    say: Say,
+    say: LineHandler,
     compiler: Path | None = None,
     kinds: Sequence[BackendKind] = (),
 ) -> Path:
@@ -291,7 +291,7 @@ def _check_study(recipe: StudyRecipe) -> list[Problem]:
     return [] if file.is_file() else [Problem(("data", "file"), f"names {file}, which is not there")]
 
 
-def _perform_study(recipe: StudyRecipe, step: str, say: Say, progress: Progress) -> None:
+def _perform_study(recipe: StudyRecipe, step: str, say: LineHandler, progress: Progress) -> None:
     with lock_run_folder(recipe.run):
         if step == "profile":
             profile_study(recipe, say=say, progress=progress)
@@ -308,7 +308,7 @@ def _lung_steps(recipe: LungRecipe) -> Mapping[str, tuple[Step, ...]]:
     )
 
 
-def _execute(run: Run, wanted: tuple[Step, ...], say: Say) -> None:
+def _execute(run: Run, wanted: tuple[Step, ...], say: LineHandler) -> None:
     run.execute(wanted, say=say)
     for known in wanted:
         say(_line(known.name, run.step_statuses[known.name].facts))

@@ -23,7 +23,7 @@ from fieldray.domain.finding import Category
 from fieldray.domain.image import ImageHeader
 from fieldray.domain.metrics import Share, auc
 from fieldray.domain.model import Estimate
-from fieldray.domain.purpose import performance
+from fieldray.domain.purpose import performance_sentences
 from fieldray.errors import UsageProblem
 from fieldray.packs.cards import split_card
 from fieldray.packs.verified import read_pack
@@ -313,7 +313,7 @@ def test_the_thresholds_of_the_own_hospital_are_measured_at_another_on_nobody_of
     assert results["gate"]["elsewhere_refused"]["of"] == 20
     pack = tmp_path / "packs" / "quick-0.1.0"
     manifest = read_pack(pack).model.manifest
-    said = [sentence.text for sentence in performance(manifest)]
+    said = [sentence.text for sentence in performance_sentences(manifest)]
     assert len(said) == 2 and "on 20 images of another hospital. Area under the ROC curve: 1.00" in said[1]
     card = (tmp_path / "packs" / "quick-0.1.0" / "MODEL_CARD.md").read_text(encoding="utf-8")
     assert "At another hospital, on which nothing was trained or chosen: 20 images of 20 patients" in card

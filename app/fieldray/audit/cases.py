@@ -19,7 +19,7 @@ from typing import Final
 from fieldray.audit.layouts import NO_FINDING, LabelRow, Layout, finding_test, named_columns, published_layout
 from fieldray.domain.finding import Screened, leading_finding
 from fieldray.domain.image import ImageRef
-from fieldray.domain.run import StoredAnswer
+from fieldray.domain.run import StoredResult
 from fieldray.errors import UsageProblem
 from fieldray.plain_text import find_look_alikes
 from fieldray.reasons import Reason, reason
@@ -456,7 +456,7 @@ def _names(ref: ImageRef) -> set[str]:
     return {name for name in {ref.key.replace("\\", "/"), ref.header.sop_instance_uid, *ends} if name}
 
 
-def verdict_truths(results: Iterable[StoredAnswer], *, label: str) -> dict[str, bool]:
+def verdict_truths(results: Iterable[StoredResult], *, label: str) -> dict[str, bool]:
     """Return whether each image has the finding `label`, by readers' verdicts on the program's results.
 
     A reader agrees or disagrees with a result. Only a result *abnormal* or *normal* can give a label. Images that were

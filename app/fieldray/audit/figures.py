@@ -184,7 +184,7 @@ def audit(
         units=len(units),
         positives=sum(unit.truth for unit in units),
         assessed=sum(map(is_assessed, units)),
-        area=metrics.area(scores, truth, patients=patients),
+        area=metrics.auc_estimate(scores, truth, patients=patients),
         curve=roc_curve(scores, truth),
         points=tuple(performance_at(units, point, rule=rule, prevalence=known) for point in points),
         prevalence=known,
@@ -425,7 +425,7 @@ def _groups(
     for by, name, units in subgroups(cases, rule):
         scores, truth, patients = scored_arrays([unit for unit in units if unit.score is not None])
         judged = tuple(performance_at(units, point, rule=rule, prevalence=prevalence) for point in points)
-        area = metrics.area(scores, truth, patients=patients)
+        area = metrics.auc_estimate(scores, truth, patients=patients)
         found.append(Subgroup(by=by, name=name, units=len(units), area=area, points=judged))
     return tuple(found)
 

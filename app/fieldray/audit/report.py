@@ -27,7 +27,7 @@ from fieldray.audit.units import Case, Rule, is_assessed, is_referred, moved_zon
 from fieldray.domain import metrics
 from fieldray.domain.metrics import Scores, Share, share_of
 from fieldray.domain.model import Estimate, OperatingPoint, Trust
-from fieldray.domain.run import StoredAnswer
+from fieldray.domain.run import StoredResult
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
@@ -235,7 +235,7 @@ class PackComparison:
 
 
 def compare_packs(
-    cases: Sequence[Case], results: Iterable[StoredAnswer], *, first: ComparedPack, second: ComparedPack, rule: Rule
+    cases: Sequence[Case], results: Iterable[StoredResult], *, first: ComparedPack, second: ComparedPack, rule: Rule
 ) -> PackComparison:
     """Compare two packs on the images whose bytes are in both runs.
 
@@ -254,8 +254,8 @@ def compare_packs(
     (scores, truth, patients), (of_second, _, _) = (scored_arrays([each[side] for each in scored]) for side in (0, 1))
     if not truth.any() or truth.all():
         raise UsageProblem(reason("audit_pairs_one_class", run=second.run_id, images=len(images), both=len(scored)))
-    areas = [metrics.area(own, truth, patients=patients) for own in (scores, of_second)]
-    value, low, high = metrics.area_difference(np.column_stack([scores, of_second]), truth, patients=patients)
+    areas = [metrics.auc_estimate(own, truth, patients=patients) for own in (scores, of_second)]
+    value, low, high = metrics.auc_difference(np.column_stack([scores, of_second]), truth, patients=patients)
     figures = [PairedFigure(of="auc", first=areas[0], second=areas[1], difference=value, low=low, high=high)]
     kappa = None
     if first.point and second.point:

@@ -15,11 +15,11 @@ from typing import Final
 import numpy as np
 
 from fieldray.audit.cases import Reference
-from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome, Screened, asked_for, calibrate, reason_of
+from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome, Screened, calibrate, override_notes, reason_of
 from fieldray.domain.image import ImageHeader, known_person
 from fieldray.domain.metrics import Referral, Scores, Truth, Unit, logit
 from fieldray.domain.model import Calibration, OperatingPoint
-from fieldray.domain.run import StoredAnswer
+from fieldray.domain.run import StoredResult
 from fieldray.reasons import Reason
 
 ALWAYS_REFERRED: Final[frozenset[str]] = frozenset({"read_first"})  # the top of the work list, whatever the score
@@ -67,7 +67,7 @@ def score_and_category(outcome: Outcome, label: str) -> tuple[float | None, Cate
     return own[0].score if own else None, replace(outcome, findings=own).category
 
 
-def make_cases(results: Iterable[StoredAnswer], reference: Reference, *, label: str) -> Iterator[Case]:
+def make_cases(results: Iterable[StoredResult], reference: Reference, *, label: str) -> Iterator[Case]:
     """Yield the images of one run that have a reference label, each with its result.
 
     The patient comes from the reference, or else from a valid Patient ID. Without either, the examination counts as a
@@ -91,7 +91,7 @@ def make_cases(results: Iterable[StoredAnswer], reference: Reference, *, label: 
                 category=category,
                 header=ref.header,
                 why=reason_of(result.outcome),
-                is_asked=bool(asked_for(result.outcome)),
+                is_asked=bool(override_notes(result.outcome)),
                 has_patient=bool(patient),
                 identity=result.identity,
             )

@@ -37,7 +37,7 @@ from fieldray.bench.benchmark_case import (
 from fieldray.bench.device import NETWORK, Measurement, MeasureOptions, measure, times_table
 from fieldray.bench.machine import LEVELS, NO_LOAD, Level, MeasuredLoad
 from fieldray.domain.model import BackendName, Model
-from fieldray.domain.run import Count
+from fieldray.domain.run import ProgressHandler
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import scratch_folder, user_data
 from fieldray.persistence import require_plain, write_atomically
@@ -229,7 +229,7 @@ def stored_load_study() -> StoredLoadStudy | None:
 STUDY: Final = Call("load", tuple[Path, str], StoredLoadStudy)
 
 
-def load_study_in_child(folder: Path, signer: str, progress: Count) -> StoredLoadStudy:
+def load_study_in_child(folder: Path, signer: str, progress: ProgressHandler) -> StoredLoadStudy:
     """Run a load study of a pack on this computer in a separate process, and store the study.
 
     folder    the folder of the pack

@@ -19,7 +19,7 @@ from fieldray.settings import language_choices
 if TYPE_CHECKING:
     from fieldray.commands.console import Console
     from fieldray.domain.model import Model
-    from fieldray.domain.run import PackOfRun, PackSpec, Say
+    from fieldray.domain.run import LineHandler, PackOfRun, PackSpec
     from fieldray.packs.library import PackLibrary
     from fieldray.packs.naming import PackCandidate
     from fieldray.reports.outputs import Kind
@@ -112,7 +112,7 @@ def load_pack(
     name: str | None,
     options: argparse.Namespace,
     *,
-    print_error: Say = lambda _: None,
+    print_error: LineHandler = lambda _: None,
 ) -> Model:
     """Load and verify a pack by name or path; without a name, the site's default pack.
 
@@ -198,10 +198,10 @@ def pack_to_measure(library: PackLibrary) -> str:
 
 def choice_line(candidate: PackCandidate) -> str:
     """Return a line that offers a pack for choice: its id for `--pack`, version, title and intended patients."""
-    from fieldray.domain.purpose import patients
+    from fieldray.domain.purpose import patients_sentence
 
     manifest = candidate.manifest
-    description = f"{manifest.names['en']}. {patients(manifest.accepted).text}" if manifest else ""
+    description = f"{manifest.names['en']}. {patients_sentence(manifest.accepted).text}" if manifest else ""
     return f"{as_cell(candidate.pack_id):<24} {as_cell(candidate.version):<8} {as_cell(description)}".rstrip()
 
 

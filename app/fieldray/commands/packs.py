@@ -195,7 +195,7 @@ def run_constancy(options: argparse.Namespace, console: Console) -> int:
 
 def _candidate_lines(candidate: PackCandidate) -> Iterator[str]:
     """Yield the lines that describe a pack: name, source, trust, patients, measured performance and limits."""
-    from fieldray.domain.purpose import patients, performance
+    from fieldray.domain.purpose import patients_sentence, performance_sentences
     from fieldray.reports.performance import performance_of_pack
     from fieldray.translation import Translator
 
@@ -213,9 +213,9 @@ def _candidate_lines(candidate: PackCandidate) -> Iterator[str]:
         yield f"    {candidate.problem.text}"
     manifest = candidate.manifest
     if manifest is not None:
-        yield f"    {as_cell(manifest.names['en'])}. {patients(manifest.accepted).text}"
+        yield f"    {as_cell(manifest.names['en'])}. {patients_sentence(manifest.accepted).text}"
         warnings = manifest.warnings["en"].splitlines() if manifest.warnings else []
         sentences = (one.sentence for one in performance_of_pack(Translator(), manifest))
-        measured = (*sentences, *(why.text for why in performance(manifest)))
+        measured = (*sentences, *(why.text for why in performance_sentences(manifest)))
         for text in (manifest.descriptions["en"], *measured, *warnings, manifest.limits["en"]):
             yield from textwrap.wrap(as_cell(text), width=112, initial_indent="    ", subsequent_indent="    ")

@@ -17,20 +17,20 @@ from fieldray.commands.console import Console, duration_text, progress_text
 from fieldray.domain.finding import Category, ResultCount, can_be_turned, count_of_outcome, image_count
 from fieldray.domain.history import ResultBrief
 from fieldray.domain.model import Model, OperatingPoint
-from fieldray.domain.purpose import PatientCount, patients
+from fieldray.domain.purpose import PatientCount, patients_sentence
 from fieldray.domain.run import (
     BackendChanged,
     Event,
     ImageDone,
+    LineHandler,
     PackOfRun,
     Progress,
     ResultsTakenOver,
     RunChanged,
     RunSpec,
-    Say,
     Speed,
-    StoredAnswer,
     StoredImage,
+    StoredResult,
     StoreRepaired,
     StoreUpdating,
 )
@@ -56,7 +56,7 @@ NOTHING_THERE: Final = 4
 @contextlib.contextmanager
 def json_lines(
     target: str | None, console: Console, *, inputs: Sequence[Path], watches: bool = False
-) -> Iterator[Say | None]:
+) -> Iterator[LineHandler | None]:
     """Open the target of `--json` for lines, and yield a function that writes one line.
 
     target   None (yields None), "-" for standard output, or the path of a file, pipe or device
@@ -192,7 +192,13 @@ class RunReport:
     """
 
     def __init__(
-        self, console: Console, emit: Say | None, *, models: Sequence[Model], has_list: bool, watches: bool = False
+        self,
+        console: Console,
+        emit: LineHandler | None,
+        *,
+        models: Sequence[Model],
+        has_list: bool,
+        watches: bool = False,
     ) -> None:
         self._console = console
         self._emit = emit
@@ -245,7 +251,7 @@ class RunReport:
         }
         trust = signer.get(model.trust, f"signed with key {model.fingerprint}")
         manifest = model.manifest
-        intended = patients(manifest.accepted).text
+        intended = patients_sentence(manifest.accepted).text
         if manifest.accepted.ages_years:
             said = "Confirmed for files that state no age (--ages-confirmed)."
             unsaid = "PNG and JPEG files state no age; --ages-confirmed says that all patients are of these ages."
@@ -373,7 +379,7 @@ class RunReport:
         for answer in image.answers:
             self._note_answer(answer)
 
-    def _note_answer(self, answer: StoredAnswer) -> None:
+    def _note_answer(self, answer: StoredResult) -> None:
         pack, kind = self._packs[answer.position], count_of_outcome(answer.outcome)
         pack.count([kind])
         pack.resumed += answer.is_resumed

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from fieldray.commands.run import RunReport
     from fieldray.domain.model import Model
-    from fieldray.imaging.synthetic import Part
+    from fieldray.imaging.synthetic import DemoPart
     from fieldray.pipeline.batch import Batch
     from fieldray.pipeline.session import Session
     from fieldray.settings import Settings
@@ -315,7 +315,7 @@ def _write_real(folder: Path, options: argparse.Namespace, console: Console) -> 
         PackMemory(user_data()).remember([folder], part.pack, ages_confirmed=part.has_ages)
 
 
-def _files_to_write(part: Part, folder: Path, *, is_own: bool) -> Iterator[tuple[str, bytes]]:
+def _files_to_write(part: DemoPart, folder: Path, *, is_own: bool) -> Iterator[tuple[str, bytes]]:
     """Yield name and content of each demonstration file that is missing.
 
     In the program's own folder, files of another program version are replaced, too. Raises UsageProblem if the user's
@@ -323,9 +323,9 @@ def _files_to_write(part: Part, folder: Path, *, is_own: bool) -> Iterator[tuple
 
     is_own  whether the folder is the program's own
     """
-    from fieldray.imaging.synthetic import files
+    from fieldray.imaging.synthetic import demo_files
 
-    for name, content in files(part):
+    for name, content in demo_files(part):
         path = folder / name
         try:
             if path.exists() and path.read_bytes() == content:

@@ -59,7 +59,7 @@ from fieldray.domain.comparison import (
     Incomparable,
     Match,
     PairComparison,
-    sampled_at,
+    sample_at,
 )
 from fieldray.domain.image import Box
 from fieldray.domain.mask import Mask, components
@@ -138,7 +138,7 @@ def _search(
         positions = [
             matrix[axis, 0] * down + matrix[axis, 1] * across + prior_centre[axis] / _COARSE for axis in range(2)
         ]
-        views.append(sampled_at(prior, *positions))
+        views.append(sample_at(prior, *positions))
     surfaces = correlate(np.stack(views), template[None])
     one, row, column = np.unravel_index(int(surfaces.argmax()), surfaces.shape)
     shift = np.array([row - _REACH, column - _REACH], float) * _COARSE

@@ -26,7 +26,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.comparison import FRAME_SIDE, sampled_at
+from fieldray.domain.comparison import FRAME_SIDE, sample_at
 
 Grey = NDArray[np.float32]
 
@@ -411,10 +411,10 @@ def warp(image: NDArray[Any], displacement: NDArray[Any]) -> NDArray[np.float32]
     """
     rows = np.arange(displacement.shape[0], dtype=np.float32)[:, None] + displacement[..., 0]
     columns = np.arange(displacement.shape[1], dtype=np.float32)[None, :] + displacement[..., 1]
-    return sampled_at(image, rows, columns)
+    return sample_at(image, rows, columns)
 
 
 def points_in_prior(points: Points, field: Displacement) -> Points:
     """Map points (n, 2) of the current frame to the prior's frame."""
     rows, columns = (points[:, axis].clip(0, FRAME_SIDE - 1) for axis in range(2))
-    return points + sampled_at(field, rows, columns)
+    return points + sample_at(field, rows, columns)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from PySide6.QtCore import QObject, Qt, QTimer, Signal
 
 from fieldray.desktop.notices import NoticeBoard
-from fieldray.domain.run import Count, Event, Publish
+from fieldray.domain.run import Event, ProgressHandler, Publish
 from fieldray.errors import Cancelled, FieldrayError
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
@@ -140,7 +140,7 @@ class Stoppable(QObject):
 
     progressed = Signal(object, int, int)  # this work, done, total
 
-    def __init__(self, work: Callable[[Services, Count], Any]) -> None:
+    def __init__(self, work: Callable[[Services, ProgressHandler], Any]) -> None:
         super().__init__()
         self._work, self._reported_s = work, time.monotonic()
         self.is_stopped = False
@@ -227,7 +227,7 @@ class Services:
     constancy: ConstancyRecords
     check_constancy: Callable[[], tuple[Reason, ...]]
     known_load: Callable[[], StoredLoadStudy | None]
-    measure_load: Callable[[Path, str, Count], StoredLoadStudy]
+    measure_load: Callable[[Path, str, ProgressHandler], StoredLoadStudy]
 
 
 OpenServices = Callable[[Settings, Publish], Services]
@@ -236,7 +236,7 @@ OpenServices = Callable[[Settings, Publish], Services]
 def open_services(settings: Settings, publish: Publish) -> Services:
     """Open the services. Slow (imports, the database): call it in the background. Raises StorageProblem."""
     from fieldray.bench.load import load_study_in_child, stored_load_study
-    from fieldray.imaging.quality import are_empty, may_lack_ages
+    from fieldray.imaging.quality import are_empty_folders, may_lack_ages
     from fieldray.packs.library import PackLibrary
     from fieldray.packs.reading import DriveWatch
     from fieldray.packs.site_choices import PackMemory
@@ -258,7 +258,7 @@ def open_services(settings: Settings, publish: Publish) -> Services:
         session=session,
         library=library,
         memory=PackMemory(user_data()),
-        are_empty=are_empty,
+        are_empty=are_empty_folders,
         may_lack_ages=may_lack_ages,
         drives=drives,
         audit=Auditor(database, library.site_points),

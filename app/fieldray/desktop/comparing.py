@@ -25,12 +25,12 @@ from fieldray.domain.prior import (
     PairRecord,
     Prior,
     StoredPriors,
-    doubts_about,
-    pair_of,
+    pair_record,
     prior_from,
+    prior_warnings,
     priors_of,
 )
-from fieldray.domain.run import StoredAnswer, StoredImage
+from fieldray.domain.run import StoredImage, StoredResult
 from fieldray.errors import Cancelled, FieldrayError
 from fieldray.reasons import Reason, reason
 
@@ -51,7 +51,7 @@ class Comparing(QObject):
         self._background, self._board, self._rows = background, background.board, rows
         self.image, self.second_image = image, second_image
         self._listed: tuple[WorkRow, ...] = ()
-        self._gone, self._before, self._chosen_files = 0, tuple[StoredAnswer, ...](), tuple[Outcome, ...]()
+        self._gone, self._before, self._chosen_files = 0, tuple[StoredResult, ...](), tuple[Outcome, ...]()
         self._wanted: object | None = None  # stands for the comparison under way
         self._records: dict[tuple[str, int, str, int, str], PairRecord] = {}
         self.question: Prior | None = None  # shows another patient: whether it is to be compared all the same
@@ -147,7 +147,7 @@ class Comparing(QObject):
         row, note = self.image.row, self.second_image.preview_note
         if row is None or self.prior is None:
             return ()
-        return (*doubts_about(self.prior, row.outcome), *([note] if note else ()))
+        return (*prior_warnings(self.prior, row.outcome), *([note] if note else ()))
 
     @property
     def is_looking(self) -> bool:
@@ -347,7 +347,7 @@ class Comparing(QObject):
     def _has_compared(self, prior: Prior, row: WorkRow, comparison: PairComparison, laid: ImageOverlays | None) -> None:
         self.comparison, self.laid, self.is_running = comparison, laid, False
         self.problem = comparison.problem.reason if comparison.problem else None
-        self._keep(pair_of(prior, row.outcome, comparison))
+        self._keep(pair_record(prior, row.outcome, comparison))
         self.changed.emit()
 
     def _not_compared(self, error: FieldrayError) -> None:

@@ -32,7 +32,7 @@ from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.domain.finding import Failed, Outcome, count_of_outcome
 from fieldray.domain.history import Deletion
 from fieldray.domain.model import BackendName, Manifest
-from fieldray.domain.purpose import PatientCount, patients
+from fieldray.domain.purpose import PatientCount, patients_sentence
 from fieldray.domain.run import (
     BackendChanged,
     DeviceChanged,
@@ -520,7 +520,7 @@ def _note_of_pack(note: Reason, manifest: Manifest | None, translator: Translato
     """Return a note with the pack's intended patients in the window's language, and the pack's name if there are
     several.
     """
-    accepted = translator.reason(patients(manifest.accepted)) if manifest else ""
+    accepted = translator.reason(patients_sentence(manifest.accepted)) if manifest else ""
     said = translator.reason(reason(note.code, **{**dict(note.parameters), "patients": accepted}))
     return f"{pack_title(translator, manifest)}: {said}" if is_named else said
 

@@ -14,7 +14,7 @@ from PySide6.QtGui import QImage, QPainter, QPainterPath, QTransform
 from fieldray.desktop.list_reader import WorkRow
 from fieldray.desktop.style import kept
 from fieldray.domain import heat_map
-from fieldray.domain.comparison import FRAME_SIDE, PairComparison, change_colours, sampled_at
+from fieldray.domain.comparison import FRAME_SIDE, PairComparison, change_colours, sample_at
 from fieldray.domain.image import Image, PixelMap, Window
 from fieldray.imaging.preprocess import default_window, display_table
 
@@ -434,7 +434,7 @@ def _bent(prior: Pyramid, pair: PairComparison, *, shape: tuple[int, int], step:
     for start in range(0, shape[0], _BAND_ROWS):
         band = slice(start, start + _BAND_ROWS)
         places = pair.prior_position(*np.meshgrid(rows[band], columns, indexing="ij"))
-        bent[band] = np.rint(sampled_at(level, *(place / 2**number - 0.5 for place in places)))
+        bent[band] = np.rint(sample_at(level, *(place / 2**number - 0.5 for place in places)))
     return bent
 
 

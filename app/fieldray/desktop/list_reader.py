@@ -20,7 +20,7 @@ from fieldray.domain.finding import Category, Finding, Outcome, Screened, leadin
 from fieldray.domain.history import ListColumn
 from fieldray.domain.image import ImageHeader
 from fieldray.domain.model import Manifest
-from fieldray.domain.run import StoredAnswer, StoredImage, Verdict
+from fieldray.domain.run import StoredImage, StoredResult, Verdict
 from fieldray.errors import FieldrayError
 from fieldray.formatting import (
     backend_name,
@@ -107,7 +107,7 @@ class SeenRows(QObject):
         made.position = before.position
         return self._replace(before.row_id, [made])
 
-    def _made(self, answer: StoredAnswer) -> WorkRow:
+    def _made(self, answer: StoredResult) -> WorkRow:
         manifest = self.manifests[answer.position] if answer.position < len(self.manifests) else None
         return WorkRow(
             answer.row_id,

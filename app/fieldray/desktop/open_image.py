@@ -17,7 +17,7 @@ from fieldray.domain.image import Box, Image, Window
 from fieldray.domain.model import InputSpec
 from fieldray.domain.run import Overrides
 from fieldray.errors import FieldrayError
-from fieldray.imaging.preprocess import to_tensor
+from fieldray.imaging.preprocess import to_network_input
 from fieldray.reasons import Reason, reason
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ def _pyramids(image: Image, seen: tuple[InputSpec, Box | None] | None) -> tuple[
     """Return the image, and the network's view of it."""
     if seen is None:
         return pyramid_of(image), None
-    tensor = to_tensor(image, seen[0], box=seen[1])
+    tensor = to_network_input(image, seen[0], box=seen[1])
     return pyramid_of(image), pyramid_of(Image(pixels=tensor.values[0, :, :, 0]))
 
 

@@ -38,7 +38,7 @@ from fieldray.desktop.widgets import (
     set_tip,
 )
 from fieldray.domain.model import Manifest, OperatingPoint
-from fieldray.domain.purpose import patients, performance
+from fieldray.domain.purpose import patients_sentence, performance_sentences
 from fieldray.formatting import border_text, label_meaning, percent
 from fieldray.packs.naming import PackCandidate
 from fieldray.reasons import reason
@@ -375,10 +375,10 @@ def purpose(
     of_point = performance_of(translator, manifest, point)
     measured = (of_point,) if of_point else performance_of_pack(translator, manifest)
     return [
-        label(translator.reason(patients(manifest.accepted)), role="heading"),
+        label(translator.reason(patients_sentence(manifest.accepted)), role="heading"),
         label(translator.text("Looks for: {meaning}", meaning=meanings)),
         *(part for one in measured for part in (label(one.sentence), PerformanceBars(one, theme))),
-        *(label(translator.reason(why), role="muted") for why in performance(manifest)),
+        *(label(translator.reason(why), role="muted") for why in performance_sentences(manifest)),
         *(label(*lines, role="warning") for lines in warnings),
         label(*paragraphs(translator.pick(manifest.limits)), role="muted"),
     ]

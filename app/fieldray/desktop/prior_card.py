@@ -30,7 +30,7 @@ from fieldray.desktop.widgets import (
     slider,
 )
 from fieldray.domain.finding import Screened
-from fieldray.domain.prior import Origin, Prior, doubts_about
+from fieldray.domain.prior import Origin, Prior, prior_warnings
 from fieldray.formatting import (
     file_name,
     number,
@@ -223,7 +223,7 @@ def _packs_differ(row: WorkRow, second_row: WorkRow) -> bool:
 def prior_box(parent: QWidget, question: Prior, comparing: Comparing, translator: Translator) -> QMessageBox:
     """Return the dialog that asks whether to compare with an image of another patient."""
     row = comparing.image.row
-    doubts = " ".join(map(translator.reason, doubts_about(question, row.outcome) if row else ()))
+    doubts = " ".join(map(translator.reason, prior_warnings(question, row.outcome) if row else ()))
     more = translator.text("The two images can be shown side by side only, without an overlay.")
     answers = {translator.text("Show side by side"): lambda: comparing.answer(question, is_meant=True)}
     no, declined = translator.text("Cancel"), lambda: comparing.answer(question, is_meant=False)

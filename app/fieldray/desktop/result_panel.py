@@ -35,11 +35,11 @@ from fieldray.domain.finding import (
     Outcome,
     Refused,
     Screened,
-    asked_for,
     can_be_overruled,
     can_be_turned,
     lungs_of,
     notes_of,
+    override_notes,
 )
 from fieldray.domain.run import Overrides
 from fieldray.formatting import backend_name, category_label, lung_sentences, number, what_to_do
@@ -216,7 +216,7 @@ class ResultPanel(QScrollArea):
                 column.addWidget(label(self._translator.reason(note), role=role))
         for said in found:
             self._add_finding(column, said)
-        if asked_for(outcome):
+        if override_notes(outcome):
             self._add_override(column, self._translator.text("Undo: the image is not suitable"), Overrides())
         return box
 

@@ -29,7 +29,7 @@ from fieldray.desktop.widgets import (
     set_tip,
 )
 from fieldray.domain.model import Model
-from fieldray.domain.purpose import patients
+from fieldray.domain.purpose import patients_sentence
 from fieldray.domain.run import BackendChanged, DeviceChanged, Progress, Speed
 from fieldray.formatting import backend_name, duration, moment, number, research_only, signer, unsigned
 from fieldray.translation import Translator
@@ -267,7 +267,7 @@ def pack_label(translator: Translator, packs: PackChoice) -> tuple[str, str]:
         return f"{name} {packs.model.manifest.version}", f"+ {others}"
     if packs.model.trust == "legacy":
         return f"{name} {packs.model.manifest.version}", unsigned(translator)
-    return f"{name} {packs.model.manifest.version}", translator.reason(patients(packs.model.manifest.accepted))
+    return f"{name} {packs.model.manifest.version}", translator.reason(patients_sentence(packs.model.manifest.accepted))
 
 
 def trust_label(translator: Translator, model: Model, packs: PackChoice) -> str:

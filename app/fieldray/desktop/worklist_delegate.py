@@ -25,8 +25,8 @@ from fieldray.desktop.style import Theme, VerdictMark, colour, draw_class, draw_
 from fieldray.desktop.verdicts import State
 from fieldray.desktop.widgets import plain
 from fieldray.desktop.worklist_model import EARLIER_ROLE, GROUP_ROLE, ROW_ROLE, VERDICT_ROLE, Index
-from fieldray.domain.finding import asked_for
-from fieldray.domain.history import NEW_PATIENT, SAME_STUDY, Group
+from fieldray.domain.finding import override_notes
+from fieldray.domain.history import NEW_PATIENT, SAME_STUDY, PatientGroup
 from fieldray.domain.image import ImageHeader, day_of
 from fieldray.formatting import date, earlier_text, file_name, person, sex_label, short_label, unsigned
 from fieldray.translation import Translator
@@ -55,7 +55,7 @@ class _Cell:
     font: QFont
     is_selected: bool
     verdict: State | None
-    group: Group | None
+    group: PatientGroup | None
     is_earlier: bool
 
     @property
@@ -129,7 +129,7 @@ class WorkListDelegate(QStyledItemDelegate):
     def sizeHint(self, option: QStyleOptionViewItem, index: Index) -> QSize:
         return QSize(60, ROW_HEIGHT)
 
-    def _paint_ground(self, painter: QPainter, rect: QRect, group: Group | None, *, is_selected: bool) -> None:
+    def _paint_ground(self, painter: QPainter, rect: QRect, group: PatientGroup | None, *, is_selected: bool) -> None:
         """Paint the background, and a line below it, except between images of one study."""
         painter.fillRect(rect, colour(self._theme, "selection" if is_selected else "surface"))
         if group is None or group.next_begins != SAME_STUDY:
@@ -139,7 +139,7 @@ class WorkListDelegate(QStyledItemDelegate):
             )
             painter.drawLine(rect.bottomLeft(), rect.bottomRight())
 
-    def _right_of_rail(self, painter: QPainter, box: QRect, group: Group | None) -> QRect:
+    def _right_of_rail(self, painter: QPainter, box: QRect, group: PatientGroup | None) -> QRect:
         """Paint the line that connects a patient's images. Returns the rest of the box."""
         if group is None or group.begins == group.next_begins == NEW_PATIENT:
             return box
@@ -178,7 +178,7 @@ class WorkListDelegate(QStyledItemDelegate):
                 name, number = name[:fits], name[fits:]
             name = measure.elidedText(name, middle, room)
         lines = [(second, "muted")] if (second := self._second_line(cell, number, thin, box.width())) else []
-        said = (*([row.reason] if row.reason else []), *asked_for(row.outcome))
+        said = (*([row.reason] if row.reason else []), *override_notes(row.outcome))
         if why := " ".join(map(self._translator.reason, said)):
             lines += [(line, row.category) for line in wrapped(why, small, box.width(), most=2 - len(lines))]
         top, step = 6 if len(lines) < 2 else 2, thin.lineSpacing()

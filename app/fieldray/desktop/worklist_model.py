@@ -21,7 +21,7 @@ from fieldray.desktop.list_reader import COLUMNS, KEYS, SeenRows, WorkRow, colum
 from fieldray.desktop.verdicts import Judged, State, Verdicts
 from fieldray.desktop.widgets import plain, plain_tip
 from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome
-from fieldray.domain.history import NEW_PATIENT, ListColumn, Listed, ResultFilter, ResultOrder, group_at
+from fieldray.domain.history import NEW_PATIENT, ListColumn, ResultFilter, ResultOrder, WorkListRows, group_at
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import StoredImage, Verdict
 from fieldray.errors import FieldrayError
@@ -388,7 +388,7 @@ class WorkListModel(QAbstractTableModel):
         if run_id is None or self._has_ended:
             return
 
-        def work(services: Services) -> tuple[Listed, float]:
+        def work(services: Services) -> tuple[WorkListRows, float]:
             began_s = time.perf_counter()
             return services.history.listed(run_id, wanted, order, limit=limit), time.perf_counter() - began_s
 
@@ -410,7 +410,7 @@ class WorkListModel(QAbstractTableModel):
         self._background.forget(_CHANNEL)
         self._is_reading = False
 
-    def _has_read(self, found: Listed, seconds: float, *, limit: int | None) -> None:
+    def _has_read(self, found: WorkListRows, seconds: float, *, limit: int | None) -> None:
         self._is_reading, self._rests_until_s = False, time.monotonic() + _REST * seconds
         self._board.withdraw("list")
         self._is_new = False
@@ -426,7 +426,7 @@ class WorkListModel(QAbstractTableModel):
         self._is_reading = self.is_another = False
         self._board.post_error("list", error)
 
-    def _take(self, found: Listed, *, is_whole: bool) -> None:
+    def _take(self, found: WorkListRows, *, is_whole: bool) -> None:
         """Take over the list that was read: another list, or the current one with other rows or another order."""
         self.is_whole = is_whole
         self._begins, self._is_earlier = found.begins, found.is_earlier

@@ -243,10 +243,10 @@ def _displacement(field: NDArray[np.float32], at: NDArray[Any]) -> NDArray[np.fl
 
     Outside the frame the displacement of the nearest border pixel counts.
     """
-    return np.moveaxis(sampled_at(field, *(at - 0.5).clip(0, FRAME_SIDE - 1)), -1, 0)
+    return np.moveaxis(sample_at(field, *(at - 0.5).clip(0, FRAME_SIDE - 1)), -1, 0)
 
 
-def sampled_at(image: NDArray[Any], rows: NDArray[Any], columns: NDArray[Any]) -> NDArray[np.float32]:
+def sample_at(image: NDArray[Any], rows: NDArray[Any], columns: NDArray[Any]) -> NDArray[np.float32]:
     """Sample an image at positions by linear interpolation; 0 outside.
 
     image          (rows, columns) or (rows, columns, channels)

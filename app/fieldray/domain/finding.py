@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fieldray.domain.image import ImageRef, PixelMap
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.metrics import sigmoid
-from fieldray.domain.model import Calibration, OodGate, OperatingPoint
+from fieldray.domain.model import Calibration, OperatingPoint, OutOfDistributionCheck
 from fieldray.reasons import Reason
 
 Decision = Literal["above", "below", "unsure", "not_assessed"]
@@ -161,7 +161,7 @@ def is_borderline(
     lowest: Iterable[Finding],
     highest: Iterable[Finding],
     *,
-    gate: OodGate | None,
+    gate: OutOfDistributionCheck | None,
     distance: float | None,
 ) -> bool:
     """Return whether the small error of a codec's reduced resolution could change the outcome of an image.
@@ -346,17 +346,17 @@ def notes_of(outcome: Outcome) -> tuple[Reason, ...]:
     return outcome.notes if isinstance(outcome, Screened) else ()
 
 
-def asked_for(outcome: Outcome) -> tuple[Reason, ...]:
+def override_notes(outcome: Outcome) -> tuple[Reason, ...]:
     """Return the notes that say what a person asked for: to overrule a refusal, or to turn the image."""
     return tuple(note for note in notes_of(outcome) if note.code in ASKED_FOR)
 
 
 def leading_finding(outcome: Outcome) -> Finding | None:
     """Return the finding that decides an image's category; None for an image that was not screened."""
-    return leading_of(outcome.findings) if isinstance(outcome, Screened) else None
+    return leading_of_findings(outcome.findings) if isinstance(outcome, Screened) else None
 
 
-def leading_of(findings: Iterable[Finding]) -> Finding | None:
+def leading_of_findings(findings: Iterable[Finding]) -> Finding | None:
     """Return the one of several findings that decides an image's category; None without findings."""
     order = _MOST_URGENT_FIRST.index
     return min(findings, key=lambda found: (order(found.decision), -found.score), default=None)
@@ -369,7 +369,7 @@ def sort_score(findings: Iterable[Finding]) -> float | None:
     image comes first.
     """
     found = tuple(findings)
-    leading = leading_of(found)
+    leading = leading_of_findings(found)
     if leading is not None and leading.is_by_larger_output and leading.decision == "below":
         return min(finding.score for finding in found)
     return leading.score if leading else None

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fieldray.domain.image import Box, PixelMap
 from fieldray.domain.lung_thirds import UNDECIDED, WHITE, WHITER, features_of_thirds, whiteness_of_lungs
-from fieldray.domain.mask import CompressedShares, Mask, Point, components, edges, enlarged, outlines, overlaps
+from fieldray.domain.mask import CompressedShares, Mask, Point, cell_edges, components, enlarge, outlines, overlaps
 from fieldray.domain.model import LUNG_CHECKS, CropRule, LungRules, Manifest
 from fieldray.reasons import Reason, reason
 
@@ -191,7 +191,7 @@ class LungFields:
 
     def mask_of_image(self, *, rows: int, columns: int) -> Mask:
         """Return the mask enlarged to the size of the image, (rows, columns) bool."""
-        return enlarged(self.shares, self.pixel_map, rows=rows, columns=columns, threshold=self.threshold)
+        return enlarge(self.shares, self.pixel_map, rows=rows, columns=columns, threshold=self.threshold)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -319,13 +319,13 @@ def evidence_inside(
     rows, columns
         The size of the image. Cells outside the image do not count.
     """
-    down, across = edges(evidence_map, evidence.shape)
+    down, across = cell_edges(evidence_map, evidence.shape)
     areas = _areas(evidence_map, evidence.shape, rows=rows, columns=columns)
     total = float((evidence * areas).sum())
     if not total > 0:
         return None
     mask = lungs.whole_mask
-    lung_down, lung_across = edges(lungs.pixel_map, mask.shape)
+    lung_down, lung_across = cell_edges(lungs.pixel_map, mask.shape)
     shared_down = overlaps(down.clip(0, rows), lung_down)
     shared_across = overlaps(across.clip(0, columns), lung_across)
     inside = shared_down @ mask.astype(np.float64) @ shared_across.T
@@ -334,7 +334,7 @@ def evidence_inside(
 
 def _areas(pixel_map: PixelMap, shape: tuple[int, int], *, rows: int, columns: int) -> NDArray[np.float64]:
     """Return the area of each cell in pixels of an image, without the parts that lie outside the image."""
-    down, across = edges(pixel_map, shape)
+    down, across = cell_edges(pixel_map, shape)
     return np.outer(np.diff(down.clip(0, rows)), np.diff(across.clip(0, columns)))
 
 
@@ -524,7 +524,7 @@ def _of_region(shares: NDArray[np.float32], threshold: int, pixel_map: PixelMap)
 
 def _extent(shares: NDArray[np.uint8], threshold: int, pixel_map: PixelMap) -> tuple[float, float, float, float]:
     """Return the extent of a mask: top, bottom, left and right in pixels of the image; it may exceed the image."""
-    down, across = edges(pixel_map, shares.shape)
+    down, across = cell_edges(pixel_map, shares.shape)
     return *_span(down, shares.max(axis=1), threshold), *_span(across, shares.max(axis=0), threshold)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from fieldray.domain.finding import Category, Outcome, ResultCount, can_be_overruled, can_be_turned, leading_position
-from fieldray.domain.image import UPRIGHT, ImageRef, Turn
+from fieldray.domain.image import UPRIGHT, Correction, ImageRef
 from fieldray.domain.model import BackendName, OperatingPoint, Trust
 from fieldray.errors import UsageProblem
 from fieldray.reasons import Reason, reason
@@ -189,8 +189,8 @@ Event = (
     | StoreUnwritable
 )
 Publish = Callable[[Event], None]
-Say = Callable[[str], None]  # receives a line of text
-Count = Callable[[int, int], None]  # receives (done, total)
+LineHandler = Callable[[str], None]  # receives a line of text
+ProgressHandler = Callable[[int, int], None]  # receives (done, total)
 
 
 # ---- requests and stored results
@@ -259,14 +259,14 @@ class Overrides:
     overrules: bool = False
     turns: bool = False
 
-    def will_turn(self, why: Reason, turn: Turn) -> bool:
+    def will_turn(self, why: Reason, turn: Correction) -> bool:
         """Return whether an image refused for this reason is to be turned and screened again.
 
         turn  how the image is turned already; an image is turned only once
         """
         return self.turns and can_be_turned(why) and turn == UPRIGHT
 
-    def will_overrule(self, why: Reason, turn: Turn) -> bool:
+    def will_overrule(self, why: Reason, turn: Correction) -> bool:
         """Return whether an image refused for this reason is to be screened nevertheless.
 
         An image that can be turned instead is turned.
@@ -406,7 +406,7 @@ class SupersededVerdict:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class StoredAnswer:
+class StoredResult:
     """The stored result of one pack of a run for one image.
 
     answer_id   row of the result in the database, to which a verdict refers
@@ -444,7 +444,7 @@ class StoredImage:
 
     row_id: int
     run_id: int
-    answers: tuple[StoredAnswer, ...]
+    answers: tuple[StoredResult, ...]
 
     @property
     def ref(self) -> ImageRef:
@@ -452,7 +452,7 @@ class StoredImage:
         return self.answers[0].outcome.ref
 
     @property
-    def most_urgent_answer(self) -> StoredAnswer:
+    def most_urgent_answer(self) -> StoredResult:
         """The most urgent result, by which the image is sorted; of equally urgent results, the first."""
         return self.answers[leading_position([answer.outcome for answer in self.answers])]
 
@@ -460,7 +460,7 @@ class StoredImage:
         """Return a copy marked as an image of an earlier day than its patient's newest image in the run."""
         return replace(self, answers=tuple(replace(answer, is_earlier=True) for answer in self.answers))
 
-    def answer_of_model(self, model_sha256: str) -> StoredAnswer:
+    def answer_of_model(self, model_sha256: str) -> StoredResult:
         """Return the result of this model, or else the first result."""
         of_model = (one for one in self.answers if getattr(one.outcome, "model_sha256", "") == model_sha256)
         return next(of_model, self.answers[0])

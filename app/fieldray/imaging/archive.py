@@ -149,10 +149,10 @@ def _name_of(entry: zipfile.ZipInfo) -> str:
     A member with content counts as a file, even if its name ends with a slash.
     """
     is_folder = not entry.file_size and entry.filename.endswith(("/", "\\"))
-    return "" if is_folder else "/".join(parts_of(_lettered(entry)))
+    return "" if is_folder else "/".join(parts_of(_decoded_name(entry)))
 
 
-def _lettered(entry: zipfile.ZipInfo) -> str:
+def _decoded_name(entry: zipfile.ZipInfo) -> str:
     """Return the name of a member, decoded as Cyrillic if it is Cyrillic.
 
     `zipfile` decodes names as cp437. Windows writes them in cp866 or cp1251. Of the two, the decoding with more of the
@@ -311,7 +311,7 @@ def members_of(ref: ImageRef, ask: Callable[[Search], Members]) -> Iterator[Imag
 
 
 def _some(archive: Archive, ref: ImageRef, after: str | None, is_own_report: IsOwnReport) -> Members:
-    names = _wanted(archive)
+    names = _candidate_members(archive)
     begin = 0 if after is None else bisect_right(names, after)
     due_s, found, looked_at = time.monotonic() + _ANSWER_S, list[ImageRef](), 0
     for name in names[begin : begin + _ANSWER_MEMBERS]:
@@ -330,7 +330,7 @@ def _some(archive: Archive, ref: ImageRef, after: str | None, is_own_report: IsO
 
 
 @functools.lru_cache(maxsize=1)
-def _wanted(archive: Archive) -> Sequence[str]:
+def _candidate_members(archive: Archive) -> Sequence[str]:
     """Return the names of members that may be images. Raises OSError; Unusable if there are none."""
     names = [name for name in archive.directory.names if not any(map(is_system_name, parts_of(name)))]
     archive.stream.seek(0)

@@ -27,10 +27,10 @@ from fieldray.imaging.source import (
     Folder,
     NamesInAnyCase,
     Opener,
+    entry_key,
     file_named,
     file_problem,
     is_system_name,
-    mark,
     open_file,
     state_of,
 )
@@ -87,7 +87,7 @@ def members_here(opener: Opener = open_file, is_own_report: IsOwnReport = lambda
     return members
 
 
-def existing(paths: Sequence[Path]) -> tuple[Path, ...]:
+def absolute_paths(paths: Sequence[Path]) -> tuple[Path, ...]:
     """Return the paths as absolute paths without duplicates, in order.
 
     Links are not resolved, because a person knows a file by the name given. Raises UsageProblem (nothing_to_screen) for
@@ -194,7 +194,7 @@ class _Search:
             return []
         top, known = self._listed[path]
         self._listed[path] = (top, known | folder.names)
-        return [entry for entry in folder.entries() if mark(entry[0].name, is_folder=entry[1]) not in known]
+        return [entry for entry in folder.entries() if entry_key(entry[0].name, is_folder=entry[1]) not in known]
 
     def _under(self, top: Path, *, is_folder: bool) -> Iterator[ImageRef]:
         """Yield the images under a folder, depth first and sorted. Links to folders are not followed.

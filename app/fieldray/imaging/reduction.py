@@ -60,7 +60,7 @@ class TargetSize:
         return TargetSize(self.columns, self.rows, self.of_longer)
 
 
-class Whole:
+class DecodedFileCache:
     """Cache of a fully decoded file, for its other resolutions while the file is processed.
 
     parsed  the header of a DICOM file and the position of its pixels, once they were read

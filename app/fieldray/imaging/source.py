@@ -205,7 +205,7 @@ def parts_of(name: str) -> tuple[str, ...]:
     return tuple(part for part in name.replace("\\", "/").split("/") if part not in ("", "."))
 
 
-def mark(name: str, *, is_folder: bool) -> str:
+def entry_key(name: str, *, is_folder: bool) -> str:
     """Return the key of a folder's entry, which differs for a file and a folder of one name."""
     return name + "/" if is_folder else name
 
@@ -217,7 +217,7 @@ def _may_be_image(left_out: str) -> bool:
 class Folder:
     """A folder with its entries still to visit, without entries of the system.
 
-    names   keys (`mark`) of all its entries
+    names   keys (`entry_key`) of all its entries
     bins    names of skipped entries that hold deleted images, thumbnails or snapshots
     hidden  number of other skipped hidden entries, which may be images
     """
@@ -230,7 +230,7 @@ class Folder:
         self.path = path
         kept = [entry for entry in entries if not is_system_name(entry[0])]
         left_out = [name for name, _ in entries if is_system_name(name)] if len(kept) < len(entries) else []
-        self.names = frozenset(mark(name, is_folder=is_folder) for name, is_folder in kept)
+        self.names = frozenset(entry_key(name, is_folder=is_folder) for name, is_folder in kept)
         self.bins = list(filter(is_recycle_bin, left_out))
         self.hidden = sum(map(_may_be_image, left_out))
         self._left = sorted(kept, reverse=True)

@@ -30,7 +30,7 @@ from fieldray.domain.model import (
     FitRule,
     IntensityRule,
     Manifest,
-    OodGate,
+    OutOfDistributionCheck,
     PackKind,
 )
 from fieldray.errors import PackProblem
@@ -375,7 +375,7 @@ def kind_of(found: PackManifest) -> PackKind:
     return kind
 
 
-def domain_manifest(found: AnyManifest, *, ood_gate: OodGate | None = None) -> Manifest:
+def domain_manifest(found: AnyManifest, *, ood_gate: OutOfDistributionCheck | None = None) -> Manifest:
     """Convert the content of a manifest file to a `Manifest`.
 
     The checks of a lung-field pack become its labels. Raises PackProblem("pack_manifest") for values without meaning.

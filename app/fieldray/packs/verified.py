@@ -26,7 +26,16 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import UNSET
 
-from fieldray.domain.model import GoldenVectors, InputSpec, Label, Manifest, Model, OodGate, OutputRoles, Trust
+from fieldray.domain.model import (
+    GoldenVectors,
+    InputSpec,
+    Label,
+    Manifest,
+    Model,
+    OutOfDistributionCheck,
+    OutputRoles,
+    Trust,
+)
 from fieldray.errors import PackProblem
 from fieldray.packs import signing
 from fieldray.packs.manifest import (
@@ -186,12 +195,12 @@ def _card(data: bytes) -> str:
         raise manifest_error("card: not UTF-8 text") from error
 
 
-def _ood_gate(description: ClassifierManifest, files: Mapping[str, bytes]) -> OodGate | None:
+def _ood_gate(description: ClassifierManifest, files: Mapping[str, bytes]) -> OutOfDistributionCheck | None:
     if description.ood_gate is UNSET:
         return None
     mean, projection = (files[role] for role in OOD_GATE_ROLES)
     try:
-        return OodGate(
+        return OutOfDistributionCheck(
             mean=array_from_npy(mean, dtype="float32", dimensions=1),
             projection=array_from_npy(projection, dtype="float32", dimensions=2),
             limit=description.ood_gate.limit,

@@ -40,7 +40,7 @@ from fieldray.domain.finding import Screened
 from fieldray.domain.image import ImageRef
 from fieldray.domain.metrics import Referral, Unit
 from fieldray.domain.model import Model, OperatingPoint
-from fieldray.domain.run import PackOfRun, StoredAnswer, pack_of_run
+from fieldray.domain.run import PackOfRun, StoredResult, pack_of_run
 from fieldray.errors import UsageProblem
 from fieldray.imaging.discover import discover
 from fieldray.packs.site_choices import SitePoint, SitePoints, with_site_points
@@ -130,7 +130,7 @@ class _Judged:
         self.query, self.of, self.run = query, PackOfRun(run_id, position), query.run(run_id)
         self.pack = pack_of_run(self.run, position)
 
-    def answers(self) -> Iterator[StoredAnswer]:
+    def answers(self) -> Iterator[StoredResult]:
         return self.query.answers(self.of.run_id, position=self.of.position)
 
     def side(self, label: str) -> ComparedPack:

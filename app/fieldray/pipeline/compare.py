@@ -29,7 +29,7 @@ from fieldray.domain.lungs import LungFields
 from fieldray.domain.mask import Mask
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.patient import match_patients
-from fieldray.domain.prior import Prior, StoredPriors, doubts_about, prior_from, priors_of, unscreened
+from fieldray.domain.prior import Prior, StoredPriors, prior_from, prior_warnings, priors_of, unscreened
 from fieldray.errors import (
     Cancelled,
     EnvironmentProblem,
@@ -102,7 +102,7 @@ class ComparedPair:
     def doubts(self) -> Sequence[Reason]:
         """Warnings that a person must see with the comparison."""
         current = self.current.outcome
-        return doubts_about(prior_from(self.prior.outcome, current, "file"), current)
+        return prior_warnings(prior_from(self.prior.outcome, current, "file"), current)
 
 
 def comparison_child() -> Child:

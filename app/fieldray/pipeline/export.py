@@ -17,7 +17,7 @@ from fieldray.domain.finding import Failed, Outcome, Screened
 from fieldray.domain.image import ShownImage
 from fieldray.domain.model import Manifest, Model
 from fieldray.domain.prior import PairRecord
-from fieldray.domain.run import Count, PackOfRun, PackSpec, Run, RunSpec, StoredAnswer, pack_of_run
+from fieldray.domain.run import PackOfRun, PackSpec, ProgressHandler, Run, RunSpec, StoredResult, pack_of_run
 from fieldray.errors import FieldrayError, InputProblem, StorageProblem, UsageProblem
 from fieldray.paths import user_data
 from fieldray.persistence import clear_abandoned
@@ -80,7 +80,7 @@ def export_run(
     request: ExportRequest,
     *,
     readers: OpenReaders | None = None,
-    progress: Count = lambda _done, _total: None,
+    progress: ProgressHandler = lambda _done, _total: None,
     note: Callable[[Reason], None] = lambda _: None,
 ) -> tuple[Path, ...]:
     """Write a run into a folder, one output per format, with the results of all its packs.
@@ -117,7 +117,7 @@ def export_run(
     return tuple(path for path in paths if path.exists())  # an output without content is not written
 
 
-def _counted(results: Iterable[StoredAnswer], progress: Callable[[], None]) -> Iterator[StoredAnswer]:
+def _counted(results: Iterable[StoredResult], progress: Callable[[], None]) -> Iterator[StoredResult]:
     """Yield the results, and report the progress before each one."""
     for result in results:
         progress()
@@ -126,7 +126,7 @@ def _counted(results: Iterable[StoredAnswer], progress: Callable[[], None]) -> I
 
 def _write_one(exporter: Exporter, path: Path, stored: StoredRun, note: Callable[[Reason], None]) -> None:
     """Write a run in one format. A note is given if results are missing although the format should have them."""
-    left: list[tuple[StoredAnswer, Reason]] = []
+    left: list[tuple[StoredResult, Reason]] = []
     exporter.write(path, replace(stored, leave_out=lambda *one: left.append(one)))
     for result, why in left[:1]:
         note(reason("left_out", count=len(left), file=path.name, image=result.outcome.ref.key, why=why.text))
@@ -226,7 +226,7 @@ class _Images(contextlib.AbstractContextManager["_Images"]):
     def __exit__(self, *_: object) -> None:
         self._ends.close()
 
-    def read(self, results: Iterable[StoredAnswer], side: int) -> Iterator[tuple[StoredAnswer, ShownImage | Reason]]:
+    def read(self, results: Iterable[StoredResult], side: int) -> Iterator[tuple[StoredResult, ShownImage | Reason]]:
         """Yield each result with its image, or with the reason why there is none. Raises ReaderProblem."""
         if self._opens is None:
             yield from no_images(results, side)
@@ -235,7 +235,7 @@ class _Images(contextlib.AbstractContextManager["_Images"]):
         read = partial(_read, readers, side)
         yield from side_by_side(read, results, self._threads, ahead=_AHEAD * readers.size)
 
-    def preview(self, query: HistoryQuery, result: StoredAnswer) -> ShownImage | None:
+    def preview(self, query: HistoryQuery, result: StoredResult) -> ShownImage | None:
         """Return the stored preview of a result; None if there is none or it is damaged.
 
         Raises StorageProblem, ReaderProblem.
@@ -259,7 +259,7 @@ class _Images(contextlib.AbstractContextManager["_Images"]):
         return self._readers
 
 
-def _read(readers: Workers, side: int, result: StoredAnswer) -> tuple[StoredAnswer, ShownImage | Reason]:
+def _read(readers: Workers, side: int, result: StoredResult) -> tuple[StoredResult, ShownImage | Reason]:
     outcome = result.outcome
     if isinstance(outcome, Failed):
         return result, outcome.reason
@@ -395,7 +395,7 @@ def export_apart(
     request: ExportRequest,
     *,
     settings: Settings,
-    progress: Count,
+    progress: ProgressHandler,
     note: Callable[[Reason], None] = lambda _: None,
     child: Child | None = None,
 ) -> tuple[Path, ...]:

@@ -19,7 +19,7 @@ from fieldray.domain.history import (
     Comparison,
     Deletion,
     DeletionPlan,
-    Listed,
+    ImageTally,
     Month,
     ResultBrief,
     ResultFilter,
@@ -27,7 +27,7 @@ from fieldray.domain.history import (
     ResultPair,
     RunFilter,
     RunSummary,
-    Tally,
+    WorkListRows,
     compare,
 )
 from fieldray.domain.metrics import share_of
@@ -80,7 +80,9 @@ class History:
         with HistoryQuery(self._database) as query:
             return question(query)
 
-    def listed(self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None = None) -> Listed:
+    def listed(
+        self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None = None
+    ) -> WorkListRows:
         """Return the rows of a run that pass a filter, in order. Raises sqlite3.OperationalError after `interrupt`.
 
         limit  maximum number of rows; None for all
@@ -291,7 +293,9 @@ def month_blocks(month: Month, translator: Translator) -> tuple[Block, ...]:
 _VERDICTS_WIDTH_MM: Final = 100.0
 
 
-def _of_pack(name: str, manifest: Manifest | None, tallies: Sequence[Tally], translator: Translator) -> Iterator[Block]:
+def _of_pack(
+    name: str, manifest: Manifest | None, tallies: Sequence[ImageTally], translator: Translator
+) -> Iterator[Block]:
     text, images, whys, answers = translator.text, Counter[str](), Counter[Reason](), Counter[str | None]()
     verdicts = Counter[tuple[str, str | None]]()
     for tally in tallies:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from fieldray.domain.finding import ASKED_FOR, Failed, Outcome, ResultCount, Screened, asked_for, count_of_outcome
+from fieldray.domain.finding import ASKED_FOR, Failed, Outcome, ResultCount, Screened, count_of_outcome, override_notes
 from fieldray.domain.image import ImageRef
 from fieldray.domain.purpose import with_ages
 from fieldray.domain.run import (
@@ -35,7 +35,7 @@ from fieldray.errors import FieldrayError, StorageProblem, UsageProblem
 from fieldray.imaging.source import Stamps
 from fieldray.reasons import Reason, reason
 from fieldray.store.bookkeeping import ReusedAnswers
-from fieldray.store.database import is_damage
+from fieldray.store.database import is_damage_problem
 from fieldray.store.maintenance import renew_pictures, repair
 from fieldray.store.results import AnsweredImage, ResultQuery, ResultStore, StampedImage
 from fieldray.workers.pool import PoolClosed
@@ -56,7 +56,7 @@ def open_store(database: Path, publish: Publish) -> ResultStore:
     try:
         return ResultStore(database)
     except StorageProblem as problem:
-        if not is_damage(problem):
+        if not is_damage_problem(problem):
             raise
         if repaired := repair(database):  # otherwise another program repaired it
             publish(StoreRepaired(reason=repaired))
@@ -234,7 +234,7 @@ class ResultsByContent:
             )
         if known is None or known.ref.header.deciding != ref.header.deciding:
             return None
-        if isinstance(known, Screened) and not asked_for(known) and pack.check_header(ref.header) is not None:
+        if isinstance(known, Screened) and not override_notes(known) and pack.check_header(ref.header) is not None:
             return None
         if isinstance(known, Screened):
             notes = with_ages(known.notes, is_confirmed=self.ports.spec.ages_confirmed)

@@ -21,7 +21,7 @@ from fieldray.domain.finding import (
     Screened,
     normal_as_uncertain,
 )
-from fieldray.domain.image import Detail, ImageRef, Turn
+from fieldray.domain.image import Correction, Detail, ImageRef
 from fieldray.domain.lungs import LungFields, evidence_inside, evidence_limit
 from fieldray.domain.model import Model, Prediction
 from fieldray.domain.purpose import header_notes
@@ -103,7 +103,7 @@ def screen_with_packs(
             return lying
         if lying.lungs is None:
             raise ValueError("an image that is turned without its lungs")
-        turn = Turn(lying.lungs.rotation_degrees, lying.lungs.is_inverted)
+        turn = Correction(lying.lungs.rotation_degrees, lying.lungs.is_inverted)
         (found,) = judge(replace(lying.ref, turn=turn), [assessment])
         if len({lying.facts.content_sha256, found.facts.content_sha256} - {""}) > 1:
             return Failed(ref=found.ref, stage="decode", reason=reason("changed"), facts=lying.facts)
@@ -274,7 +274,7 @@ def _judge(ref: ImageRef, assessment: Assessment, seen: AnalysisResult, predicti
     return _with_evidence(screened, assessment.model, lungs) if lungs and not lungs.refusal else screened
 
 
-def _override_notes(turn: Turn, overruled: tuple[Reason, ...]) -> tuple[Reason, ...]:
+def _override_notes(turn: Correction, overruled: tuple[Reason, ...]) -> tuple[Reason, ...]:
     """Return the notes on a turn or an overruled refusal that a person asked for.
 
     overruled  reasons for which the image would have been refused

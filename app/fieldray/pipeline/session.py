@@ -19,10 +19,10 @@ from fieldray.domain.finding import Failed, Outcome, Refused, without_preview
 from fieldray.domain.image import UPRIGHT, Image, ImageRef
 from fieldray.domain.model import BackendName, DeviceChoice, Model, Policy
 from fieldray.domain.run import (
-    Count,
     ImageDone,
     Overrides,
     PackOfRun,
+    ProgressHandler,
     Publish,
     Resuming,
     StoreUnwritable,
@@ -154,7 +154,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         """
         with self._lock:
             models = self._models_to_run()
-            from fieldray.imaging.discover import existing  # slow imports
+            from fieldray.imaging.discover import absolute_paths  # slow imports
             from fieldray.pipeline.batch import assemble
             from fieldray.pipeline.batch_ports import BatchOptions
 
@@ -162,7 +162,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             assessments = assessments_of(models, operating_point, assess)
             whole = resuming.verifies or bool(self._settings["verify_files"])
             batch = assemble(
-                existing(paths),
+                absolute_paths(paths),
                 assessments,
                 engine=self._open(models),
                 workers=self._working(),
@@ -298,7 +298,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         formats: Sequence[str] = (),
         *,
         options: ReportOptions = PLAIN,
-        progress: Count = lambda _done, _total: None,
+        progress: ProgressHandler = lambda _done, _total: None,
         note: Callable[[Reason], None] = lambda _: None,
         is_apart: bool = False,
     ) -> tuple[Path, ...]:

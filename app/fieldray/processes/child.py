@@ -47,7 +47,7 @@ from fieldray.reasons import Reason, reason
 from fieldray.typed_json import to_type
 
 if TYPE_CHECKING:
-    from fieldray.domain.run import Count
+    from fieldray.domain.run import ProgressHandler
     from fieldray.processes.wire import Array
 
 log = logging.getLogger(__name__)
@@ -396,7 +396,7 @@ class Call(Generic[Q, A]):
         _raise_remote(answer)
         return self.answered(answer)
 
-    def apart(self, child: Child, question: Q, *, progress: Count, timeout_s: float) -> A:
+    def apart(self, child: Child, question: Q, *, progress: ProgressHandler, timeout_s: float) -> A:
         """Call the function in a child that is started for this call alone, and return the result.
 
         progress   receives (done, total), from the stages that the child announces (`announce("3/12")`). An exception

@@ -29,7 +29,7 @@ from fieldray.domain.finding import (
 from fieldray.domain.history import Comparison, Month, ResultBrief, ResultPair, RunSummary
 from fieldray.domain.image import ImageRef
 from fieldray.domain.lungs import LungFields
-from fieldray.domain.run import Run, StoredAnswer, SupersededVerdict
+from fieldray.domain.run import Run, StoredResult, SupersededVerdict
 from fieldray.formatting import NamesClasses, border_digits, category_label, score_digits
 from fieldray.plain_text import visible
 from fieldray.reports.exporter import ReportOptions, StoredPack, StoredRun, image_alias, uid_alias, unnamed
@@ -220,7 +220,7 @@ def _unnamed(outcome: Outcome, alias: str, *, key: bytes) -> dict[str, Value]:
     }
 
 
-def _export_row(result: StoredAnswer, finding: Finding | None, stored: StoredRun) -> dict[str, Value]:
+def _export_row(result: StoredResult, finding: Finding | None, stored: StoredRun) -> dict[str, Value]:
     outcome, verdict, spec = result.outcome, result.verdict, stored.pack
     fields = lungs_of(outcome)
     lungs = _lungs(fields) or {}

@@ -26,7 +26,7 @@ from pydicom.uid import UID, ExplicitVRLittleEndian
 from fieldray.domain.finding import Screened
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.prior import PairRecord
-from fieldray.domain.run import StoredAnswer
+from fieldray.domain.run import StoredResult
 from fieldray.formatting import DICOM_DATE
 from fieldray.reports.exporter import DICOM_WRITER, StoredRun, image_alias, shown_header
 
@@ -103,7 +103,7 @@ class Subject:
     `header` has the patient data that they may contain.
     """
 
-    result: StoredAnswer
+    result: StoredResult
     outcome: Screened
     stored: StoredRun
     header: ImageHeader
@@ -183,7 +183,7 @@ def source_of(ref: ImageRef) -> Source | None:
     )
 
 
-def subject_of(result: StoredAnswer, stored: StoredRun, number: int) -> Subject | None:
+def subject_of(result: StoredResult, stored: StoredRun, number: int) -> Subject | None:
     """Return the `Subject` for a result; None for an image that was not screened."""
     outcome = result.outcome
     if not isinstance(outcome, Screened):

@@ -20,7 +20,7 @@ from fieldray.domain.comparison import ChangeRegion
 from fieldray.domain.finding import Decision, Finding, notes_of
 from fieldray.domain.image import FileKind, ImageRef
 from fieldray.domain.model import Estimate, Manifest, OperatingPoint
-from fieldray.domain.prior import PairRecord, doubts_about_pair
+from fieldray.domain.prior import PairRecord, pair_warnings
 from fieldray.formatting import DICOM_DATE, category_label, class_lines
 from fieldray.plain_text import visible
 from fieldray.reasons import reason
@@ -316,7 +316,7 @@ def _pair_comments(pair: PairRecord) -> list[str]:
     return [
         f"{NOTICE} {reason('compare_notice').text}",
         f"Compared with an image of study date {date}.",
-        *(doubt.text for doubt in doubts_about_pair(pair)),
+        *(doubt.text for doubt in pair_warnings(pair)),
         *why,
         *(_region(number, region) for number, region in enumerate(pair.regions[:_MOST_REGIONS], 1)),
     ]

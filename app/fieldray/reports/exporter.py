@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from fieldray.domain.image import ImageHeader, ImageRef, ShownImage
     from fieldray.domain.model import Manifest
     from fieldray.domain.prior import PairRecord
-    from fieldray.domain.run import PackSpec, Run, StoredAnswer, SupersededVerdict
+    from fieldray.domain.run import PackSpec, Run, StoredResult, SupersededVerdict
 
-    ImageResult = tuple[StoredAnswer, ShownImage | Reason]
-    ReadPreview = Callable[[StoredAnswer], ShownImage | None]
-    ReadImages = Callable[[Iterable[StoredAnswer], int], Iterator[ImageResult]]
+    ImageResult = tuple[StoredResult, ShownImage | Reason]
+    ReadPreview = Callable[[StoredResult], ShownImage | None]
+    ReadImages = Callable[[Iterable[StoredResult], int], Iterator[ImageResult]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ def side_by_side(
         yield future.result()
 
 
-def no_images(results: Iterable[StoredAnswer], _side: int) -> Iterator[ImageResult]:
+def no_images(results: Iterable[StoredResult], _side: int) -> Iterator[ImageResult]:
     """Yield the results without images, for exports that read no files."""
     return ((result, reason("missing")) for result in results)
 
@@ -130,7 +130,7 @@ class StoredRun:
     """
 
     run: Run
-    results: Iterable[StoredAnswer]
+    results: Iterable[StoredResult]
     packs: tuple[StoredPack, ...] = (StoredPack(),)
     position: int = 0
     not_present: tuple[str, ...] = ()
@@ -140,7 +140,7 @@ class StoredRun:
     read_preview: ReadPreview = lambda _result: None
     read_images: ReadImages = no_images
     captures: frozenset[int] | None = None
-    leave_out: Callable[[StoredAnswer, Reason], None] = lambda _result, _why: None
+    leave_out: Callable[[StoredResult, Reason], None] = lambda _result, _why: None
 
     @property
     def inputs(self) -> tuple[Path, ...]:
@@ -167,7 +167,7 @@ class StoredRun:
         """The manifest of the pack; None if it is no longer installed."""
         return self.packs[self.position].manifest
 
-    def of(self, result: StoredAnswer) -> StoredRun:
+    def of(self, result: StoredResult) -> StoredRun:
         """Return this run as a run of the pack that gave `result`."""
         return self if result.position == self.position else replace(self, position=result.position)
 

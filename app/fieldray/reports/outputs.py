@@ -36,11 +36,11 @@ from fieldray.reports.exporter import exporters
 
 if TYPE_CHECKING:
     from fieldray.domain.image import ShownImage
-    from fieldray.domain.run import StoredAnswer
+    from fieldray.domain.run import StoredResult
 
-    ImageResult = tuple[StoredAnswer, ShownImage | Reason]
-    ReadPreview = Callable[[StoredAnswer], ShownImage | None]
-    ReadImages = Callable[[Iterable[StoredAnswer], int], Iterator[ImageResult]]
+    ImageResult = tuple[StoredResult, ShownImage | Reason]
+    ReadPreview = Callable[[StoredResult], ShownImage | None]
+    ReadImages = Callable[[Iterable[StoredResult], int], Iterator[ImageResult]]
 from fieldray.reports.exporter import StoredRun
 
 Recognise = Callable[[bytes], bool]

@@ -12,7 +12,7 @@ from PIL import Image
 
 from fieldray.domain.finding import Outcome, lungs_of
 from fieldray.domain.image import ShownImage
-from fieldray.domain.run import StoredAnswer
+from fieldray.domain.run import StoredResult
 from fieldray.formatting import number
 from fieldray.reasons import Reason
 from fieldray.reports.audit import AuditText
@@ -56,7 +56,7 @@ def study_documents(stored: StoredRun) -> Iterator[tuple[str, bytes]]:
     A file that is no image belongs to no study.
     """
     wording = Wording(stored)
-    results: dict[str, list[StoredAnswer]] = {}
+    results: dict[str, list[StoredResult]] = {}
     for result in stored.results:
         if result.outcome.category != "not_an_image":
             results.setdefault(result.outcome.ref.study_key, []).append(result)
@@ -79,7 +79,7 @@ def _free_name(parts: tuple[str, str], taken: set[str]) -> str:
     return name
 
 
-def _study(images: list[tuple[StoredAnswer, ShownImage | Reason]], wording: Wording, stored: StoredRun) -> bytes:
+def _study(images: list[tuple[StoredResult, ShownImage | Reason]], wording: Wording, stored: StoredRun) -> bytes:
     title, run = wording.study_title(images[0][0].outcome.ref), stored.run
     who = wording.study_person(images[0][0].outcome.ref)
     running = " · ".join(part for part in (who, title) if part)
@@ -105,7 +105,7 @@ def _study(images: list[tuple[StoredAnswer, ShownImage | Reason]], wording: Word
     return document.finished()
 
 
-def _as_shown(result: StoredAnswer, image: ShownImage | Reason, stored: StoredRun) -> list[Image.Image]:
+def _as_shown(result: StoredResult, image: ShownImage | Reason, stored: StoredRun) -> list[Image.Image]:
     """Return the image without overlay and as displayed; empty if no image is available."""
     outcome = result.outcome
     shown = (stored.read_preview(result) or _thumbnail(outcome)) if isinstance(image, Reason) else image

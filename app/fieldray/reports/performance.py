@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from fieldray.domain.finding import Category
 from fieldray.domain.model import Manifest, OperatingPoint
-from fieldray.domain.purpose import Classes, classes_measured, counts_per_hundred
+from fieldray.domain.purpose import ClassDistribution, class_distributions, counts_per_hundred
 from fieldray.formatting import class_lines, short_label
 from fieldray.translation import Translator
 
@@ -67,7 +67,7 @@ def performance_of(
 
     None if the pack's maker did not count the classes, and for a threshold that was chosen on this site's images.
     """
-    measured = {classes.is_elsewhere: classes for classes in classes_measured(manifest, point)}
+    measured = {classes.is_elsewhere: classes for classes in class_distributions(manifest, point)}
     if not measured:
         return None
     shown = measured.get(True) or measured[False]
@@ -84,7 +84,7 @@ def performance_of(
     )
 
 
-def _bar(translator: Translator, classes: Classes, truth: bool, manifest: Manifest | None) -> Bar:
+def _bar(translator: Translator, classes: ClassDistribution, truth: bool, manifest: Manifest | None) -> Bar:
     shares, text = classes.shares[truth], translator.text
     count = next(iter(shares.values())).of
     title = (
@@ -101,7 +101,7 @@ def _bar(translator: Translator, classes: Classes, truth: bool, manifest: Manife
     return Bar(title, tuple(parts))
 
 
-def _sentence(translator: Translator, measured: Mapping[bool, Classes], category: Category | None) -> str:
+def _sentence(translator: Translator, measured: Mapping[bool, ClassDistribution], category: Category | None) -> str:
     """Return the sentence on how often a class misleads; without a class, on all classes."""
     values = _figures(measured, category)
     if True in measured:
@@ -161,7 +161,7 @@ def _own(translator: Translator, values: Mapping[str, str], category: Category |
     )
 
 
-def _figures(measured: Mapping[bool, Classes], category: Category | None) -> dict[str, str]:
+def _figures(measured: Mapping[bool, ClassDistribution], category: Category | None) -> dict[str, str]:
     """Return the figures of a sentence, "–" for a hospital without counts."""
     if category is None:
         shown = measured.get(True) or measured[False]
@@ -173,7 +173,7 @@ def _figures(measured: Mapping[bool, Classes], category: Category | None) -> dic
     return {name: _misleads(classes, category) if classes else "–" for name, classes in figures.items()}
 
 
-def _misleads(classes: Classes, category: Category) -> str:
+def _misleads(classes: ClassDistribution, category: Category) -> str:
     """Return how many of 100 images in a class are missed, falsely flagged, or in the uncertain zone."""
     if category == "unsure":
         count, of = classes.unsure

@@ -15,16 +15,16 @@ from fieldray.domain.finding import (
     Category,
     Outcome,
     Screened,
-    asked_for,
     leading_finding,
     lungs_of,
     notes_of,
+    override_notes,
     reason_of,
 )
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.model import OperatingPoint
-from fieldray.domain.prior import PairRecord, doubts_about_pair
-from fieldray.domain.run import StoredAnswer, Verdict
+from fieldray.domain.prior import PairRecord, pair_warnings
+from fieldray.domain.run import StoredResult, Verdict
 from fieldray.formatting import (
     DICOM_DATE,
     backend_name,
@@ -82,7 +82,7 @@ class Wording:
             if one.position:
                 self._of_packs[one.position] = Wording(one)
 
-    def of(self, result: StoredAnswer) -> Wording:
+    def of(self, result: StoredResult) -> Wording:
         """Return the wording for the pack of a result."""
         return self._of_packs[result.position]
 
@@ -181,13 +181,13 @@ class Wording:
         columns = (*headings, *self._headings())
         return Table(title, columns, tuple(rows), widths=widths, categories=tuple(categories))
 
-    def answer(self, result: StoredAnswer) -> str:
+    def answer(self, result: StoredResult) -> str:
         """Return a pack's result for an image as the text of one cell."""
         outcome, (*_, score, verdict) = result.outcome, self.row(0, result)
         parts = (_joined(self._word(outcome.category), score, verdict), self._reasons(outcome))
         return ": ".join(part for part in parts if part)
 
-    def row(self, count: int, result: StoredAnswer) -> tuple[str, ...]:
+    def row(self, count: int, result: StoredResult) -> tuple[str, ...]:
         """Return a row of the list of all images."""
         outcome, header = result.outcome, result.outcome.ref.header
         finding = leading_finding(outcome)
@@ -204,7 +204,7 @@ class Wording:
         return (str(count), who, day, self._image_name(outcome.ref), word, score, verdict)
 
     def _reasons(self, outcome: Outcome) -> str:
-        said = (*([why] if (why := reason_of(outcome)) else []), *asked_for(outcome))
+        said = (*([why] if (why := reason_of(outcome)) else []), *override_notes(outcome))
         return " ".join(self._said(why, outcome) for why in said)
 
     def run_fields(self) -> tuple[Field, ...]:
@@ -252,7 +252,7 @@ class Wording:
 
     # ---- an image
 
-    def image(self, result: StoredAnswer, *, problem: Reason | None = None) -> ImageText:
+    def image(self, result: StoredResult, *, problem: Reason | None = None) -> ImageText:
         """Return the texts of one image.
 
         problem  the reason why the image cannot be shown, or None
@@ -373,7 +373,7 @@ class Wording:
             day = self._day(pair.prior.study_date) or text("date not known")
             between = gap_of_pair(self.translator, pair.prior, outcome.ref.header)
             yield Field(text("Prior image"), _joined(day, between, cut(uid)))
-            doubts = (self.translator.reason(doubt) for doubt in doubts_about_pair(pair))
+            doubts = (self.translator.reason(doubt) for doubt in pair_warnings(pair))
             yield Field(text("Comparison"), " ".join((*doubts, self._compared(pair))))
         if pairs:
             yield Field(text("Note"), differences_only(self.translator))
@@ -398,7 +398,7 @@ class Wording:
         colours = text("Colours: what influenced the score, not the outline of a lesion.")
         line = text("Line: the lungs, as the program found them.")
         has_map = isinstance(outcome, Screened) and outcome.class_maps is not None and self._stored.manifest is not None
-        overrides = (self._said(note, outcome) for note in asked_for(outcome))  # a capture has these words alone
+        overrides = (self._said(note, outcome) for note in override_notes(outcome))  # a capture has these words alone
         parts = (*overrides, colours if has_map else "", line if lungs_of(outcome) is not None else "")
         return " ".join(part for part in (*parts, text("Display is not calibrated for diagnosis")) if part)
 

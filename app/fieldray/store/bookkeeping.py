@@ -321,7 +321,7 @@ def paths_without_images(rows: Sequence[sqlite3.Row], paths: Sequence[str]) -> t
     return tuple(sorted(had - has))
 
 
-def gone(rows: Sequence[sqlite3.Row], empty: Sequence[bytes]) -> set[int]:
+def absent_ids(rows: Sequence[sqlite3.Row], empty: Sequence[bytes]) -> set[int]:
     """Return the ids of images that a run's last pass did not see.
 
     Images in folders and zip files that could not be read are left out, and so are images under the paths `empty`.
@@ -333,7 +333,7 @@ def gone(rows: Sequence[sqlite3.Row], empty: Sequence[bytes]) -> set[int]:
     return {row["id"] for row in rows if not row["is_seen"] and not _is_in_any(row["image_key"], spared)}
 
 
-def moved(twins: Sequence[sqlite3.Row]) -> set[int]:
+def moved_ids(twins: Sequence[sqlite3.Row]) -> set[int]:
     """Return the ids of images whose file is gone while another file has equal bytes.
 
     twins  rows of the query `TWINS`
@@ -356,7 +356,7 @@ def moved_to_ids(execute: Execute, row_id: int) -> set[int]:
     return {row["id"] for row in execute(_SAME_BYTES, row_id) if not is_there(row["image_key"])}
 
 
-def leave_out(execute: Execute, run_id: int, row_ids: AbstractSet[int]) -> None:
+def mark_absent(execute: Execute, run_id: int, row_ids: AbstractSet[int]) -> None:
     """Mark images of a run as no longer present.
 
     A verdict on bytes that are present elsewhere in the run is copied to the image there.

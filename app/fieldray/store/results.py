@@ -33,8 +33,8 @@ from fieldray.domain.run import (
     Run,
     RunSpec,
     RunState,
-    StoredAnswer,
     StoredImage,
+    StoredResult,
     SupersededVerdict,
     Verdict,
 )
@@ -42,14 +42,19 @@ from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import Reason, reason
 from fieldray.store import bookkeeping
 from fieldray.store.bookkeeping import ReusedAnswers
-from fieldray.store.database import StoreConnection, damage_noticed, storage_problems, synchronous_writes, transaction
+from fieldray.store.database import (
+    StoreConnection,
+    invalid_rows_as_damage,
+    storage_problems,
+    synchronous_writes,
+    transaction,
+)
 from fieldray.store.locks import RunLocks, with_live_state
 from fieldray.store.opening import open_database
 from fieldray.store.pictures import Pictures, picture_row
 from fieldray.store.rows import (
     RUNS,
     answer_columns,
-    checked,
     image_columns,
     kind_of,
     pack_spec_text,
@@ -59,6 +64,7 @@ from fieldray.store.rows import (
     stored_of,
     superseded_verdict_of,
     verdict_of,
+    with_checked_types,
 )
 from fieldray.store.schema import image_key, image_text, reason_text
 
@@ -155,7 +161,7 @@ class ResultQuery:
     def _run_of(self, row: sqlite3.Row) -> Run:
         return with_live_state(self.path, run_of(row))
 
-    def answers(self, run_id: int, *, position: int | None = None) -> Iterator[StoredAnswer]:
+    def answers(self, run_id: int, *, position: int | None = None) -> Iterator[StoredResult]:
         """Yield the results of the images that are present in a run, in the order in which the images were first saved.
 
         position  position of the only wanted pack; None for all packs
@@ -166,7 +172,7 @@ class ResultQuery:
             yield from self._results([row for row in found if position in (None, row["position"])])
             after = found[-1]["image_id"]
 
-    def answer(self, answer_id: int) -> StoredAnswer:
+    def answer(self, answer_id: int) -> StoredResult:
         """Return the result with this id. Raises KeyError if there is no such result."""
         found = self._results(self._all(f"{SELECT} WHERE answers.id = ?", answer_id))
         if not found:
@@ -185,7 +191,7 @@ class ResultQuery:
         looks_inside  whether to detect a damaged mask now instead of on first access
         """
         query = f"{SELECT} WHERE image_id IN (SELECT value FROM json_each(?)) ORDER BY image_id, answers.position"
-        of_image = defaultdict[int, list[StoredAnswer]](list)
+        of_image = defaultdict[int, list[StoredResult]](list)
         for answer in self._results(self._all(query, json.dumps(row_ids)), looks_inside=looks_inside):
             of_image[answer.row_id].append(answer)
         return tuple(_image(of_image[row_id]) for row_id in row_ids if row_id in of_image)
@@ -267,7 +273,7 @@ class ResultQuery:
 
     def stamped(self, run_id: int, first: bytes, *, limit: int) -> tuple[StampedImage, ...]:
         """Return at most `limit` images of a run with their stamps, in order, from the key `first` on."""
-        rows = self._made(checked, self._all(bookkeeping.STAMPED, run_id, first, limit))
+        rows = self._made(with_checked_types, self._all(bookkeeping.STAMPED, run_id, first, limit))
         images = [list(found) for _, found in itertools.groupby(rows, itemgetter("id"))]
         return tuple(
             StampedImage(
@@ -287,18 +293,18 @@ class ResultQuery:
         with storage_problems(self.path):
             return np.fromiter(map(itemgetter(0), self._connection.execute(query, values)), np.int64)
 
-    def _results(self, rows: Sequence[sqlite3.Row], *, looks_inside: bool = True) -> tuple[StoredAnswer, ...]:
+    def _results(self, rows: Sequence[sqlite3.Row], *, looks_inside: bool = True) -> tuple[StoredResult, ...]:
         """Convert rows of `SELECT` to answers, with their thumbnails."""
         kept = self._pictures.thumbnails((row["content_sha256"], row["frame"]) for row in rows)
 
-        def made(row: sqlite3.Row) -> StoredAnswer:
+        def made(row: sqlite3.Row) -> StoredResult:
             return stored_of(row, kept.get((row["content_sha256"], row["frame"])), looks_inside=looks_inside)
 
         return self._made(made, rows)
 
     def _made(self, make: Callable[[sqlite3.Row], T], rows: Sequence[sqlite3.Row]) -> tuple[T, ...]:
         """Convert rows with `make`; an invalid row counts as damage of the file."""
-        with damage_noticed(self.path):
+        with invalid_rows_as_damage(self.path):
             return tuple(map(make, rows))
 
 
@@ -357,8 +363,8 @@ class ResultStore(ResultQuery):
         with self._transaction():
             rows = self._all(bookkeeping.ROWS, run_id)
             empty = bookkeeping.paths_without_images(rows, self.run(run_id).spec.paths)
-            gone = bookkeeping.gone(rows, empty) | bookkeeping.moved(self._all(bookkeeping.TWINS, run_id))
-            bookkeeping.leave_out(self._all, run_id, gone)
+            gone = bookkeeping.absent_ids(rows, empty) | bookkeeping.moved_ids(self._all(bookkeeping.TWINS, run_id))
+            bookkeeping.mark_absent(self._all, run_id, gone)
             bookkeeping.follow_exchanged(self._all, run_id)
             self.set_state(run_id, "cancelled" if empty else "finished")
         if not empty:
@@ -374,7 +380,7 @@ class ResultStore(ResultQuery):
         """
         with self._transaction():
             moved = bookkeeping.moved_to_ids(self._all, row_id)
-            bookkeeping.leave_out(self._all, run_id, moved)
+            bookkeeping.mark_absent(self._all, run_id, moved)
             bookkeeping.follow_exchanged(self._all, run_id, row_id)
         return moved
 
@@ -493,7 +499,7 @@ class ResultStore(ResultQuery):
                 "saved_s": now_s,
             }
             answer_id = self._put("answers", columns, by="image_id, position")
-            answer = StoredAnswer(
+            answer = StoredResult(
                 answer_id=answer_id,
                 row_id=row_id,
                 run_id=run_id,
@@ -516,7 +522,7 @@ class ResultStore(ResultQuery):
         return int(self._all(_put_statement(table, tuple(columns), by), *columns.values())[0]["id"])
 
     def _judgement(self, answer_id: int, judged: bytes) -> dict[str, Any]:
-        """Return the reader's verdict on a result, and whether it was read, as fields of `StoredAnswer`."""
+        """Return the reader's verdict on a result, and whether it was read, as fields of `StoredResult`."""
         query = "SELECT choice, note FROM verdicts WHERE answer_id = ? AND result_hash = ?"
         rows = self._all(query, answer_id, judged)
         (verdict,) = self._made(lambda row: verdict_of(row) if row["choice"] else None, rows) or (None,)
@@ -585,5 +591,5 @@ def _put_statement(table: str, names: tuple[str, ...], by: str) -> str:
                ON CONFLICT ({by}) DO UPDATE SET {changes} RETURNING id"""
 
 
-def _image(answers: Sequence[StoredAnswer]) -> StoredImage:
+def _image(answers: Sequence[StoredResult]) -> StoredImage:
     return StoredImage(row_id=answers[0].row_id, run_id=answers[0].run_id, answers=tuple(answers))

@@ -21,7 +21,7 @@ from fieldray.domain.lungs import LungFields
 from fieldray.domain.model import HeaderRules, InputSpec, Model, OperatingPoint
 from fieldray.domain.run import Overrides
 from fieldray.imaging.archive import Members, Search
-from fieldray.imaging.beginning import Beginning, Identified
+from fieldray.imaging.beginning import ObjectBeginning, ObjectContent
 from fieldray.inference.backend import Answer
 from fieldray.inference.worker import InferRequest
 from fieldray.processes.child import Call
@@ -202,7 +202,7 @@ SHOWN: Final = Call("shown", ShowRequest, ShownImage)
 PREVIEW: Final = Call("preview", bytes, PreviewResult)
 HASH: Final = Call("hash", ShowRequest, str)
 MEMBERS: Final = Call("members", Search, Members)
-IDENTIFY: Final = Call("identify", Beginning, Identified)
+IDENTIFY: Final = Call("identify", ObjectBeginning, ObjectContent)
 
 
 def lung_finder_of(model: Model) -> Model | None:

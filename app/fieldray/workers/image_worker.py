@@ -20,16 +20,16 @@ from numpy.typing import NDArray
 
 from fieldray.domain.assessment import Assessment, scores_of
 from fieldray.domain.finding import PREVIEW_SIDE, ReadFacts
-from fieldray.domain.image import UPRIGHT, Box, Detail, Image, ShownImage, Tensor
+from fieldray.domain.image import UPRIGHT, Box, Detail, Image, NetworkInput, ShownImage
 from fieldray.domain.lungs import LungAnswer, LungFields, look_for_lungs
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.purpose import header_says_frontal_chest
 from fieldray.errors import BackendProblem, InputProblem, Unreadable, Unusable
 from fieldray.imaging.archive import search
 from fieldray.imaging.beginning import identify_beginning
-from fieldray.imaging.preprocess import thumbnail, to_tensor, with_window
-from fieldray.imaging.quality import check_header, check_pixels, doubts_about, lung_quality
-from fieldray.imaging.reading import ImageFile, facts_of, unpacked
+from fieldray.imaging.preprocess import thumbnail, to_network_input, with_window
+from fieldray.imaging.quality import check_header, check_pixels, completeness_notes, lung_quality
+from fieldray.imaging.reading import ImageFile, decode_preview, facts_of
 from fieldray.imaging.reduction import REFINEMENT, TargetSize, size_for_all, size_for_crop
 from fieldray.imaging.source import Stamps
 from fieldray.imaging.whole_file import content_hash
@@ -94,7 +94,7 @@ class _Shared:
     opened_s: float = 0.0
     readings: dict[TargetSize | None, _Reading] = field(default_factory=dict)
     lungs: dict[tuple[int, TargetSize | None, bool], LungFields] = field(default_factory=dict)
-    tensors: dict[tuple[Image, InputSpec, Box | None], Tensor] = field(default_factory=dict)
+    tensors: dict[tuple[Image, InputSpec, Box | None], NetworkInput] = field(default_factory=dict)
 
 
 @dataclass(eq=False, slots=True)
@@ -255,9 +255,9 @@ class Worker:
         view.box, view.fine = box, size_for_crop(wanted, box, image, "fine") if box and is_first else None
         view.needed = size_for_crop(wanted, box, image, "finer") if box else size_for_all(wanted, times=REFINEMENT)
         tensors, key = view.shared.tensors, (image, wanted, box)
-        tensor = tensors[key] = tensors[key] if key in tensors else to_tensor(image, wanted, box=box)
+        tensor = tensors[key] = tensors[key] if key in tensors else to_network_input(image, wanted, box=box)
         facts = replace(view.seen.facts, pixel_map=tensor.pixel_map)
-        notes = (*facts.notes, *(() if question.frame else doubts_about(image, lungs)))
+        notes = (*facts.notes, *(() if question.frame else completeness_notes(image, lungs)))
         facts = replace(facts, notes=(*notes, *["read_twice"] * (detail == "finer")))
         view.seen = replace(
             view.seen,
@@ -277,7 +277,7 @@ class Worker:
         assert classifier
         view.seen = replace(view.seen, stage="decode")
         image = self._read(view, view.fine)
-        tensor = to_tensor(image, view.question.frame or classifier.model.manifest.input, box=view.box)
+        tensor = to_network_input(image, view.question.frame or classifier.model.manifest.input, box=view.box)
         view.seen = replace(
             view.seen,
             facts=replace(view.seen.facts, pixel_map=tensor.pixel_map),
@@ -368,7 +368,7 @@ def lungs_in(
     """Find the lungs of an image, in pixels of its file; `run` runs the lung-field pack. Raises BackendProblem."""
     spec, rules, (rows, columns) = finder.manifest.input, finder.manifest.lung_rules, image.size
     assert rules
-    tensor = to_tensor(image, spec)
+    tensor = to_network_input(image, spec)
     announce("lungs")
 
     def ask(values: NDArray[np.uint8]) -> LungAnswer:
@@ -432,7 +432,7 @@ handle: Final = handler_of(
     (calls.RUN, _worker.run),
     (calls.IMAGE, lambda question: _file(question).shown(None)),
     (calls.SHOWN, _shown),
-    (calls.PREVIEW, lambda question: calls.PreviewResult(unpacked(question))),
+    (calls.PREVIEW, lambda question: calls.PreviewResult(decode_preview(question))),
     (calls.HASH, lambda question: content_hash(question.ref)[0]),
     (calls.MEMBERS, functools.partial(search, is_own_report=_is_own_report)),
     (calls.IDENTIFY, functools.partial(identify_beginning, is_own_report=_is_own_report)),

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fieldray.domain.finding import Stage
-    from fieldray.domain.image import Image, ImageRef, ShownImage, Tensor
+    from fieldray.domain.image import Image, ImageRef, NetworkInput, ShownImage
     from fieldray.domain.model import InputSpec, Model
-    from fieldray.imaging.beginning import Beginning, Identified
+    from fieldray.imaging.beginning import ObjectBeginning, ObjectContent
     from fieldray.imaging.source import Stamps
     from fieldray.inference.backend import Answer
     from fieldray.processes.child import Call
@@ -225,15 +225,15 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
             lost = calls.AnalysisResult(problem=error.reason, is_refusal=is_refusal, stage=stage, facts=facts)
             return (lost,) * len(questions)
 
-    def tensor(self, ref: ImageRef, spec: InputSpec) -> Tensor | None:
+    def tensor(self, ref: ImageRef, spec: InputSpec) -> NetworkInput | None:
         """Make a network's input of the whole image, even for a cropped input; None if the image cannot be read."""
-        from fieldray.domain.image import Tensor
+        from fieldray.domain.image import NetworkInput
         from fieldray.workers.calls import AnalyseRequest
 
         seen = self.look(AnalyseRequest(ref=ref, frame=spec), model=None)
         if seen.values is None or seen.facts.pixel_map is None:
             return None
-        return Tensor(values=seen.values, pixel_map=seen.facts.pixel_map)
+        return NetworkInput(values=seen.values, pixel_map=seen.facts.pixel_map)
 
     def run(self, values: NDArray[np.uint8], *, model: Model, is_cancelled: Callable[[], bool]) -> Answer:
         """Run a model on an input (height, width, channels) uint8. An input that ends its child is tried twice more.
@@ -282,7 +282,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
         return members_of(ref, lambda question: self._ask(calls.MEMBERS, lambda *_: question))
 
-    def identify(self, question: Beginning) -> Identified:
+    def identify(self, question: ObjectBeginning) -> ObjectContent:
         """Identify an object on a server by its first bytes. Raises Unreadable, Unusable, ReaderProblem, PoolClosed."""
         from fieldray.workers import calls
 

@@ -12,7 +12,7 @@ import numpy as np
 from fieldray.domain.model import (
     GoldenVectors,
     Manifest,
-    OodGate,
+    OutOfDistributionCheck,
 )
 from fieldray.errors import UsageProblem
 from fieldray.packs.signing import load_or_create_key
@@ -130,9 +130,11 @@ def _warning_texts(labels: Sequence[LabelRule], results: ClassifierFigures) -> d
     return texts if any(texts.values()) else None
 
 
-def _ood_gate(run: Run) -> OodGate:
+def _ood_gate(run: Run) -> OutOfDistributionCheck:
     with np.load(run.folder("evaluate") / "gate.npz", allow_pickle=False) as arrays:
-        return OodGate(mean=arrays["mean"], projection=arrays["projection"], limit=float(arrays["limit"]))
+        return OutOfDistributionCheck(
+            mean=arrays["mean"], projection=arrays["projection"], limit=float(arrays["limit"])
+        )
 
 
 def _golden(run: Run, manifest: Manifest) -> GoldenVectors:

@@ -18,7 +18,7 @@ from fieldray.domain.model import (
     InputSpec,
 )
 from fieldray.errors import PackProblem
-from fieldray.imaging.preprocess import to_tensor
+from fieldray.imaging.preprocess import to_network_input
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.manifest import SCHEMA_VERSION, Input, PackManifest
 from fieldray.packs.signing import load_or_create_key
@@ -137,7 +137,7 @@ def _version(name: str) -> str:
 def synthetic_chest(seed: int, spec: InputSpec) -> NDArray[np.uint8]:
     """Return a synthetic chest image as input of a network: (height, width, channels) uint8."""
     pixels = chest_phantom(_GOLDEN_SIDE, _GOLDEN_SIDE, seed, abnormal=seed % 2 == 0)
-    values: NDArray[np.uint8] = to_tensor(Image(pixels=pixels), spec).values[0]
+    values: NDArray[np.uint8] = to_network_input(Image(pixels=pixels), spec).values[0]
     return values
 
 

@@ -65,7 +65,7 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
     with cluster_modules():
         from fieldray.commands.run import PackRun
         from fieldray.domain.assessment import choose
-        from fieldray.imaging.discover import existing
+        from fieldray.imaging.discover import absolute_paths
         from fieldray.pipeline.batch_ports import spec_of
         from fieldray.settings import load
         from fieldray_cluster.archive_folder import ArchiveFolder, is_merged, list_images
@@ -78,7 +78,7 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
         settings.set("device", options.device)
     paths = options.paths
     if not any(map(is_address, paths)):
-        paths = list(map(str, existing([Path(path) for path in paths])))
+        paths = list(map(str, absolute_paths([Path(path) for path in paths])))
     elif len(paths) > 1 or options.send_files:
         raise UsageProblem(reason("archive_one_address"))
     model = load_pack(pack_library(), options.pack, options, print_error=console.print_error)

@@ -30,7 +30,7 @@ from fieldray_adapt.recipes.tables import Problem, RecipeDocument, RecipeProblem
 from fieldray_adapt.run import HISTORY_NAME
 from fieldray_cluster.worker_registry import path_state, result_key
 from fieldray_cluster.workflow.recipe import Parameter, RetryPolicy, Sweep, Value, Workflow, read_workflow
-from fieldray_cluster.workflow.run import TASKS_FOLDER, Say, WorkflowRun, open_workflow_run
+from fieldray_cluster.workflow.run import TASKS_FOLDER, LineHandler, WorkflowRun, open_workflow_run
 from fieldray_cluster.workflow.tasks import STOP_NAME, Event, TaskSpec
 from fieldray_cluster.workflow.trial_command import with_changed_keys
 
@@ -52,7 +52,7 @@ _DATA: Final = frozenset({"path", "images", "masks", "file", "lungs", "weights"}
 _OVER: Final = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 
-def run_sweep(path: Path, *, say: Say, trial_command: tuple[str, ...] = ()) -> SweepOutcome:
+def run_sweep(path: Path, *, say: LineHandler, trial_command: tuple[str, ...] = ()) -> SweepOutcome:
     """Run the unfinished trials of a sweep, and make the pack of its winner. Returns how the sweep ended.
 
     `trial_command` is the command of a program that runs a trial in place of this one; it gets the trial's spec as last

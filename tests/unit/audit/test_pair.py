@@ -14,7 +14,7 @@ from fieldray.audit.report import ComparedPack, compare_packs
 from fieldray.audit.units import Case, Rule, make_cases
 from fieldray.domain.finding import Finding, Outcome, ReadFacts, Refused, decide
 from fieldray.domain.image import ImageHeader, ImageRef
-from fieldray.domain.run import StoredAnswer
+from fieldray.domain.run import StoredResult
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from outcomes import operating_point, screened
@@ -25,7 +25,7 @@ SECOND = ComparedPack(
 )
 
 
-def result(number: int, score: float | None, *, label: str, folder: str) -> StoredAnswer:
+def result(number: int, score: float | None, *, label: str, folder: str) -> StoredResult:
     ref = ImageRef(path=Path(f"/{folder}/{number}.dcm"), kind="dicom", header=ImageHeader(patient_id=f"P{number}"))
     facts = ReadFacts(content_sha256=f"{number:064x}")
     outcome: Outcome = Refused(ref=ref, reason=reason("view", view="LL"), facts=facts)
@@ -33,10 +33,10 @@ def result(number: int, score: float | None, *, label: str, folder: str) -> Stor
         point = operating_point(threshold=0.5, unsure_low=0.5, unsure_high=0.5, label=label)
         finding = Finding(label=label, score=score, point=point, decision=decide(score, point))
         outcome = replace(screened(ref), facts=facts, findings=(finding,))
-    return StoredAnswer(answer_id=number, row_id=number, run_id=1, outcome=outcome, is_resumed=False)
+    return StoredResult(answer_id=number, row_id=number, run_id=1, outcome=outcome, is_resumed=False)
 
 
-def cases_of(results: list[StoredAnswer], *, sick: set[int]) -> list[Case]:
+def cases_of(results: list[StoredResult], *, sick: set[int]) -> list[Case]:
     truths = {one.outcome.ref.key: one.row_id in sick for one in results}
     return list(make_cases(results, Reference(truths=truths), label="opacity"))
 

@@ -13,7 +13,7 @@ from fieldray.backends import BackendEntry
 from fieldray.bench.benchmark_case import BenchmarkCase, LoadedImage
 from fieldray.bench.device import Measurement
 from fieldray.bench.machine import Level, MeasuredLoad
-from fieldray.domain.image import ImageRef, PixelMap, Tensor
+from fieldray.domain.image import ImageRef, NetworkInput, PixelMap
 from fieldray.domain.model import BackendName, InputSpec, Model
 from fieldray.inference.backend import Answer, BackendKind
 from fieldray.reasons import Reason
@@ -77,12 +77,12 @@ class ReadersOfNames:
     def __init__(self, events: list[str] | None = None) -> None:
         self.events = events if events is not None else []
 
-    def tensor(self, ref: ImageRef, spec: InputSpec) -> Tensor | None:
+    def tensor(self, ref: ImageRef, spec: InputSpec) -> NetworkInput | None:
         self.events.append(f"read {ref.path.stem}")
         if not ref.path.stem.isdigit():
             return None
         values = np.full((1, spec.height, spec.width, 1), int(ref.path.stem), np.uint8)
-        return Tensor(values=values, pixel_map=PixelMap(1, 0, 1, 0))
+        return NetworkInput(values=values, pixel_map=PixelMap(1, 0, 1, 0))
 
     def __enter__(self) -> Any:
         return self

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fieldray.domain.assessment import NOT_IN_SETTINGS_HASH, Assessment, assessment_of_run, choose
-from fieldray.domain.finding import leading_of, sort_score
+from fieldray.domain.finding import leading_of_findings, sort_score
 from fieldray.domain.model import (
     LUNG_CHECKS,
     Calibration,
@@ -18,7 +18,7 @@ from fieldray.domain.model import (
     LungRules,
     Manifest,
     Model,
-    OodGate,
+    OutOfDistributionCheck,
     OutputRoles,
     Requirement,
 )
@@ -71,7 +71,7 @@ def test_of_the_dissertations_two_outputs_the_larger_is_the_class() -> None:
             ("normal", "below", None),
         ]
         assert all(found.is_by_larger_output for found in findings)
-        leading = leading_of(findings)
+        leading = leading_of_findings(findings)
         assert leading is not None
         assert (leading.score, leading.label) == (shown, "abnormal" if decision == "above" else "normal")
         assert sort_score(findings) == abnormal  # the least certain of the normal ones comes first
@@ -87,7 +87,7 @@ def test_an_image_near_even_odds_is_read_in_full_for_the_dissertations_files() -
 
 
 def test_whatever_decides_a_result_changes_the_hash() -> None:
-    gate = OodGate(mean=np.zeros(4, np.float32), projection=np.eye(4, dtype=np.float32), limit=2.0)
+    gate = OutOfDistributionCheck(mean=np.zeros(4, np.float32), projection=np.eye(4, dtype=np.float32), limit=2.0)
     variants = [
         assessment(),
         assessment("sensitive"),
@@ -140,7 +140,9 @@ OTHER: Mapping[type, Mapping[str, object]] = {
         "outputs": OutputRoles(scores=0),
         "operating_points": (FIRST, SECOND),
         "calibration": {"opacity": Calibration(2.0, 0.0)},
-        "ood_gate": OodGate(mean=np.zeros(4, np.float32), projection=np.eye(4, dtype=np.float32), limit=2.0),
+        "ood_gate": OutOfDistributionCheck(
+            mean=np.zeros(4, np.float32), projection=np.eye(4, dtype=np.float32), limit=2.0
+        ),
         "accepted": HeaderRules(views=("PA",)),
         "requires": (Requirement(kind="lung-fields"),),
         "lung_rules": RULES,

@@ -19,7 +19,7 @@ import pytest
 from fakes import FakeEngine, FakeReaders
 from fieldray.domain.assessment import Assessment, choose
 from fieldray.domain.finding import notes_of
-from fieldray.domain.image import ImageRef, Turn
+from fieldray.domain.image import Correction, ImageRef
 from fieldray.domain.model import HeaderRules, Model
 from fieldray.domain.run import Event, ImageDone, ResultsTakenOver, Resuming, RunChanged
 from fieldray.imaging.source import Stamps
@@ -240,7 +240,7 @@ def test_what_a_person_asked_for_stays_what_it_is_in_the_same_run_and_in_later_o
     first = Run(images, stop_after=4)
     was = first.ready[0].image.most_urgent_answer.outcome
     side = reason("view", view="LL")
-    wished = replace(was, ref=replace(was.ref, turn=Turn(90)), notes=(reason("screened_anyway"), side))
+    wished = replace(was, ref=replace(was.ref, turn=Correction(90)), notes=(reason("screened_anyway"), side))
     with ResultStore(first.database) as store:
         store.save(first.batch.run_id, wished, spec=first.batch.spec)
     for number in (first.batch.run_id, first.batch.run_id + 1):

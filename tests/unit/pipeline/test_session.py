@@ -15,8 +15,8 @@ import pytest
 from fakes import FakeEngine, FakeReaders
 from fieldray.domain.finding import Refused, notes_of
 from fieldray.domain.image import ImageRef
-from fieldray.domain.model import Model, OodGate
-from fieldray.domain.run import Event, ImageDone, Overrides, RunChanged, StoredAnswer, StoreUnwritable, Verdict
+from fieldray.domain.model import Model, OutOfDistributionCheck
+from fieldray.domain.run import Event, ImageDone, Overrides, RunChanged, StoredResult, StoreUnwritable, Verdict
 from fieldray.errors import EnvironmentProblem, PackProblem, StorageProblem, Unreadable, UsageProblem
 from fieldray.imaging.discover import count_files
 from fieldray.pipeline.batch import Batch
@@ -311,11 +311,11 @@ def test_one_image_that_is_being_screened_as_the_session_ends_is_no_fault(opened
 
 
 # Far from what the engine of these tests says of any image.
-GATE = OodGate(mean=np.full(4, 9.0, np.float32), projection=np.eye(4, dtype=np.float32), limit=2.0)
+GATE = OutOfDistributionCheck(mean=np.full(4, 9.0, np.float32), projection=np.eye(4, dtype=np.float32), limit=2.0)
 ANYWAY = Overrides(overrules=True)
 
 
-def refused_run(opened: Opened, images: Path) -> list[StoredAnswer]:
+def refused_run(opened: Opened, images: Path) -> list[StoredResult]:
     """A run of a pack whose gate lets nothing through."""
     batch = opened.screen(images, tiny_model(manifest=tiny_manifest(ood_gate=GATE)))
     with ResultQuery(opened.session.database) as query:
@@ -324,7 +324,7 @@ def refused_run(opened: Opened, images: Path) -> list[StoredAnswer]:
     return found
 
 
-def stored(opened: Opened, row_id: int) -> StoredAnswer:
+def stored(opened: Opened, row_id: int) -> StoredResult:
     with ResultQuery(opened.session.database) as query:
         return query.answer(row_id)
 

@@ -15,7 +15,7 @@ from pydicom.dataset import Dataset
 from pydicom.encaps import generate_frames
 
 from fieldray.domain.finding import Screened
-from fieldray.domain.image import ImageHeader, Turn
+from fieldray.domain.image import Correction, ImageHeader
 from fieldray.domain.run import Verdict
 from fieldray.imaging.discover import discover
 from fieldray.imaging.synthetic import chest_phantom
@@ -146,7 +146,7 @@ def test_a_segmentation_lies_on_its_image(one: Screened, tmp_path: Path, highdic
 def test_of_an_image_that_was_turned_the_segmentation_lies_on_the_file_and_the_capture_is_upright(
     one: Screened, tmp_path: Path, highdicom: ModuleType
 ) -> None:
-    turn, path = Turn(90), tmp_path / "seg"
+    turn, path = Correction(90), tmp_path / "seg"
     sizes = replace(one.facts, rows=128, columns=160)
     wished = replace(one, ref=replace(one.ref, turn=turn), facts=sizes, notes=(reason("turned_back"),))
     seg.EXPORTER.write(path, run_with(results_of([wished])))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from fieldray.domain.run import StoredAnswer
+from fieldray.domain.run import StoredResult
 from fieldray.errors import UsageProblem
 from fieldray.reports.content import COLUMNS, image_line
 from fieldray.reports.exporters.csv import is_own as csv_is_own
@@ -102,7 +102,7 @@ def test_what_takes_the_place_while_it_is_being_written_is_kept(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == [path]
 
 
-RESULTS = [StoredAnswer(answer_id=1, row_id=1, run_id=1, outcome=refused(), is_resumed=False)]
+RESULTS = [StoredResult(answer_id=1, row_id=1, run_id=1, outcome=refused(), is_resumed=False)]
 WRITERS: dict[str, Callable[[Path], None]] = {
     "csv": lambda path: write_csv(path, stored_run(RESULTS)),
     "json": lambda path: write_json(path, stored_run(RESULTS)),

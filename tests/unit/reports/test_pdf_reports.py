@@ -18,7 +18,7 @@ from PIL import Image
 
 from fieldray.domain.finding import Category, Refused, Screened
 from fieldray.domain.lungs import LungMeasurement
-from fieldray.domain.run import StoredAnswer, SupersededVerdict, Verdict
+from fieldray.domain.run import StoredResult, SupersededVerdict, Verdict
 from fieldray.reasons import reason
 from fieldray.reports.document import cut
 from fieldray.reports.exporter import ReportOptions, is_own_pdf, uid_alias
@@ -266,7 +266,7 @@ def test_why_an_image_is_read_first_stands_above_all_else_and_once(one: Screened
 
 def test_refused_images_have_a_page_with_the_reason(tmp_path: Path) -> None:
     text_file = Refused(ref=image_ref("readme.txt", kind="unknown"), reason=reason("not_an_image"))
-    results: list[StoredAnswer] = results_of([refused(), failed(), text_file])  # type: ignore[list-item]
+    results: list[StoredResult] = results_of([refused(), failed(), text_file])  # type: ignore[list-item]
     wording = Wording(run_with([]))
     assert wording.image(results[0]).remarks[0] == "Not a frontal view: the file says LL."
     STUDIES.write(tmp_path / "s", run_with(results))

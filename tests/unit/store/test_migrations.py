@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from fieldray.domain.history import ResultFilter, ResultOrder
-from fieldray.domain.run import Event, StoredAnswer, StoreUpdating
+from fieldray.domain.run import Event, StoredResult, StoreUpdating
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.paths import VERSION as PROGRAM
 from fieldray.paths import results_path
@@ -66,7 +66,7 @@ def runs_of(said: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, list[Mappi
         yield lead, sorted(of_packs, key=lambda run: (run["id"] != lead, run["id"]))
 
 
-def told(answer: StoredAnswer) -> dict[str, Any]:
+def told(answer: StoredResult) -> dict[str, Any]:
     """As `write_version_11` told of it."""
     outcome = answer.outcome
     return {

@@ -14,12 +14,12 @@ from PIL import Image as Picture
 
 from fakes import FakeFinder, LungReaders, PaintedFile
 from fieldray.domain.assessment import choose
-from fieldray.domain.image import Box, Detail, Image, ImageRef, Turn
+from fieldray.domain.image import Box, Correction, Detail, Image, ImageRef
 from fieldray.domain.model import HeaderRules, InputSpec, Model, Requirement
 from fieldray.domain.run import Overrides
 from fieldray.errors import BackendProblem
-from fieldray.imaging.preprocess import thumbnail, to_display, to_tensor, with_window
-from fieldray.imaging.reading import ImageFile, unpacked
+from fieldray.imaging.preprocess import thumbnail, to_display, to_network_input, with_window
+from fieldray.imaging.reading import ImageFile, decode_preview
 from fieldray.imaging.reduction import LUNGS_EXTENT, TargetSize, size_for_all, size_for_crop, target_size
 from fieldray.imaging.source import Stamps
 from fieldray.imaging.synthetic import chest_phantom
@@ -47,7 +47,7 @@ def gradient() -> Image:
 def test_a_box_is_fitted_as_if_it_were_the_image() -> None:
     image = gradient()
     box = Box(top=40.0, left=10.0, rows=64.0, columns=32.0)
-    tensor = to_tensor(image, CROPPED, box=box)
+    tensor = to_network_input(image, CROPPED, box=box)
     # two rows of the box make one of the tensor
     assert (tensor.pixel_map.row_scale, tensor.pixel_map.row_offset) == (2.0, 40.0)
     assert (tensor.pixel_map.column_scale, tensor.pixel_map.column_offset) == (1.0, 10.0)
@@ -60,7 +60,7 @@ def test_a_box_is_in_pixels_of_the_file_however_the_file_was_read() -> None:
     means = pixels.reshape(128, 2, 128, 2).mean((1, 3)).astype(np.float32)
     half = Image(pixels=means, step=2, full_rows=256, full_columns=256, window=full.window)
     box = Box(top=32.0, left=64.0, rows=128.0, columns=96.0)
-    first, second = to_tensor(full, CROPPED, box=box), to_tensor(half, CROPPED, box=box)
+    first, second = to_network_input(full, CROPPED, box=box), to_network_input(half, CROPPED, box=box)
     assert first.pixel_map == second.pixel_map
     # a column of the tensor is three of the file: averages of two cannot be divided exactly
     assert np.abs(first.values.astype(int) - second.values.astype(int)).mean() < 1.5
@@ -158,7 +158,7 @@ def test_the_classifier_gets_the_lungs_out_of_the_pixels_of_the_file(ref: ImageR
     seen = look(ref, CROPPED, Boxed())
     assert (seen.facts.rows, seen.facts.columns, seen.is_approximate) == (400, 300, False)
     box = seen.lungs.box(rows=400, columns=300, margin=CROPPED.crop_margin)
-    whole = to_tensor(with_window(ImageFile(ref).image()), CROPPED, box=box)
+    whole = to_network_input(with_window(ImageFile(ref).image()), CROPPED, box=box)
     assert np.abs(seen.values.astype(int) - whole.values.astype(int)).max() <= 2
     assert seen.facts.pixel_map.row_offset == whole.pixel_map.row_offset
     assert "read_twice" not in seen.facts.notes
@@ -220,8 +220,8 @@ def test_a_worker_looks_again_for_a_device_that_is_unsure(said: list[float | Bac
     assert network.ran == (said[1] is None) and (seen.answer is not None) == (said[1] is None)
 
 
-@pytest.mark.parametrize("turn", [Turn(90), Turn(180), Turn(270), Turn(90, swaps_grey=True)])
-def test_what_lies_wrong_is_read_as_the_same_image_upright(turn: Turn, tmp_path: Path) -> None:
+@pytest.mark.parametrize("turn", [Correction(90), Correction(180), Correction(270), Correction(90, swaps_grey=True)])
+def test_what_lies_wrong_is_read_as_the_same_image_upright(turn: Correction, tmp_path: Path) -> None:
     upright, lying = tmp_path / "upright.png", tmp_path / "lying.png"
     pixels = chest_phantom(400, 320, 5, abnormal=True) >> 8
     Picture.fromarray(pixels.astype(np.uint8)).save(upright)
@@ -240,7 +240,7 @@ def test_what_lies_wrong_is_read_as_the_same_image_upright(turn: Turn, tmp_path:
     small = calls.SHOWN.answered(handle(encode_message(calls.ShowRequest(ref=wrong, side=100), call="shown")))
     assert (small.rows, small.columns) == (400, 320)
     assert np.abs(small.pixels.astype(int) - thumbnail(shown[0], 100).astype(int)).max() <= 2
-    kept = [unpacked(found.facts.preview) for found in (first, second)]
+    kept = [decode_preview(found.facts.preview) for found in (first, second)]
     assert kept[1].shape == turn.back.shown(kept[0]).shape  # as its file lies
 
 

@@ -25,7 +25,7 @@ from fieldray.domain.image import Detail, ImageRef
 from fieldray.domain.model import InputSpec, Model
 from fieldray.errors import BackendProblem, ReaderProblem, Unreadable
 from fieldray.imaging.discover import discover
-from fieldray.imaging.preprocess import shrunk, to_tensor
+from fieldray.imaging.preprocess import block_thumbnail, to_network_input
 from fieldray.imaging.reading import decode
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.inference.backend import Answer
@@ -70,10 +70,10 @@ def test_what_comes_back_is_what_the_same_code_gives_here(pool: Workers, tmp_pat
     ref = ImageRef(path=path)
     here = decode(path.read_bytes(), ref)
     read = look(pool, ref, SPEC)
-    expected = to_tensor(here, SPEC)
+    expected = to_network_input(here, SPEC)
     np.testing.assert_array_equal(read.values, expected.values)
     assert read.facts.pixel_map == expected.pixel_map
-    np.testing.assert_array_equal(read.facts.thumbnail, shrunk(here, 64))
+    np.testing.assert_array_equal(read.facts.thumbnail, block_thumbnail(here, 64))
     assert read.facts.content_sha256 == hashlib.sha256(path.read_bytes()).hexdigest() == pool.content_hash(ref)[0]
     assert (read.facts.rows, read.facts.columns, read.problem) == (160, 128, None)
     assert read.facts.decode_ms > 0
