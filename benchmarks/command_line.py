@@ -16,7 +16,7 @@ from fieldray.bench.benchmark_case import Report
 from fieldray.commands.bench import minimum_number
 from fieldray.commands.console import Console
 from fieldray.commands.options import add_pack_options, load_pack, pack_library, pack_to_measure
-from fieldray.reports.document import lines
+from fieldray.reports.document import console_lines
 from fieldray_cluster.training.formulas import MODES
 
 Argument = tuple[str, Mapping[str, Any]]
@@ -340,7 +340,7 @@ def _written(
         except (PageRefused, ScreeningFailed) as problem:
             console.print_error(str(problem))
             return 1
-        for line in lines(report.blocks):
+        for line in console_lines(report.blocks):
             console.print_line(line)
         written = write(report, options.out) if options.out else ()
         for path in (*written, *([write_page(report, page)] if page else [])):

@@ -103,12 +103,12 @@ def decision_sentence(translator: Translator, finding: Finding) -> str:
     return sentences[finding.decision]
 
 
-def unsigned(translator: Translator) -> str:
+def unsigned_notice(translator: Translator) -> str:
     """Return the notice for results of a model without signature and operating point."""
     return translator.text("unsigned, operating point unknown")
 
 
-def signer(translator: Translator, *, trust: Trust, fingerprint: str) -> str:
+def describe_signer(translator: Translator, *, trust: Trust, fingerprint: str) -> str:
     """Describe the signer of a pack."""
     if trust == "builtin":
         return translator.text("comes with the program")
@@ -142,7 +142,7 @@ def sex_label(translator: Translator, header: ImageHeader) -> str:
     return letters.get(header.patient_sex, "")
 
 
-def what_to_do(translator: Translator, category: Category) -> str:
+def advice_text(translator: Translator, category: Category) -> str:
     """Return the advice for an image without a score, because it was refused or failed."""
     if category == "refused":
         return translator.text("The image is not suitable and has no score. Read the image yourself.")
@@ -185,7 +185,7 @@ def packs_of_run(translator: Translator, spec: RunSpec) -> str:
 
 def pack_label(translator: Translator, spec: PackSpec) -> str:
     """Return a pack's name with the remarks that a list shows."""
-    return f"{spec.pack_name} ({unsigned(translator)})" if spec.trust == "legacy" else spec.pack_name
+    return f"{spec.pack_name} ({unsigned_notice(translator)})" if spec.trust == "legacy" else spec.pack_name
 
 
 def pack_headings(packs: Sequence[tuple[str, str]]) -> list[str]:
@@ -342,7 +342,7 @@ def earlier_text(translator: Translator, header: ImageHeader) -> str:
     return translator.text("earlier, {date}", date=date(translator, header.study_date))
 
 
-def moment(translator: Translator, seconds: float) -> str:
+def time_text(translator: Translator, seconds: float) -> str:
     """Format a time, in seconds since 1970 (UTC), as date and time of day in this computer's time zone."""
     here = datetime.datetime.fromtimestamp(seconds)
     return f"{calendar_date(translator, here.date())} {here.isoformat()[11:16]}"

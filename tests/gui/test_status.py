@@ -15,7 +15,7 @@ from PySide6.QtWidgets import QTableWidget
 
 from fieldray.bench.benchmark_case import Report
 from fieldray.bench.load import StoredLoadStudy, load_study_in_child, store_load_study, stored_load_study
-from fieldray.desktop.past_runs import Machine
+from fieldray.desktop.past_runs import ComputerLoad
 from fieldray.domain.run import Speed
 from fieldray.errors import Cancelled, UsageProblem
 from fieldray.reasons import reason
@@ -67,7 +67,7 @@ def test_speed_and_load_are_drawn_over_the_run_and_a_new_run_begins_anew(desk: D
 def test_a_long_run_keeps_few_samples_from_its_whole_length(desk: Desk) -> None:
     seconds = iter(range(5001))
     bench = desk.bench
-    machine = Machine(bench.screening, clock=lambda: float(next(seconds)))
+    machine = ComputerLoad(bench.screening, clock=lambda: float(next(seconds)))
     for _ in range(5000):
         machine.take(Speed(cpu_percent=1.0, memory_mb=1.0))
     times = [sample.at_s for sample in machine.samples]

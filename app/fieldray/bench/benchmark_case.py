@@ -33,7 +33,7 @@ from fieldray.inference.worker import cpu_kind
 from fieldray.paths import VERSION
 from fieldray.reasons import Reason, reason
 from fieldray.reports.document import Points, Table
-from fieldray.reports.outputs import own_text
+from fieldray.reports.outputs import open_output
 from fieldray.settings import Settings
 from fieldray.surroundings import Priority, give_priority
 from fieldray.workers.pool import Workers
@@ -309,7 +309,7 @@ class Report:
 def write(report: Report, folder: Path) -> Path:
     """Write a report as `<kind>.json` into a folder, and return the path. Raises UsageProblem, StorageProblem."""
     path = folder / f"{report.kind}.json"
-    with own_text(path, "json") as stream:
+    with open_output(path, "json") as stream:
         stream.write(json.dumps({"report": report.kind, **report_header(), **report.data}, indent=1))
     return path
 

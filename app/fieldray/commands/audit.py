@@ -306,13 +306,13 @@ def _remove(options: argparse.Namespace, console: Console) -> int:
 
 def _print(report: AuditReport, console: Console) -> None:
     from fieldray.reports.audit import AuditText
-    from fieldray.reports.document import lines
+    from fieldray.reports.document import console_lines
     from fieldray.translation import Translator
 
     texts = AuditText(report, Translator())
     *others, _ = texts.after_charts()
     shown = texts.disagreements(_SHOWN)
-    console.print_lines(("", texts.title, *lines((*texts.before_charts(), *others, shown))))
+    console.print_lines(("", texts.title, *console_lines((*texts.before_charts(), *others, shown))))
     if (left := len(report.audit.disagreements) - len(shown.rows)) > 0:
         console.print_line(f"  and {left} more; --json FILE and --out DIR have all of them")
 

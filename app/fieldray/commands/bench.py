@@ -187,9 +187,9 @@ def print_report(report: Report, out: Path | None, console: Console) -> int:
     Raises StorageProblem.
     """
     from fieldray.bench.benchmark_case import write
-    from fieldray.reports.document import lines
+    from fieldray.reports.document import console_lines
 
-    console.print_lines(lines(report.blocks))
+    console.print_lines(console_lines(report.blocks))
     if out:
         console.print_line(f"Written: {write(report, out)}")
     return 0

@@ -214,7 +214,7 @@ def run_compare(options: argparse.Namespace, console: Console) -> int:
     print_update_notice(console)
     from fieldray.pipeline.history import comparison_blocks
     from fieldray.reports.content import comparison_text
-    from fieldray.reports.document import lines
+    from fieldray.reports.document import console_lines
     from fieldray.translation import Translator
 
     found = _history().compare(options.first, options.second)
@@ -222,7 +222,7 @@ def run_compare(options: argparse.Namespace, console: Console) -> int:
         return 0
     pairs = [pair for pair in found.pairs if options.all or pair.has_changed]
     said, *tables = comparison_blocks(found, Translator(), pairs=pairs)
-    console.print_lines(lines((said, *(table for table in tables if table.rows))))
+    console.print_lines(console_lines((said, *(table for table in tables if table.rows))))
     return 0
 
 
@@ -263,14 +263,14 @@ def run_month(options: argparse.Namespace, console: Console) -> int:
     from fieldray.pipeline.constancy import ConstancyRecords
     from fieldray.pipeline.history import month_blocks, month_title
     from fieldray.reports.content import month_text
-    from fieldray.reports.document import lines
+    from fieldray.reports.document import console_lines
     from fieldray.translation import Translator
 
     first, translator, history = options.month or datetime.date.today().replace(day=1), Translator(), _history()
     folder = options.folder.absolute() if options.folder else None
     month = history.month(first, ConstancyRecords(user_data()), folder=folder)
     if not write_json(options.json, month_text(month), console, kind="json"):
-        console.print_lines((month_title(translator, month), *lines(month_blocks(month, translator))))
+        console.print_lines((month_title(translator, month), *console_lines(month_blocks(month, translator))))
     if options.pdf:
         history.save_month(options.pdf, month, Translator(options.language))
         console.print_line(f"Written: {options.pdf}")
@@ -438,17 +438,17 @@ def _run_cells(summary: RunSummary) -> tuple[object, ...]:
 
 
 def _result_cells(found: ResultBrief, texts: Mapping[Category, str]) -> tuple[str, ...]:
-    from fieldray.reports.content import score_cell, threshold_text
+    from fieldray.reports.content import listed_score, listed_threshold
 
-    cells = texts[found.category], score_cell(found), threshold_text(found)
+    cells = texts[found.category], listed_score(found), listed_threshold(found)
     return *cells, found.verdict or "-"
 
 
 def _moment(seconds: float) -> str:
-    from fieldray.formatting import moment
+    from fieldray.formatting import time_text
     from fieldray.translation import Translator
 
-    return moment(Translator("en"), seconds)
+    return time_text(Translator("en"), seconds)
 
 
 def _history() -> History:

@@ -222,13 +222,13 @@ def write_json(target: str | None, text: str, console: Console, *, kind: Kind, i
         console.machine_reads = True
         console.emit(text.rstrip("\n"))
     elif target:
-        from fieldray.reports.outputs import is_stream, write_own
+        from fieldray.reports.outputs import is_stream, write_output
 
         path = Path(target)
         if is_stream(path):
             path.write_text(text, encoding="ascii")
             return True
-        write_own(path, kind, text.encode("ascii"), inputs=inputs)
+        write_output(path, kind, text.encode("ascii"), inputs=inputs)
         console.print_line(f"Written: {target}")
     return bool(target)
 

@@ -40,9 +40,9 @@ from fieldray.packs.reasons import TEMPLATES as PACKS
 from fieldray.persistence import clear_abandoned, make_empty, make_folder, storage_problem
 from fieldray.plain_text import as_cell
 from fieldray.reasons import BACKENDS, OF_FOLDERS, OF_MANY, Reason, reason
-from fieldray.reports.content import NOTICE, class_texts, image_line, score_cell, threshold_text
+from fieldray.reports.content import NOTICE, class_texts, image_line, listed_score, listed_threshold
 from fieldray.reports.exporter import ReportOptions, exporters
-from fieldray.reports.outputs import is_stream, own_text, require_free
+from fieldray.reports.outputs import is_stream, open_output, require_free
 from fieldray.translation import Translator
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _stream(path: Path, inputs: Sequence[Path], *, grows: bool) -> Iterator[Call
             raise storage_problem(error, path) from error
     else:
         clear_abandoned(path.parent)
-        with own_text(path, "lines", encoding="ascii", inputs=inputs) as whole:
+        with open_output(path, "lines", encoding="ascii", inputs=inputs) as whole:
             yield lambda: whole
 
 
@@ -474,4 +474,4 @@ def _cells(result: ResultBrief | None, pack: PackRun, width: int) -> str:
         return " " * (width + 17)
     name = pack.texts[result.category]
     shown = name.upper() if result.category in ("read_first", "abnormal") else name
-    return f"{shown:<{width}} {score_cell(result):>6} {threshold_text(result):>9}"
+    return f"{shown:<{width}} {listed_score(result):>6} {listed_threshold(result):>9}"

@@ -258,12 +258,12 @@ def _unpacked(setting: Value) -> QByteArray:
     return QByteArray.fromBase64(QByteArray(str(setting).encode()))
 
 
-def let_qt_keep_nothing() -> None:
+def disable_dialog_history() -> None:
     """Disable the history of Qt's file dialog, which would store opened folders outside this program's folder."""
     QSettings.setPath(QSettings.Format.NativeFormat, QSettings.Scope.UserScope, os.devnull)
 
 
-def favour_the_window(application: Application) -> None:
+def shorten_switch_interval(application: Application) -> None:
     """Shorten the time that the window's thread waits for other Python threads, in this process from now on."""
     sys.setswitchinterval(_SWITCH_S)
     # A full garbage collection stops every thread. What the start made stays and need not be searched. Full
@@ -291,7 +291,7 @@ def run_application(paths: Sequence[Path]) -> int:
     """Open the window and screen `paths`. Returns the exit code after the window and all processes have ended."""
     QCoreApplication.setApplicationName("fieldray")
     QGuiApplication.setDesktopFileName("fieldray")
-    let_qt_keep_nothing()
+    disable_dialog_history()
     qt = cast("QApplication", QApplication.instance() or QApplication(sys.argv[:1]))
     screen_connected()
     qt.setQuitOnLastWindowClosed(False)
@@ -301,7 +301,7 @@ def run_application(paths: Sequence[Path]) -> int:
         application = Application(qt, settings)
         application.ended.connect(qt.quit)
         application.report(problems)
-        favour_the_window(application)
+        shorten_switch_interval(application)
         with application.catching(), application.ending_on_signals():
             try:
                 application.show()

@@ -42,7 +42,7 @@ from fieldray.desktop.widgets import (
     reading_table,
 )
 from fieldray.domain.run import PackOfRun, Run
-from fieldray.formatting import moment, number, pack_label
+from fieldray.formatting import number, pack_label, time_text
 from fieldray.pipeline.auditing import AuditRequest
 from fieldray.reports.audit import AuditText
 from fieldray.reports.document import Block, Paragraph, Points, ShareChart, Table
@@ -190,7 +190,7 @@ class AuditPage(Page):
         self.against.clear()
         self.against.addItem(text.text("no comparison"), None)
         for run in others:
-            began = moment(text, run.started_s).rpartition(" ")[0]
+            began = time_text(text, run.started_s).rpartition(" ")[0]
             for position, pack in enumerate(run.spec.packs):
                 of = PackOfRun(run.run_id, position)
                 if of != self._auditing.audited:

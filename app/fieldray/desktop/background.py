@@ -132,7 +132,7 @@ class Background(QObject):
             done(task.result())
 
 
-class Stoppable(QObject):
+class StoppableTask(QObject):
     """A task that reports its progress a few times a second and can be stopped.
 
     The result of a stopped task is None.
@@ -170,7 +170,7 @@ _REST_MS: Final = 50  # while nothing happens
 _SLICE_S: Final = 0.008
 
 
-class Bridge(QObject):
+class EventBridge(QObject):
     """Takes events from any thread and emits them, in order, in the window's thread.
 
     Thousands of resumed images arrive together. They are delivered in slices of a few milliseconds, so that the window

@@ -17,17 +17,17 @@ from typing import Final
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from fieldray.backends import EDGE_TPU
-from fieldray.desktop.background import Background, Bridge, OpenServices, Services
+from fieldray.desktop.background import Background, EventBridge, OpenServices, Services
 from fieldray.desktop.comparing import Comparing
 from fieldray.desktop.image_painting import Switches
-from fieldray.desktop.judging import Judging, Reading
+from fieldray.desktop.judging import Judging, ReadMarks
 from fieldray.desktop.list_reader import WorkRow, pack_title
 from fieldray.desktop.notices import Action, NoticeBoard
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.pack_choice import PackChoice
-from fieldray.desktop.past_runs import Auditing, Checking, Exporting, Machine, PastRuns
+from fieldray.desktop.past_runs import Auditing, ComputerLoad, ConstancyTesting, Exporting, PastRuns
 from fieldray.desktop.screening import OF_RUN, Screening, level_of
-from fieldray.desktop.verdicts import Judged
+from fieldray.desktop.verdicts import VerdictSubject
 from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.domain.finding import Failed, Outcome, count_of_outcome
 from fieldray.domain.history import Deletion
@@ -80,14 +80,14 @@ class Controller(QObject):
         self._open_services = open_services
         self._is_opening = self._is_closing = self._is_ending = self._has_ended = False
         self._last_bug: Reason | None = None
-        self.bridge, self.board = Bridge(), NoticeBoard()
+        self.bridge, self.board = EventBridge(), NoticeBoard()
         self.background = background(self.board)
         self.packs = PackChoice(self.background, settings)
         self.screening = Screening(self.background, self.packs)
         self.auditing = Auditing(self.screening)
         self.past_runs = PastRuns(self.screening)
-        self.machine = Machine(self.screening)
-        self.checking = Checking(self.screening)
+        self.machine = ComputerLoad(self.screening)
+        self.checking = ConstancyTesting(self.screening)
         self.exporting = Exporting(self.background)
         self._patients: defaultdict[int, PatientCount] = defaultdict(PatientCount)  # by the position of the pack
         self._lost_files = 0
@@ -97,7 +97,7 @@ class Controller(QObject):
         self.image = OpenImage(self.background)
         self.judging = Judging(self.background, self._why_not_judged)
         self.rows = WorkListModel(translator, self.background, self.judging.verdicts, self.switches, self)
-        self.reading = Reading(self.background, self.image, self._why_not_judged)
+        self.reading = ReadMarks(self.background, self.image, self._why_not_judged)
         self.second_image = OpenImage(self.background, channel="second image")
         self.comparing = Comparing(self.background, self.rows, image=self.image, second_image=self.second_image)
         self.backends: dict[str, BackendChanged] = {}
@@ -257,7 +257,7 @@ class Controller(QObject):
         if row is self.image.row:
             self.open_replacing()
 
-    def _note_read(self, judged: Judged) -> None:
+    def _note_read(self, judged: VerdictSubject) -> None:
         row = self.image.row
         if (
             row is not None

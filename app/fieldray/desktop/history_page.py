@@ -31,7 +31,7 @@ from fieldray.desktop.widgets import (
 from fieldray.desktop.worklist import RARE, device_box, verdict_box
 from fieldray.domain.finding import WORK_LIST_ORDER
 from fieldray.domain.history import DeletionPlan, ResultPair, RunFilter, RunSummary
-from fieldray.formatting import calendar_date, category_label, moment, packs_of_run, run_state
+from fieldray.formatting import calendar_date, category_label, packs_of_run, run_state, time_text
 from fieldray.pipeline.history import comparison_blocks, plan_sentences
 from fieldray.reasons import reason
 from fieldray.translation import Translator
@@ -157,7 +157,7 @@ class HistoryPage(Page):
     def _cells(self, found: RunSummary) -> tuple[str, ...]:
         run = found.run
         return (
-            f"{run.run_id}   {moment(self._translator, run.started_s)}",
+            f"{run.run_id}   {time_text(self._translator, run.started_s)}",
             packs_of_run(self._translator, run.spec),
             str(found.total),
             *(str(found.counts.get(category, 0)) for category in WORK_LIST_ORDER),

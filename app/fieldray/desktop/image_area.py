@@ -24,13 +24,13 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QSizePolicy, QSplitter, QToolButton, QWidget
 
 from fieldray.desktop.comparing import Comparing
-from fieldray.desktop.image_painting import TOOLS, Switches, ViewState, like_window
+from fieldray.desktop.image_painting import TOOLS, Switches, ViewState, matching_window
 from fieldray.desktop.list_reader import WorkRow, image_title, pack_title
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.prior_view import PriorView, day_text
-from fieldray.desktop.style import Theme, colour, icon, kept, scaled
+from fieldray.desktop.style import Theme, colour, icon, saved_painter, scaled_font
 from fieldray.desktop.viewer import Viewer
-from fieldray.desktop.widgets import PlainLabel, lay_column, lay_row, name_surface, obey, plain, push_button
+from fieldray.desktop.widgets import PlainLabel, connect_button, lay_column, lay_row, name_surface, plain, push_button
 from fieldray.formatting import date, research_only
 from fieldray.translation import Translator
 
@@ -158,7 +158,7 @@ class ImageArea(QWidget):
         shown, other = leader.pyramid, follower.pyramid
         if not self.is_linked or shown is None or other is None or self._kept.row is None:
             return
-        window = like_window(leader.state.window, shown, other)
+        window = matching_window(leader.state.window, shown, other)
         state = follower.state.following(
             leader.state,
             window,
@@ -289,7 +289,7 @@ class ViewTools(QWidget):
         button.setIcon(icon(icon_name, theme))
         button.setIconSize(QSize(18, 18))
         button.setAutoRaise(True)
-        obey(button, action)
+        connect_button(button, action)
         return button
 
     def _refresh(self) -> None:
@@ -314,7 +314,7 @@ _PIXELS_PER_POINT: Final = 2.0  # at least: more than the screen may have
 
 def picture_of(viewer: Viewer, translator: Translator) -> QImage | None:
     """Draw the shown image with the notice *research use only*; None while no image is visible."""
-    pyramid, font = viewer.pyramid, scaled(viewer.font(), 0.92)
+    pyramid, font = viewer.pyramid, scaled_font(viewer.font(), 0.92)
     if pyramid is None:
         return None
     size, ratio = viewer.size(), max(_PIXELS_PER_POINT, viewer.devicePixelRatio())
@@ -323,7 +323,7 @@ def picture_of(viewer: Viewer, translator: Translator) -> QImage | None:
     picture.setDevicePixelRatio(ratio)
     picture.fill(colour("dark", "image"))
     painter = QPainter(picture)
-    with kept(painter):
+    with saved_painter(painter):
         painter.setClipRect(viewer.rect())
         viewer.draw(painter, pyramid)
     painter.setFont(font)

@@ -12,7 +12,7 @@ from PySide6.QtCore import QObject, QPointF, QRect, QRectF, Qt, Signal
 from PySide6.QtGui import QImage, QPainter, QPainterPath, QTransform
 
 from fieldray.desktop.list_reader import WorkRow
-from fieldray.desktop.style import kept
+from fieldray.desktop.style import saved_painter
 from fieldray.domain import heat_map
 from fieldray.domain.comparison import FRAME_SIDE, PairComparison, change_colours, sample_at
 from fieldray.domain.image import Image, PixelMap, Window
@@ -72,7 +72,7 @@ def pyramid_of(image: Image) -> Pyramid:
     return Pyramid(image=image, levels=tuple(levels), start_window=start, presets=(None, *presets))
 
 
-def like_window(window: Window | None, pyramid: Pyramid, other: Pyramid) -> Window | None:
+def matching_window(window: Window | None, pyramid: Pyramid, other: Pyramid) -> Window | None:
     """Return the window of `other` that matches a window of `pyramid`: the same preset, or an equal change from the
     default.
     """
@@ -138,7 +138,7 @@ def draw_image(painter: QPainter, pyramid: Pyramid, state: ViewState, view: Size
     if right <= left or bottom <= top:
         return
     grey = pyramid.table(state.window, inverted=state.inverted).take(level[top:bottom, left:right])
-    with kept(painter):
+    with saved_painter(painter):
         painter.setTransform(way, combine=True)
         painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform, scale < _CRISP_FROM)
         painter.drawImage(QRectF(left * step, top * step, grey.shape[1] * step, grey.shape[0] * step), grey_image(grey))
@@ -146,7 +146,7 @@ def draw_image(painter: QPainter, pyramid: Pyramid, state: ViewState, view: Size
 
 def draw_heat_map(painter: QPainter, heat: HeatMap, way: QTransform, *, image: Size, opacity: float) -> None:
     """Draw a heat map over the image, whose pixels are mapped by `way`. Parts outside the image are clipped."""
-    with kept(painter):
+    with saved_painter(painter):
         painter.setTransform(way, combine=True)
         painter.setClipRect(QRectF(0, 0, image.width, image.height), Qt.ClipOperation.IntersectClip)
         painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform)
@@ -160,7 +160,7 @@ def draw_thumbnail(painter: QPainter, thumbnail: NDArray[np.uint8], box: QRect, 
     size = small.size().scaled(box.size(), Qt.AspectRatioMode.KeepAspectRatio)
     target = QRect(0, 0, size.width(), size.height())
     target.moveCenter(box.center())
-    with kept(painter):
+    with saved_painter(painter):
         painter.setOpacity(opacity)
         painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform)
         painter.drawImage(target, small)

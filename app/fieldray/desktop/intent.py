@@ -122,7 +122,7 @@ class IntentQuestion:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class CollectFacts:
     """Command: collect the facts about an intent's paths, then call `looked`."""
 
     intent: Intent
@@ -159,10 +159,10 @@ class ReportDropped:
     has_other_pack: bool
 
 
-Commands = tuple[Look | UsePack | Screen | ReportDropped, ...]
+Commands = tuple[CollectFacts | UsePack | Screen | ReportDropped, ...]
 
 
-class IntentPlaybook:
+class IntentStateMachine:
     """The state machine of the intent that waits and of its open question.
 
     An answer to any other question is ignored.
@@ -237,7 +237,7 @@ class IntentPlaybook:
         lost = self.drop(instead=intent.paths)
         self._count += 1
         self.intent, self._known, self._tried = intent, None, None
-        return (*lost, Look(intent))
+        return (*lost, CollectFacts(intent))
 
     def _change(self, **parts: object) -> None:
         assert self.intent is not None

@@ -18,7 +18,7 @@ from fieldray.desktop.background import Background
 from fieldray.desktop.list_reader import WorkRow, image_title
 from fieldray.desktop.notices import Action
 from fieldray.desktop.open_image import OpenImage
-from fieldray.desktop.verdicts import Commands, Judged, Read, State, Verdicts, VerdictState, Write
+from fieldray.desktop.verdicts import Commands, ReadVerdict, State, Verdicts, VerdictState, VerdictSubject, WriteVerdict
 from fieldray.desktop.widgets import PlainButton, label, lay_column, lay_row, plain, push_button, question_box, set_tip
 from fieldray.domain.run import Verdict, VerdictChoice
 from fieldray.errors import FieldrayError
@@ -51,7 +51,7 @@ class Judging(QObject):
         self._background, self._board, self._why_not = background, background.board, why_not
         self.verdicts = Verdicts()
         self.given_s = 0.0  # when a verdict was last given, withdrawn or taken back, by the monotonic clock
-        self._shown: list[tuple[Judged, object]] = []
+        self._shown: list[tuple[VerdictSubject, object]] = []
 
     @property
     def is_saving(self) -> bool:
@@ -62,7 +62,7 @@ class Judging(QObject):
     def open(self, row: WorkRow | None) -> None:
         """Make an image the current one. A typed note on the previous image is saved with that image."""
         can_be_judged = row is not None and bool(row.outcome.facts.content_sha256)  # a verdict belongs to these bytes
-        judged = Judged(row.answer_id, row.outcome) if row is not None and can_be_judged else None
+        judged = VerdictSubject(row.answer_id, row.outcome) if row is not None and can_be_judged else None
         self._carry_out(self.verdicts.open(judged, row.verdict if row else None), judged)
 
     def type(self, note: str) -> None:
@@ -95,7 +95,7 @@ class Judging(QObject):
         if not self._is_refused():
             self._give(self.verdicts.withdraw())
 
-    def take_back(self) -> Judged | None:
+    def take_back(self) -> VerdictSubject | None:
         """Undo the last verdict or withdrawal, on any image. Returns the image, or None without one to undo."""
         judged = self.verdicts.last_changed
         if judged is not None:
@@ -110,7 +110,7 @@ class Judging(QObject):
             self.given.emit(judged)
         self._change(commands, judged)
 
-    def _change(self, commands: Commands, judged: Judged | None) -> None:
+    def _change(self, commands: Commands, judged: VerdictSubject | None) -> None:
         self._board.withdraw("taken_back")
         if commands:
             self.given_s = time.monotonic()
@@ -125,18 +125,18 @@ class Judging(QObject):
             self._board.post_reason(_NOT_GIVEN, why, level="warning")
         return why is not None
 
-    def keep_own_verdict(self, *images: Judged) -> None:
+    def keep_own_verdict(self, *images: VerdictSubject) -> None:
         """Save unsaved verdicts: try again, or replace the verdict of another window."""
         for judged in images:
             self._carry_out(self.verdicts.keep_own_verdict(judged), judged)
 
-    def keep_stored_verdict(self, judged: Judged) -> None:
+    def keep_stored_verdict(self, judged: VerdictSubject) -> None:
         """Discard an unsaved verdict."""
         self._carry_out(self.verdicts.keep_stored_verdict(judged), judged)
 
     # ---- the store
 
-    def _carry_out(self, commands: Commands, *about: Judged | None) -> None:
+    def _carry_out(self, commands: Commands, *about: VerdictSubject | None) -> None:
         for command in commands:
             self._begin(command)
         for judged in {*about, *(command.judged for command in commands)} - {None}:
@@ -145,9 +145,9 @@ class Judging(QObject):
         if not self.is_saving:
             self.settled.emit()
 
-    def _begin(self, command: Read | Write) -> None:
+    def _begin(self, command: ReadVerdict | WriteVerdict) -> None:
         judged, answer_id, outcome = command.judged, command.judged.answer_id, command.judged.outcome
-        if isinstance(command, Read):
+        if isinstance(command, ReadVerdict):
             self._background.ask(
                 lambda services: services.history.asked(lambda query: query.verdict(answer_id, outcome)),
                 channel=_CHANNEL,
@@ -169,7 +169,7 @@ class Judging(QObject):
     def _show_unsaved(self) -> None:
         """Show a notice about unsaved verdicts when one is new, whichever image is current then."""
         lost = [(judged, given) for judged, given in self.verdicts.unsaved() if given.state == "not_saved"]
-        now: list[tuple[Judged, object]] = [(judged, given.problem or given.stored) for judged, given in lost]
+        now: list[tuple[VerdictSubject, object]] = [(judged, given.problem or given.stored) for judged, given in lost]
         before, self._shown = self._shown, now
         if now == before:
             return
@@ -181,13 +181,15 @@ class Judging(QObject):
         text = partial(self._sentences, lost[-3:], len(lost))
         self._board.post(_CHANNEL, text, level="error", action=again if refused else None)
 
-    def _sentences(self, lost: Sequence[tuple[Judged, VerdictState]], count: int, translator: Translator) -> str:
+    def _sentences(
+        self, lost: Sequence[tuple[VerdictSubject, VerdictState]], count: int, translator: Translator
+    ) -> str:
         said = [self.sentence(translator, *each) for each in lost]
         if count > len(lost):
             said.append(translator.plural("{count} verdict is not saved.", "{count} verdicts are not saved.", count))
         return " ".join(said)
 
-    def sentence(self, translator: Translator, judged: Judged, given: VerdictState) -> str:
+    def sentence(self, translator: Translator, judged: VerdictSubject, given: VerdictState) -> str:
         """Return a sentence on the state of the verdict on an image."""
         image = image_title(translator, judged.answer_id, judged.outcome)
         if given.state == "saving":
@@ -204,7 +206,7 @@ class Judging(QObject):
         return f"{said} {translator.reason(given.problem)}" if given.problem else said
 
 
-def _taken_back(judged: Judged, verdict: Verdict | None, translator: Translator) -> str:
+def _taken_back(judged: VerdictSubject, verdict: Verdict | None, translator: Translator) -> str:
     """Describe the verdict that an undo restored, and its image."""
     image = image_title(translator, judged.answer_id, judged.outcome)
     if verdict is None:
@@ -213,7 +215,7 @@ def _taken_back(judged: Judged, verdict: Verdict | None, translator: Translator)
     return translator.text("Your earlier verdict on {image} was restored: {verdict}.", image=image, verdict=said)
 
 
-class Reading(QObject):
+class ReadMarks(QObject):
     """Records which images a person has read: an image is read if visible for two seconds, or judged.
 
     `changed` names the row whose read mark changed.
@@ -380,13 +382,13 @@ class VerdictBar(QWidget):
             return self._translator.text("no verdict")
         return self._names[verdict.choice] + (f" ({verdict.note})" if verdict.note else "")
 
-    def _answer(self, answer: Callable[[Judged], None]) -> None:
+    def _answer(self, answer: Callable[[VerdictSubject], None]) -> None:
         judged = self._judging.verdicts.open_image
         if judged is not None:
             answer(judged)
 
 
-def leave(parent: QWidget, judging: Judging, translator: Translator, close: Callable[[], None]) -> None:
+def close_when_saved(parent: QWidget, judging: Judging, translator: Translator, close: Callable[[], None]) -> None:
     """Call `close` once all verdicts are saved.
 
     If saving is slow or fails, a person decides whether to discard them.

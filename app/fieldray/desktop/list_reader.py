@@ -15,7 +15,7 @@ from typing import Final, Literal, get_args
 from PySide6.QtCore import QObject, Signal
 
 from fieldray.desktop.background import Background
-from fieldray.desktop.verdicts import Judged
+from fieldray.desktop.verdicts import VerdictSubject
 from fieldray.domain.finding import Category, Finding, Outcome, Screened, leading_finding, notes_of, reason_of
 from fieldray.domain.history import ListColumn
 from fieldray.domain.image import ImageHeader
@@ -30,7 +30,7 @@ from fieldray.formatting import (
     number,
     person,
     score_text,
-    unsigned,
+    unsigned_notice,
     view_label,
 )
 from fieldray.reasons import Reason
@@ -235,7 +235,9 @@ class WorkRow:
 
 def _kept_or(row: WorkRow, before: WorkRow | None) -> WorkRow:
     """Return the previous row if it holds an equal result, else the new row."""
-    is_same = before is not None and Judged(row.answer_id, row.outcome) == Judged(before.answer_id, before.outcome)
+    is_same = before is not None and VerdictSubject(row.answer_id, row.outcome) == VerdictSubject(
+        before.answer_id, before.outcome
+    )
     return before if before is not None and is_same else row
 
 
@@ -270,7 +272,7 @@ def score_cell(translator: Translator, row: WorkRow) -> str:
 
 def _class_text(translator: Translator, row: WorkRow) -> str:
     word = category_label(translator, row.category, row.manifest)
-    return f"{word} ({unsigned(translator)})" if row.finding and row.finding.is_by_larger_output else word
+    return f"{word} ({unsigned_notice(translator)})" if row.finding and row.finding.is_by_larger_output else word
 
 
 def answer_text(translator: Translator, row: WorkRow) -> str:

@@ -29,7 +29,7 @@ from fieldray.desktop.history_page import HistoryPage
 from fieldray.desktop.image_area import ImageArea, ViewTools, copy_picture, print_picture
 from fieldray.desktop.image_painting import TOOLS
 from fieldray.desktop.intent import IntentQuestion
-from fieldray.desktop.judging import leave
+from fieldray.desktop.judging import close_when_saved
 from fieldray.desktop.keys import Group, HeldKeys, KeySheet, allow_on_image, group_title, make_actions
 from fieldray.desktop.notices import Action, BannerArea
 from fieldray.desktop.pack_choice import PackQuestion
@@ -40,7 +40,7 @@ from fieldray.desktop.status_page import StatusPage
 from fieldray.desktop.style import Theme
 from fieldray.desktop.toolbar import Status, Toolbar
 from fieldray.desktop.welcome import Welcome, ages_box
-from fieldray.desktop.widgets import ask_for_paths, is_typing, lay_column, obey, question_box, scrolled
+from fieldray.desktop.widgets import ask_for_paths, connect_button, is_typing, lay_column, question_box, scrolled
 from fieldray.desktop.worklist import WorkList
 from fieldray.domain.prior import Prior
 from fieldray.domain.run import VerdictChoice
@@ -100,8 +100,8 @@ class MainWindow(QMainWindow):
         self.welcome = Welcome(controller, self.actions_by_name, translator, theme)
         self.tools = ViewTools(self.area, self.actions_by_name, theme)
         self.prior_bar = PriorBar(controller.comparing, self.area.prior_view, self.actions_by_name, translator, theme)
-        obey(self.work_list.filter_bar.next_unread, self.actions_by_name["next_unread"])
-        obey(self.work_list.filter_bar.by_patient, self.actions_by_name["by_patient"])
+        connect_button(self.work_list.filter_bar.next_unread, self.actions_by_name["next_unread"])
+        connect_button(self.work_list.filter_bar.by_patient, self.actions_by_name["by_patient"])
         self._lay_out()
         self.setStatusBar(Status(controller, translator))
         self._connect()
@@ -508,7 +508,7 @@ class MainWindow(QMainWindow):
             self._leave()
 
     def _leave(self) -> None:
-        leave(self, self._bench.judging, self._translator, self.close_confirmed.emit)
+        close_when_saved(self, self._bench.judging, self._translator, self.close_confirmed.emit)
 
     def close_without_asking(self) -> None:
         """Close without asking: another window takes over, or everything has ended."""

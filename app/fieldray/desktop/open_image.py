@@ -212,7 +212,7 @@ def _kept(session: Session, outcome: Outcome) -> tuple[Pyramid | None, Reason | 
             return None, error.reason
         pixels = facts.thumbnail
         note = reason("preview_shown") if error.reason.code == "preview_missing" else error.reason
-    return enlarged(pixels, rows=facts.rows, columns=facts.columns), note
+    return enlarge_preview(pixels, rows=facts.rows, columns=facts.columns), note
 
 
 # ---- A preview at the size of the image it stands for, so that map, outline and measures lie where they belong.
@@ -221,7 +221,7 @@ _MOST_PIXELS: Final = 2**26
 _AS_IT_IS: Final = Window(127.5, 255.0, "LINEAR_EXACT")  # what was kept is grey levels as shown
 
 
-def enlarged(pixels: NDArray[np.uint8], *, rows: int, columns: int) -> Pyramid | None:
+def enlarge_preview(pixels: NDArray[np.uint8], *, rows: int, columns: int) -> Pyramid | None:
     """Enlarge grey levels (h, w) to a pyramid of (rows, columns) pixels; None for no pixels or too many."""
     if min(rows, columns) < 1 or rows * columns > _MOST_PIXELS:
         return None

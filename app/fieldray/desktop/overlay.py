@@ -12,7 +12,7 @@ from PySide6.QtCore import QPointF, QRect, QRectF, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetrics, QImage, QPainter, QPainterPath, QPen, QPolygonF, QTransform
 
 from fieldray.desktop.image_painting import Line, Point, Pyramid, Size, ViewState
-from fieldray.desktop.style import kept
+from fieldray.desktop.style import saved_painter
 from fieldray.desktop.widgets import plain
 from fieldray.domain import heat_map
 from fieldray.domain.image import Image, ImageHeader, ImageRef, SpacingPlane
@@ -66,7 +66,7 @@ def draw_corners(painter: QPainter, area: QRect, corners: Corners, font: QFont) 
     half = box.width() // 2 - _MARGIN
     for corner, lines in corners.items():
         left = box.x() if corner in (TOP_LEFT, BOTTOM_LEFT) else box.right() - half
-        edged_text(painter, QRect(left, box.y(), half, box.height()), corner, plain(*lines))
+        draw_edged_text(painter, QRect(left, box.y(), half, box.height()), corner, plain(*lines))
 
 
 def legend_strip(view: QRect, translator: Translator, font: QFont, *, is_blank: bool) -> QRect:
@@ -89,7 +89,7 @@ def draw_legend(painter: QPainter, strip: QRect, translator: Translator, font: Q
     if not is_blank:
         line = painter.fontMetrics().height()
         _draw_scale(painter, QRect(box.x(), box.bottom() + 1 - line, box.width(), line), translator)
-    edged_text(painter, box, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop, caption)
+    draw_edged_text(painter, box, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop, caption)
 
 
 def _legend_label(translator: Translator, *, is_blank: bool) -> str:
@@ -108,12 +108,12 @@ def _draw_scale(painter: QPainter, box: QRect, translator: Translator) -> None:
     weak, strong = translator.text("weak"), translator.text("strong")
     measure = painter.fontMetrics().horizontalAdvance
     right = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
-    edged_text(painter, box, right, strong)
+    draw_edged_text(painter, box, right, strong)
     width, height = min(_LEGEND[0], box.width() - measure(weak) - measure(strong) - 20), _LEGEND[1]
     bar = QRectF(box.right() - measure(strong) - 8 - width, box.center().y() - height / 2 + 1, width, height)
     ramp = heat_map.colours(np.linspace(0, 1, 128, dtype=np.float32)[None, :])
     painter.drawImage(bar, QImage(ramp.tobytes(), 128, 1, QImage.Format.Format_RGBA8888).copy())
-    edged_text(painter, QRect(box.x(), box.y(), round(bar.x()) - 8 - box.x(), box.height()), right, weak)
+    draw_edged_text(painter, QRect(box.x(), box.y(), round(bar.x()) - 8 - box.x(), box.height()), right, weak)
 
 
 def patient_lines(translator: Translator, header: ImageHeader) -> tuple[str, ...]:
@@ -140,7 +140,7 @@ def _kept(lines: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(line for line in lines if line)
 
 
-def edged_text(painter: QPainter, box: QRect, flags: Qt.AlignmentFlag, text: str) -> None:
+def draw_edged_text(painter: QPainter, box: QRect, flags: Qt.AlignmentFlag, text: str) -> None:
     """Draw white text on a thin dark edge."""
     painter.setPen(QColor(0, 0, 0, 200))
     for x, y in ((-1, 0), (1, 0), (0, -1), (0, 1)):
@@ -255,7 +255,7 @@ def outline_of(lungs: LungFields | None) -> QPainterPath | None:
 
 def draw_outline(painter: QPainter, outline: QPainterPath, way: QTransform) -> None:
     """Draw an outline in pixels of the image: bright on a dark edge, of the same width at every zoom."""
-    with kept(painter, QPainter.RenderHint.Antialiasing):
+    with saved_painter(painter, QPainter.RenderHint.Antialiasing):
         shown = way.map(outline)
         for shade, width in ((QColor(0, 0, 0, 150), 4.0), (QColor(*heat_map.OUTLINE), 1.8)):
             painter.strokePath(shown, QPen(shade, width))
@@ -266,7 +266,7 @@ def draw_lines(
 ) -> None:
     """Draw the measurements, each line with its length next to its end."""
     way = state.transform(pyramid.size, view)
-    with kept(painter, QPainter.RenderHint.Antialiasing):
+    with saved_painter(painter, QPainter.RenderHint.Antialiasing):
         painter.setFont(font)
         for index, line in enumerate(state.lines):
             start, end = way.map(QPointF(*line.start)), way.map(QPointF(*line.end))
@@ -283,7 +283,7 @@ def draw_lines(
 
 def draw_cross(painter: QPainter, at: QPointF) -> None:
     """Draw a cross at the point set by the keyboard."""
-    with kept(painter):
+    with saved_painter(painter):
         for shade, width in ((QColor(0, 0, 0, 150), 3.0), (QColor(*_LINE_COLOUR), 1.2)):
             painter.setPen(QPen(shade, width))
             painter.drawLine(at - QPointF(_CROSS, 0), at + QPointF(_CROSS, 0))
@@ -296,4 +296,4 @@ def _draw_label(painter: QPainter, caption: str, end: QPointF, view: Size) -> No
     left = min(max(end.x() + _BESIDE, 0), view.width - room.width() - 2)
     top = min(max(end.y() + _BESIDE, 0), view.height - room.height() - 2)
     box = QRect(round(left), round(top), room.width() + 2, room.height())
-    edged_text(painter, box, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop, caption)
+    draw_edged_text(painter, box, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop, caption)

@@ -19,7 +19,7 @@ from PySide6.QtCore import QObject, QUrl, Signal
 from PySide6.QtGui import QDesktopServices
 
 from fieldray.audit.report import AuditReport
-from fieldray.desktop.background import Background, Services, Stoppable
+from fieldray.desktop.background import Background, Services, StoppableTask
 from fieldray.desktop.notices import Action, NoticeBoard
 from fieldray.desktop.screening import Screening
 from fieldray.domain.history import Comparison, Deletion, DeletionPlan, RunFilter, RunSummary
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class RunRoom(QObject):
+class RunOperations(QObject):
     """Operations on stored runs, one at a time; `problem` is the reason why the last one failed."""
 
     changed = Signal()
@@ -78,7 +78,7 @@ class RunRoom(QObject):
         self.changed.emit()
 
 
-class PastRuns(RunRoom):
+class PastRuns(RunOperations):
     """The list of runs as last read, its filter, and the last comparison of two runs."""
 
     opened = Signal(int, object)  # the row that is wanted or 0, and the RunWithPacks
@@ -176,7 +176,7 @@ class PastRuns(RunRoom):
         self.refresh()
 
 
-class Auditing(RunRoom):
+class Auditing(RunOperations):
     """An audit of the shown run, computed in the background. Report and local operating point are saved on demand."""
 
     def __init__(self, screening: Screening) -> None:
@@ -270,7 +270,7 @@ class Auditing(RunRoom):
         self.changed.emit()
 
 
-class Checking(RunRoom):
+class ConstancyTesting(RunOperations):
     """The constancy test of the pack in use: its state (`standing`), and a test on each device."""
 
     standing: tuple[Reason, ...] = ()
@@ -310,13 +310,13 @@ class Exporting(QObject):
     def __init__(self, background: Background) -> None:
         super().__init__()
         self._background, self._board = background, background.board
-        self._work: dict[Stoppable, Future[Any] | None] = {}  # what runs, then what waits
+        self._work: dict[StoppableTask, Future[Any] | None] = {}  # what runs, then what waits
         self._action = Action(lambda t: t.text("Stop"), self.cancel)
 
     def start(self, run_id: int, folder: Path, formats: Sequence[str], options: ReportOptions) -> None:
         """Export a run into a folder in the background."""
         notes = list[Reason]()
-        work = Stoppable(
+        work = StoppableTask(
             lambda services, report: services.session.export(
                 run_id, folder, formats, options=options, progress=report, note=notes.append, is_apart=True
             )
@@ -343,7 +343,7 @@ class Exporting(QObject):
             work.stop()
         wait([task for task in under_way.values() if task], wait_s)
 
-    def _show(self, work: Stoppable, done: int, total: int) -> None:
+    def _show(self, work: StoppableTask, done: int, total: int) -> None:
         if work not in [*self._work][:1] or work.is_stopped:
             return
         self._board.post(
@@ -352,7 +352,9 @@ class Exporting(QObject):
             action=self._action,
         )
 
-    def _saved(self, work: Stoppable, folder: Path, written: Sequence[Path] | None, notes: Sequence[Reason]) -> None:
+    def _saved(
+        self, work: StoppableTask, folder: Path, written: Sequence[Path] | None, notes: Sequence[Reason]
+    ) -> None:
         del self._work[work]  # what is told late is not shown over this
         if written is None:
             self._board.post("export", lambda t: t.text("Saving was stopped. Unfinished files were deleted."))
@@ -364,7 +366,7 @@ class Exporting(QObject):
         else:
             self._board.post_reason("export", reason("nothing_saved"), level="warning")
 
-    def _failed(self, work: Stoppable, error: FieldrayError) -> None:
+    def _failed(self, work: StoppableTask, error: FieldrayError) -> None:
         del self._work[work]
         self._board.post_error("export", error)
 
@@ -397,7 +399,7 @@ class Sample:
     memory_mb: float
 
 
-class Machine(RunRoom):
+class ComputerLoad(RunOperations):
     """Samples of the current run, at most `_MOST_SAMPLES`, and the latest load study, which can be repeated."""
 
     sampled = Signal()
@@ -405,7 +407,7 @@ class Machine(RunRoom):
     def __init__(self, screening: Screening, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(screening)
         self._clock, self._began_s, self._apart_s = clock, 0.0, 0.0
-        self._measuring: Stoppable | None = None
+        self._measuring: StoppableTask | None = None
         self.samples: list[Sample] = []
         self.study: StoredLoadStudy | None = None
         self.progress = 0, 0
@@ -428,7 +430,7 @@ class Machine(RunRoom):
         if not self.can_measure or source is None or model is None:
             return
         folder, signer = source.folder, model.fingerprint
-        work = Stoppable(lambda services, report: services.measure_load(folder, signer, report))
+        work = StoppableTask(lambda services, report: services.measure_load(folder, signer, report))
         work.progressed.connect(self._show_progress)
         self._measuring, self.progress = work, (0, 0)
         self._run(work, self._known, channel="load")
@@ -459,7 +461,7 @@ class Machine(RunRoom):
         self.samples, self._began_s, self._apart_s = [], self._clock(), 0.0
         self.sampled.emit()
 
-    def _show_progress(self, work: Stoppable, done: int, total: int) -> None:
+    def _show_progress(self, work: StoppableTask, done: int, total: int) -> None:
         if work is self._measuring and not work.is_stopped:
             self.progress = done, total
             self.changed.emit()

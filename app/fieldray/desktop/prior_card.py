@@ -15,7 +15,7 @@ from fieldray.desktop.image_painting import Size, Switches, ViewState, draw_heat
 from fieldray.desktop.list_reader import WorkRow, answer_text
 from fieldray.desktop.prior_view import PriorView, day_text, problem_text
 from fieldray.desktop.result_panel import FoldingCard
-from fieldray.desktop.style import Theme, icon, kept
+from fieldray.desktop.style import Theme, icon, saved_painter
 from fieldray.desktop.widgets import (
     PlainButton,
     choice_box,
@@ -36,7 +36,7 @@ from fieldray.formatting import (
     number,
     view_label,
 )
-from fieldray.reports.pair_wording import differences_only, gap_of_pair, region_count, region_sentence
+from fieldray.reports.pair_wording import comparison_notice, gap_of_images, region_count, region_sentence
 from fieldray.translation import Translator
 
 _MODES: Final = ("side_by_side", "swipe", "blink", "difference")
@@ -130,7 +130,7 @@ class PriorCard(QWidget):
             "file": self._translator.name(file_name(prior.outcome.ref)),
         }
         header = prior.header
-        gap = gap_of_pair(self._translator, header, row.header)
+        gap = gap_of_images(self._translator, header, row.header)
         parts = (day_text(self._translator, header), gap, view_label(header), origins[prior.origin])
         return plain(" · ".join(part for part in parts if part))
 
@@ -198,7 +198,7 @@ class PairMaps(QWidget):
             pyramid, row = opened.pyramid, opened.row
             if pyramid is None or row is None:
                 continue
-            with kept(painter):
+            with saved_painter(painter):
                 painter.setClipRect(box)
                 painter.translate(box.topLeft())
                 state, view = ViewState(), Size(box.width(), box.height())
@@ -245,7 +245,7 @@ class PriorBar(QWidget):
         name_surface(self, "panel")
         self._comparing, self._view, self._translator = comparing, view, translator
         self.dates, self.doubts = label(role="heading"), label(role="warning")
-        self.state, self.notice = label(), label(differences_only(translator), role="muted")
+        self.state, self.notice = label(), label(comparison_notice(translator), role="muted")
         self.buttons = self._make_buttons(actions)
         self.list_key = push_button(translator.text("Show the list ({key})", key="F8"), actions["panels"].trigger)
         self.list_key.setFocusPolicy(Qt.FocusPolicy.TabFocus)
@@ -292,7 +292,7 @@ class PriorBar(QWidget):
                     "Current: {open}. Prior: {prior}, {gap}",
                     open=day_text(translator, row.header),
                     prior=day_text(translator, prior.header),
-                    gap=gap_of_pair(translator, prior.header, row.header),
+                    gap=gap_of_images(translator, prior.header, row.header),
                 )
             )
         doubts = [translator.reason(doubt) for doubt in comparing.doubts]

@@ -18,10 +18,10 @@ from fieldray.desktop.image_painting import (
     ViewState,
     draw_heat_map,
     grey_image,
-    like_window,
+    matching_window,
 )
-from fieldray.desktop.overlay import edged_text
-from fieldray.desktop.style import kept
+from fieldray.desktop.overlay import draw_edged_text
+from fieldray.desktop.style import saved_painter
 from fieldray.desktop.viewer import Viewer
 from fieldray.desktop.widgets import plain
 from fieldray.domain.comparison import CHANGE_SHOWN, DENSER, LESS_DENSE
@@ -104,7 +104,7 @@ class PriorView(QObject):
         if laid is None:
             return
         if mode == "swipe":
-            with kept(painter):
+            with saved_painter(painter):
                 prior = QRectF(0, 0, self._divider * view.width, view.height)
                 painter.setClipRect(prior, Qt.ClipOperation.IntersectClip)
                 draw_prior(painter, laid, pyramid, state, view)
@@ -214,12 +214,12 @@ def draw_tag(painter: QPainter, area: QRect, caption: str, side: Qt.AlignmentFla
     }.get(side, area.center().x() - width // 2)
     box = QRect(left, area.top() + _MARGIN, width + 1, height)
     painter.fillRect(box.adjusted(-6, -3, 6, 3), _SHADE)
-    edged_text(painter, box, Qt.AlignmentFlag.AlignHCenter, caption)
+    draw_edged_text(painter, box, Qt.AlignmentFlag.AlignHCenter, caption)
 
 
 def draw_divider(painter: QPainter, area: QRect, x: float) -> None:
     """Draw the line between the prior and the current image, with its handle."""
-    with kept(painter, QPainter.RenderHint.Antialiasing):
+    with saved_painter(painter, QPainter.RenderHint.Antialiasing):
         for shade, width in ((QColor(0, 0, 0, 160), 4.0), (_LINE, 2.0)):
             painter.setPen(QPen(shade, width))
             painter.drawLine(QPointF(x, area.top()), QPointF(x, area.bottom()))
@@ -238,7 +238,7 @@ def draw_numbers(painter: QPainter, laid: ImageOverlays, way: QTransform) -> Non
     for number, middle in enumerate(laid.middles, 1):
         at = way.map(middle)
         box = QRect(round(at.x()) - 30, round(at.y()) - 30, 60, 60)
-        edged_text(painter, box, Qt.AlignmentFlag.AlignCenter, str(number))
+        draw_edged_text(painter, box, Qt.AlignmentFlag.AlignCenter, str(number))
 
 
 def draw_difference_legend(painter: QPainter, area: QRect, translator: Translator, *, is_blank: bool) -> QRect:
@@ -261,7 +261,7 @@ def draw_difference_legend(painter: QPainter, area: QRect, translator: Translato
     for height, (shade, caption, indent) in zip(heights, lines, strict=True):
         if shade is not None:
             painter.fillRect(left, top + (metrics.height() - _SQUARE) // 2, _SQUARE, _SQUARE, QColor(*shade))
-        edged_text(painter, QRect(left + indent, top, room - indent, height), Qt.AlignmentFlag.AlignLeft, caption)
+        draw_edged_text(painter, QRect(left + indent, top, room - indent, height), Qt.AlignmentFlag.AlignLeft, caption)
         top += height
     return area.adjusted(0, 0, 0, -strip.height())
 
@@ -272,9 +272,9 @@ def _height(metrics: QFontMetrics, caption: str, width: int) -> int:
 
 def draw_prior(painter: QPainter, laid: ImageOverlays, open_pyramid: Pyramid, state: ViewState, view: Size) -> None:
     """Draw the warped prior in place of the current image, with a corresponding window; empty where the prior ends."""
-    window = like_window(state.window, open_pyramid, laid.prior)
+    window = matching_window(state.window, open_pyramid, laid.prior)
     grey = laid.prior.table(window, inverted=state.inverted).take(laid.prior.levels[0])
-    with kept(painter):
+    with saved_painter(painter):
         painter.setTransform(state.transform(open_pyramid.size, view), combine=True)
         whole = QRectF(0, 0, open_pyramid.columns, open_pyramid.rows)
         painter.fillRect(whole, QColor(0, 0, 0))
@@ -288,7 +288,7 @@ def draw_mesh(painter: QPainter, laid: ImageOverlays, way: QTransform, *, image:
     """Draw the warped lines of the mesh, and a dot at each match."""
     outline = QPainterPath()
     outline.addRect(QRectF(0, 0, image.width, image.height))
-    with kept(painter, QPainter.RenderHint.Antialiasing):
+    with saved_painter(painter, QPainter.RenderHint.Antialiasing):
         painter.setClipPath(way.map(outline), Qt.ClipOperation.IntersectClip)
         shown = way.map(laid.mesh)
         for shade, width in ((QColor(0, 0, 0, 120), 2.5), (QColor(120, 220, 170, 200), 1.0)):

@@ -16,7 +16,7 @@ from fieldray.desktop.judging import VerdictBar
 from fieldray.desktop.list_reader import WorkRow
 from fieldray.desktop.packs_page import PackButtons, card_button
 from fieldray.desktop.performance_bars import PerformanceBars
-from fieldray.desktop.style import Theme, class_icon, colour, colours, icon, scaled
+from fieldray.desktop.style import Theme, class_icon, colour, colours, icon, scaled_font
 from fieldray.desktop.widgets import (
     Part,
     PlainButton,
@@ -42,7 +42,7 @@ from fieldray.domain.finding import (
     override_notes,
 )
 from fieldray.domain.run import Overrides
-from fieldray.formatting import backend_name, category_label, lung_sentences, number, what_to_do
+from fieldray.formatting import advice_text, backend_name, category_label, lung_sentences, number
 from fieldray.reasons import OF_MANY, Reason, reason
 from fieldray.reports.document import FindingText, Scale, finding_texts
 from fieldray.translation import Translator
@@ -204,7 +204,7 @@ class ResultPanel(QScrollArea):
         if not isinstance(outcome, Screened):
             column.addWidget(label(self._translator.reason(outcome.reason)))
             if row.category != "not_an_image":
-                column.addWidget(label(what_to_do(self._translator, row.category), role="muted"))
+                column.addWidget(label(advice_text(self._translator, row.category), role="muted"))
             if others := self._packs_for(outcome.reason):
                 sentence = self._translator.text("Packs for patients of this age: {packs}.", packs=", ".join(others))
                 column.addWidget(label(sentence))
@@ -374,7 +374,7 @@ class ScoreScale(QWidget):
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        painter.setFont(scaled(self.font(), 0.9))
+        painter.setFont(scaled_font(self.font(), 0.9))
         bar = QRectF(_SCALE_SIDE, self._line_height() + 12, self.width() - 2 * _SCALE_SIDE, _BAR_HEIGHT)
         low, high = self._scale.low, self._scale.high
         if low is None or high is None:

@@ -12,11 +12,11 @@ from PySide6.QtCore import QObject, Signal
 
 from fieldray.desktop.background import Background, Services
 from fieldray.desktop.intent import (
+    CollectFacts,
     Commands,
     Intent,
-    IntentPlaybook,
     IntentQuestion,
-    Look,
+    IntentStateMachine,
     ReportDropped,
     Screen,
     UsePack,
@@ -26,7 +26,7 @@ from fieldray.desktop.pack_choice import PackChoice
 from fieldray.domain.model import BackendName, Manifest, Model
 from fieldray.domain.run import Progress, Run, RunChanged
 from fieldray.errors import FieldrayError
-from fieldray.formatting import moment
+from fieldray.formatting import time_text
 from fieldray.packs.naming import PackCandidate
 from fieldray.packs.verified import known_manifest
 from fieldray.reasons import Reason, reason
@@ -57,7 +57,7 @@ class Screening(QObject):
     def __init__(self, background: Background, packs: PackChoice) -> None:
         super().__init__()
         self.background, self._board, self.packs = background, background.board, packs
-        self._playbook = IntentPlaybook()
+        self._playbook = IntentStateMachine()
         self._models: tuple[Model, ...] = ()  # of the next run
         self._used: tuple[Model, ...] = ()
         self._begun: Future[Batch] | None = None
@@ -246,7 +246,7 @@ class Screening(QObject):
         """Carry out the playbook's commands, then report a changed question."""
         for command in commands:
             match command:
-                case Look():
+                case CollectFacts():
                     self._look(command.intent)
                 case UsePack():
                     use = self.packs.use if command.is_by_card else self.packs.use_known
@@ -308,7 +308,9 @@ class Screening(QObject):
             paths, since_s = _listed(intent.paths), time.time()
             self._board.post(
                 "watch",
-                lambda t: t.text("Watching {folders} since {since}.", folders=t.name(paths), since=moment(t, since_s)),
+                lambda t: t.text(
+                    "Watching {folders} since {since}.", folders=t.name(paths), since=time_text(t, since_s)
+                ),
                 action=Action(lambda t: t.text("Stop"), self.stop),
             )
         self.started.emit()

@@ -12,12 +12,12 @@ from PySide6.QtWidgets import QGridLayout, QWidget
 
 from fieldray.bench.load import StoredLoadStudy
 from fieldray.desktop.controller import Controller
-from fieldray.desktop.past_runs import Machine, Sample
+from fieldray.desktop.past_runs import ComputerLoad, Sample
 from fieldray.desktop.style import Theme, colours
 from fieldray.desktop.toolbar import backend_text
 from fieldray.desktop.widgets import Page, card, discard, label, lay_row, push_button, reading_table
 from fieldray.domain.run import Speed
-from fieldray.formatting import backend_name, duration, moment, number
+from fieldray.formatting import backend_name, duration, number, time_text
 from fieldray.translation import Translator
 
 
@@ -160,7 +160,7 @@ def _share(translator: Translator, share: float, *, digits: int = 0) -> str:
     return f"{number(translator, 100 * share, digits=digits)} %"
 
 
-def _state(translator: Translator, machine: Machine, done: int, total: int) -> Iterator[str]:
+def _state(translator: Translator, machine: ComputerLoad, done: int, total: int) -> Iterator[str]:
     """Yield the state of the load measurement: explanation, progress, last date, and disturbances."""
     study = machine.study
     if machine.is_busy:
@@ -176,7 +176,7 @@ def _state(translator: Translator, machine: Machine, done: int, total: int) -> I
     if study is not None:
         packs = ", ".join(sorted({cell.pack for cell in study.shown}))
         yield translator.text(
-            "Measured {when} with {pack}.", when=moment(translator, study.made.timestamp()), pack=packs
+            "Measured {when} with {pack}.", when=time_text(translator, study.made.timestamp()), pack=packs
         )
         if study.is_disturbed:
             yield translator.text(
@@ -196,7 +196,7 @@ class RunPlot(QWidget):
         self,
         title: str,
         figure: Callable[[Sample], float | None],
-        machine: Machine,
+        machine: ComputerLoad,
         *,
         full: float,
         translator: Translator,

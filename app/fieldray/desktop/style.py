@@ -102,7 +102,7 @@ def style_sheet(theme: Theme) -> str:
     return Template(asset("style/fieldray.qss").read_text(encoding="utf-8")).substitute(names)
 
 
-def scaled(font: QFont, share: float) -> QFont:
+def scaled_font(font: QFont, share: float) -> QFont:
     """Return the font scaled by a factor."""
     made = QFont(font)
     made.setPointSizeF(font.pointSizeF() * share)
@@ -110,7 +110,7 @@ def scaled(font: QFont, share: float) -> QFont:
 
 
 @contextmanager
-def kept(painter: QPainter, *hints: QPainter.RenderHint) -> Iterator[None]:
+def saved_painter(painter: QPainter, *hints: QPainter.RenderHint) -> Iterator[None]:
     """Draw with these render hints during the block, then restore the painter's state."""
     painter.save()
     for hint in hints:

@@ -19,11 +19,11 @@ from fieldray.desktop.style import Theme, icon
 from fieldray.desktop.widgets import (
     PlainButton,
     PlainLabel,
+    connect_button,
     elide,
     lay_column,
     lay_row,
     name_surface,
-    obey,
     plain,
     push_button,
     set_tip,
@@ -31,7 +31,15 @@ from fieldray.desktop.widgets import (
 from fieldray.domain.model import Model
 from fieldray.domain.purpose import patients_sentence
 from fieldray.domain.run import BackendChanged, DeviceChanged, Progress, Speed
-from fieldray.formatting import backend_name, duration, moment, number, research_only, signer, unsigned
+from fieldray.formatting import (
+    backend_name,
+    describe_signer,
+    duration,
+    number,
+    research_only,
+    time_text,
+    unsigned_notice,
+)
 from fieldray.translation import Translator
 
 _USB3_MBIT: Final = 5000
@@ -181,7 +189,7 @@ class Toolbar(QWidget):
 
     def _button(self, icon_name: str, text: str, action: QAction) -> PlainButton:
         button = push_button(text, icon=icon(icon_name, self._theme))
-        obey(button, action)
+        connect_button(button, action)
         return button
 
     def _menu_button(self, actions: Mapping[str, QAction]) -> PlainButton:
@@ -234,7 +242,7 @@ def screening_label(translator: Translator, screening: Screening) -> str:
         "failed": translator.text("The run failed"),
     }
     if screening.past is not None:
-        number, day = screening.past.run_id, moment(translator, screening.past.started_s)
+        number, day = screening.past.run_id, time_text(translator, screening.past.started_s)
         return translator.text("From the history: run {number}, {day}", number=number, day=day)
     if screening.watches and screening.state == "running" and (progress := screening.progress):
         waiting = progress.total - progress.done
@@ -266,13 +274,13 @@ def pack_label(translator: Translator, packs: PackChoice) -> tuple[str, str]:
     if others := ", ".join(pack_title(translator, model.manifest) for model in packs.models[1:]):
         return f"{name} {packs.model.manifest.version}", f"+ {others}"
     if packs.model.trust == "legacy":
-        return f"{name} {packs.model.manifest.version}", unsigned(translator)
+        return f"{name} {packs.model.manifest.version}", unsigned_notice(translator)
     return f"{name} {packs.model.manifest.version}", translator.reason(patients_sentence(packs.model.manifest.accepted))
 
 
 def trust_label(translator: Translator, model: Model, packs: PackChoice) -> str:
     """Return the signer of the pack, and the message whether its drive is still needed."""
-    signer_text = signer(translator, trust=model.trust, fingerprint=model.fingerprint)
+    signer_text = describe_signer(translator, trust=model.trust, fingerprint=model.fingerprint)
     if model.trust != "builtin" and packs.source is not None and packs.source.origin == "drive":
         if packs.source_is_here:
             return translator.text("{signer}; the drive can be removed during this run", signer=signer_text)

@@ -40,7 +40,7 @@ from fieldray.desktop.overlay import (
     measurement_text,
     outline_of,
 )
-from fieldray.desktop.style import Theme, colour, kept, scaled
+from fieldray.desktop.style import Theme, colour, saved_painter, scaled_font
 from fieldray.desktop.widgets import plain
 from fieldray.domain.finding import lungs_of
 from fieldray.translation import Translator
@@ -210,7 +210,7 @@ class Viewer(QWidget):
         """Draw the image with its current layers."""
         row = self._open_image.row
         assert row is not None
-        state, area, font = self._with_open_line(), self.rect(), scaled(self.font(), 0.92)
+        state, area, font = self._with_open_line(), self.rect(), scaled_font(self.font(), 0.92)
         layer, heat = self._layer_in_sight, self._heat_map_in_sight
         self._draw_scene(painter, pyramid, state)
         if heat is not None:
@@ -243,14 +243,14 @@ class Viewer(QWidget):
         is_own = self._layer is None and not self.shows_network_view
         if self._outline is not None and self._switches.lung_outline and is_own:
             draw_outline(painter, self._outline, way)
-        font = scaled(self.font(), 0.92)
+        font = scaled_font(self.font(), 0.92)
         draw_lines(painter, state, pyramid, self._translator, view=view, font=font)
 
     def _draw_magnified(self, painter: QPainter, pyramid: Pyramid, state: ViewState) -> None:
         """Draw a round magnifier at the mouse, with the scene enlarged."""
         at, glass = self._key_position, QPainterPath()
         glass.addEllipse(at, _GLASS_RADIUS, _GLASS_RADIUS)
-        with kept(painter, QPainter.RenderHint.Antialiasing):
+        with saved_painter(painter, QPainter.RenderHint.Antialiasing):
             painter.setClipPath(glass)
             painter.fillPath(glass, colour(self._theme, "image"))
             nearer = state.zoomed(_GLASS_ZOOM, pyramid.size, self.view_size, about=(at.x(), at.y()))

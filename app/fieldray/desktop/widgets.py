@@ -229,7 +229,7 @@ def push_button(
     return button
 
 
-def obey(button: QAbstractButton, action: QAction) -> None:
+def connect_button(button: QAbstractButton, action: QAction) -> None:
     """Connect a button to an action. A click does not move the focus to the button."""
     button.clicked.connect(action.trigger)
     button.setFocusPolicy(Qt.FocusPolicy.TabFocus)

@@ -22,7 +22,7 @@ from PySide6.QtWidgets import (
 
 from fieldray.backends import BACKENDS
 from fieldray.desktop.list_reader import KEYS, WorkRow
-from fieldray.desktop.style import Theme, class_icon, icon, scaled
+from fieldray.desktop.style import Theme, class_icon, icon, scaled_font
 from fieldray.desktop.widgets import (
     PlainButton,
     choice_box,
@@ -40,7 +40,7 @@ from fieldray.desktop.worklist_delegate import (
     ROW_HEIGHT,
     SHAPE_ROOM,
     WorkListDelegate,
-    strong,
+    demibold,
 )
 from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.domain.finding import WORK_LIST_ORDER, Category
@@ -240,7 +240,7 @@ class FilterBar(QWidget):
 
 def class_column_width(translator: Translator, font: QFont, manifest: Manifest | None = None) -> int:
     """Return the width for the symbol and the longest short name of a usual class; rarer names may be cut."""
-    return _longest_class(translator, strong(font), manifest) + CLASS_ROOM
+    return _longest_class(translator, demibold(font), manifest) + CLASS_ROOM
 
 
 def _longest_class(translator: Translator, font: QFont, manifest: Manifest | None) -> int:
@@ -418,7 +418,7 @@ class WorkList(QWidget):
         self.table.class_column_width, *self.table.pack_widths = (
             class_column_width(self._translator, font, one) for one in packs
         )
-        small = strong(scaled(font, 0.87))
+        small = demibold(scaled_font(font, 0.87))
         self.table.below_width = _longest_class(self._translator, small, self._model.manifest) + BELOW_ROOM
         self.table.fit_columns(self.table.width())
 

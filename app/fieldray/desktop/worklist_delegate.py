@@ -21,14 +21,14 @@ from PySide6.QtWidgets import QStyle, QStyledItemDelegate, QStyleOptionViewItem,
 
 from fieldray.desktop.image_painting import draw_thumbnail
 from fieldray.desktop.list_reader import KEYS, WorkRow, image_title, score_cell
-from fieldray.desktop.style import Theme, VerdictMark, colour, draw_class, draw_verdict, scaled
+from fieldray.desktop.style import Theme, VerdictMark, colour, draw_class, draw_verdict, scaled_font
 from fieldray.desktop.verdicts import State
 from fieldray.desktop.widgets import plain
 from fieldray.desktop.worklist_model import EARLIER_ROLE, GROUP_ROLE, ROW_ROLE, VERDICT_ROLE, Index
 from fieldray.domain.finding import override_notes
 from fieldray.domain.history import NEW_PATIENT, SAME_STUDY, PatientGroup
 from fieldray.domain.image import ImageHeader, day_of
-from fieldray.formatting import date, earlier_text, file_name, person, sex_label, short_label, unsigned
+from fieldray.formatting import date, earlier_text, file_name, person, sex_label, short_label, unsigned_notice
 from fieldray.translation import Translator
 
 ROW_HEIGHT: Final = 54
@@ -165,7 +165,7 @@ class WorkListDelegate(QStyledItemDelegate):
     def _paint_patient(self, painter: QPainter, box: QRect, cell: _Cell) -> None:
         """Paint the patient or file name, bold while unread, and below it number, date and further marks."""
         row, name_room = cell.row, _SHAPE + 4 if cell.mark else 0
-        font, small = strong(cell.font) if cell.mark == "unread" else cell.font, scaled(cell.font, 0.87)
+        font, small = demibold(cell.font) if cell.mark == "unread" else cell.font, scaled_font(cell.font, 0.87)
         measure, thin = QFontMetrics(font), QFontMetrics(small)
         room = box.width() - name_room
         name, number = plain(image_title(self._translator, row.row_id, row.outcome)), self._number(row)
@@ -180,7 +180,7 @@ class WorkListDelegate(QStyledItemDelegate):
         lines = [(second, "muted")] if (second := self._second_line(cell, number, thin, box.width())) else []
         said = (*([row.reason] if row.reason else []), *override_notes(row.outcome))
         if why := " ".join(map(self._translator.reason, said)):
-            lines += [(line, row.category) for line in wrapped(why, small, box.width(), most=2 - len(lines))]
+            lines += [(line, row.category) for line in wrap_text(why, small, box.width(), most=2 - len(lines))]
         top, step = 6 if len(lines) < 2 else 2, thin.lineSpacing()
         upper = QRect(box.x(), box.y() + (top if lines else 0), room, box.height() // 2 - 6 if lines else box.height())
         self._line(painter, upper, name, "text", font)
@@ -223,8 +223,8 @@ class WorkListDelegate(QStyledItemDelegate):
         line = box.adjusted(_SHAPE + 6, 0, 0, 0)
         if row.finding is not None and row.finding.is_by_larger_output:
             below = line.adjusted(0, ROW_HEIGHT // 2, 0, 0)
-            self._line(painter, below, unsigned(self._translator), "muted", scaled(font, 0.87))
-        self._line(painter, line, label, row.category, strong(font))
+            self._line(painter, below, unsigned_notice(self._translator), "muted", scaled_font(font, 0.87))
+        self._line(painter, line, label, row.category, demibold(font))
 
     def _paint_answer(
         self, painter: QPainter, box: QRect, row: WorkRow | None, font: QFont, *, has_score: bool = True
@@ -239,13 +239,13 @@ class WorkListDelegate(QStyledItemDelegate):
         below = box.adjusted(_SHAPE + 6 if has_label else 0, ROW_HEIGHT // 2, _GAP, -4)
         self._paint_class(painter, box.adjusted(0, 0, 0, -ROW_HEIGHT // 3) if has_score else box, row, font)
         if has_score:
-            self._line(painter, below, score_cell(self._translator, row), "text", scaled(font, 0.87))
+            self._line(painter, below, score_cell(self._translator, row), "text", scaled_font(font, 0.87))
 
     def _paint_class_below(
         self, painter: QPainter, box: QRect, row: WorkRow, font: QFont, *, has_score: bool = True
     ) -> None:
         """Paint shape and score of an answer, and below them the short word for the class."""
-        middle, small = ROW_HEIGHT // 2, scaled(font, 0.87)
+        middle, small = ROW_HEIGHT // 2, scaled_font(font, 0.87)
         upper, lower = box.adjusted(0, 6, 0, -middle), box.adjusted(0, middle, _GAP, -6)
         draw_class(
             painter, row.category, QRectF(upper.x(), upper.center().y() - _SHAPE / 2, _SHAPE, _SHAPE), self._theme
@@ -255,7 +255,7 @@ class WorkListDelegate(QStyledItemDelegate):
                 painter, upper.adjusted(_SHAPE + 6, 0, _GAP, 0), score_cell(self._translator, row), "text", small
             )
         word = short_label(self._translator, row.category, row.manifest)
-        self._line(painter, lower, word, row.category, strong(small))
+        self._line(painter, lower, word, row.category, demibold(small))
 
     def _line(self, painter: QPainter, box: QRect, text: str, shade: str, font: QFont, *, right: bool = False) -> None:
         painter.setFont(font)
@@ -275,14 +275,14 @@ def _born(translator: Translator, header: ImageHeader) -> str:
     return " ".join(part for part in (str(day.year) if day else "", sex_label(translator, header)) if part)
 
 
-def strong(font: QFont) -> QFont:
+def demibold(font: QFont) -> QFont:
     """Return the font in demibold."""
     made = QFont(font)
     made.setWeight(QFont.Weight.DemiBold)
     return made
 
 
-def wrapped(text: str, font: QFont, width: int, *, most: int) -> list[str]:
+def wrap_text(text: str, font: QFont, width: int, *, most: int) -> list[str]:
     """Wrap a text into at most `most` lines. The last line has all the rest, which `_line` cuts."""
     lines: list[str] = []
     rest = " ".join(plain(text).split())

@@ -18,7 +18,7 @@ from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersisten
 from fieldray.desktop.background import Background, Services
 from fieldray.desktop.image_painting import Switches
 from fieldray.desktop.list_reader import COLUMNS, KEYS, SeenRows, WorkRow, columns_of
-from fieldray.desktop.verdicts import Judged, State, Verdicts
+from fieldray.desktop.verdicts import State, Verdicts, VerdictSubject
 from fieldray.desktop.widgets import plain, plain_tip
 from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome
 from fieldray.domain.history import NEW_PATIENT, ListColumn, ResultFilter, ResultOrder, WorkListRows, group_at
@@ -143,14 +143,14 @@ class WorkListModel(QAbstractTableModel):
         if self.run_id is not None and not self._is_reading and not self._again.isActive():
             self._again.start(max(_AGAIN_MS, round(1000 * (self._rests_until_s - time.monotonic()))))
 
-    def verdict_changed(self, judged: Judged) -> None:
+    def verdict_changed(self, judged: VerdictSubject) -> None:
         """Handle a changed verdict on a row. The row stays listed until a person changes the filter by verdict."""
         row = self._rows.of_answer(judged.answer_id)
         if row is None:
             return
         if self.wanted.verdict != "any" and self._verdicts.of(judged).sent is not None:
             self.wanted = replace(self.wanted, staying=self.wanted.staying | {row.row_id})
-        if judged == Judged(row.answer_id, row.outcome):
+        if judged == VerdictSubject(row.answer_id, row.outcome):
             row.verdict = self._verdicts.of(judged).stored
             row.is_read = row.is_read or row.verdict is not None
             self._row_changed(row.row_id)

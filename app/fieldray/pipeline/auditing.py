@@ -94,7 +94,7 @@ def audit_run(database: Path, of: PackOfRun, request: AuditRequest, *, model: Mo
     StorageProblem if the results cannot be read.
     """
     with HistoryQuery(database) as query:
-        judged = _Judged(query, *of)
+        judged = _PackResults(query, *of)
         label = _label(judged, request.label, model)
         reference = _reference(judged, request, label)
         cases = list(make_cases(judged.answers(), reference, label=label))
@@ -123,7 +123,7 @@ def audit_run(database: Path, of: PackOfRun, request: AuditRequest, *, model: Mo
     )
 
 
-class _Judged:
+class _PackResults:
     """A pack's results in a run. The constructor raises UsageProblem (history_no_run, history_no_pack)."""
 
     def __init__(self, query: HistoryQuery, run_id: int, position: int) -> None:
@@ -145,14 +145,14 @@ class _Judged:
 
 
 def _paired(
-    judged: _Judged, cases: Sequence[Case], label: str, against: PackOfRun | None, rule: Rule
+    judged: _PackResults, cases: Sequence[Case], label: str, against: PackOfRun | None, rule: Rule
 ) -> PackComparison | None:
     """Return the comparison with another pack's results, each pack at its own point; None if not requested."""
     if against is None:
         return None
     if against == judged.of:
         raise UsageProblem(reason("history_same_run"))
-    other = _Judged(judged.query, *against)
+    other = _PackResults(judged.query, *against)
     known = _labels(other, None)
     second = other.side(label if label in known or not known else known[0])
     return compare_packs(cases, other.answers(), first=judged.side(label), second=second, rule=rule)
@@ -247,7 +247,7 @@ class Auditor:
         return write_audit(folder, report, language=language)
 
 
-def _label(judged: _Judged, wanted: str | None, model: Model | None) -> str:
+def _label(judged: _PackResults, wanted: str | None, model: Model | None) -> str:
     known = _labels(judged, model)
     if not known:
         raise UsageProblem(reason("audit_no_results", path=judged.query.path))
@@ -256,7 +256,7 @@ def _label(judged: _Judged, wanted: str | None, model: Model | None) -> str:
     return wanted or known[0]
 
 
-def _labels(judged: _Judged, model: Model | None) -> Sequence[str]:
+def _labels(judged: _PackResults, model: Model | None) -> Sequence[str]:
     if model:
         return [label.code for label in model.manifest.labels]
     if judged.pack.operating_points:
@@ -265,14 +265,14 @@ def _labels(judged: _Judged, model: Model | None) -> Sequence[str]:
     return [finding.label for finding in screened.findings] if screened else []
 
 
-def _points(judged: _Judged, label: str, model: Model | None) -> list[OperatingPoint]:
+def _points(judged: _PackResults, label: str, model: Model | None) -> list[OperatingPoint]:
     """Return the operating points to evaluate, each name once: those of the run first, then those of pack and site."""
     known = model.manifest.operating_points if model else ()
     points = (*judged.pack.operating_points, *known)
     return list({point.name: point for point in points if point.label == label}.values())
 
 
-def _reference(judged: _Judged, request: AuditRequest, label: str) -> Reference:
+def _reference(judged: _PackResults, request: AuditRequest, label: str) -> Reference:
     if request.labels == "verdicts":
         truths = verdict_truths(judged.answers(), label=label)
         if not truths:
@@ -319,7 +319,7 @@ def _without_reference(label: str, model: Model | None) -> tuple[Reason, ...]:
     return () if has_any else (reason("drift_no_reference"),)
 
 
-def _subject(judged: _Judged, request: AuditRequest, label: str, model: Model | None) -> Subject:
+def _subject(judged: _PackResults, request: AuditRequest, label: str, model: Model | None) -> Subject:
     spec = judged.pack
     meanings = {entry.code: entry.meaning for entry in model.manifest.labels} if model else {}
     return Subject(

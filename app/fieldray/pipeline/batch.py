@@ -52,7 +52,7 @@ _MOST_WAIT_S: Final = 0.05  # of an outcome for others to be saved with
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Done:
+class _ScreenedImage:
     """The outcomes of an image by pack.
 
     resumed  positions of the packs whose outcome was taken over from an earlier run
@@ -96,7 +96,9 @@ class Batch:
         self._fresh = fresh
         self._statistics = statistics or Statistics()
         self._room = threading.Semaphore(_UNDER_WAY * threads)
-        self._outcomes: queue.SimpleQueue[_Done | ReusedAnswers | None] = queue.SimpleQueue()  # None: no more will come
+        self._outcomes: queue.SimpleQueue[_ScreenedImage | ReusedAnswers | None] = (
+            queue.SimpleQueue()
+        )  # None: no more will come
         self._going = threading.Event()
         self._going.set()
         self._cancelled = threading.Event()
@@ -281,13 +283,13 @@ class Batch:
         self._publish(self._progress(done, pace))
         self._publish(self._statistics.speed())
 
-    def _arrivals(self) -> Iterator[Sequence[_Done] | ReusedAnswers]:
+    def _arrivals(self) -> Iterator[Sequence[_ScreenedImage] | ReusedAnswers]:
         """Yield outcomes as they arrive, in groups that are saved together; empty groups while none arrive.
 
         The first outcome of a run waits for no other, nor does one while no other is under way. Ends with the last
         outcome. A cancelled run ends with what it has waiting here.
         """
-        together: list[_Done] = []
+        together: list[_ScreenedImage] = []
         is_first, until_s = True, 0.0
         while not self.is_cancelled:
             try:
@@ -313,7 +315,7 @@ class Batch:
                 together, is_first = [], False
         yield self._leaving(together)
 
-    def _leaving(self, together: Sequence[_Done]) -> Sequence[_Done]:
+    def _leaving(self, together: Sequence[_ScreenedImage]) -> Sequence[_ScreenedImage]:
         """Return these outcomes, and let discovery add as many images as they were."""
         if together:
             self._room.release(len(together))
@@ -433,7 +435,7 @@ class Batch:
             done = self._screened(ref, [None] * len(known))
         self._outcomes.put(done)
 
-    def _screened(self, ref: ImageRef, known: Sequence[Outcome | None]) -> _Done:
+    def _screened(self, ref: ImageRef, known: Sequence[Outcome | None]) -> _ScreenedImage:
         """Screen an image with the packs whose outcome is not known, and add the known outcomes.
 
         known  outcome of an earlier run for each pack, or None
@@ -441,7 +443,7 @@ class Batch:
         wanted = [position for position, outcome in enumerate(known) if outcome is None]
         screened = iter(self._ports.screen(ref, wanted) if wanted else ())
         outcomes = with_shared_facts([outcome or next(screened) for outcome in known])
-        return _Done(outcomes, frozenset(range(len(known))).difference(wanted))
+        return _ScreenedImage(outcomes, frozenset(range(len(known))).difference(wanted))
 
 
 # ---- assembly of a run

@@ -110,14 +110,14 @@ def export_run(
         paths, captures = [folder / f"{_name(run)}{exporter.suffix}" for exporter in chosen], frozenset[int]()
         for exporter, path in sorted(zip(chosen, paths, strict=True), key=lambda pair: pair[0].name != _CAPTURES):
             answers = (answer for image in query.in_order(request.run_id) for answer in image.answers)
-            results = _counted(answers, lambda: progress(next(done), total))
+            results = _with_progress(answers, lambda: progress(next(done), total))
             _write_one(exporter, path, replace(stored, results=results, captures=captures), note)
             if exporter.name == _CAPTURES and path.exists():
                 captures = frozenset(int(file.stem) for file in path.iterdir())
     return tuple(path for path in paths if path.exists())  # an output without content is not written
 
 
-def _counted(results: Iterable[StoredResult], progress: Callable[[], None]) -> Iterator[StoredResult]:
+def _with_progress(results: Iterable[StoredResult], progress: Callable[[], None]) -> Iterator[StoredResult]:
     """Yield the results, and report the progress before each one."""
     for result in results:
         progress()
@@ -173,7 +173,7 @@ def _name(run: Run) -> str:
 # ---- a pack of a run
 
 
-def _made(model: Model, spec: PackSpec) -> bool:
+def _is_model_of(model: Model, spec: PackSpec) -> bool:
     """Return whether a model is the one with which a pack of a run was made, by name and hash."""
     return (model.pack_name, model.model_sha256) == (spec.pack_name, spec.model_sha256)
 
@@ -184,7 +184,7 @@ def manifest_of(spec: PackSpec, packs: Sequence[Model] = ()) -> Manifest | None:
     packs  loaded packs, which are searched first
     """
     for pack in packs:
-        if _made(pack, spec):
+        if _is_model_of(pack, spec):
             return pack.manifest
     from fieldray.packs.verified import known_manifest
 
@@ -198,7 +198,7 @@ def pack_of(spec: PackSpec, models: Sequence[Model] = ()) -> Model | None:
     models  loaded packs, which are searched before the installed ones
     """
     for model in models:
-        if _made(model, spec):
+        if _is_model_of(model, spec):
             return model
     from fieldray.packs.library import PackLibrary
 
@@ -207,7 +207,7 @@ def pack_of(spec: PackSpec, models: Sequence[Model] = ()) -> Model | None:
         if candidate.pack_name == spec.pack_name and candidate.can_screen:
             with contextlib.suppress(FieldrayError):
                 found = library.load(candidate.folder, allow_older=True, signer=spec.fingerprint)
-                if _made(found, spec):
+                if _is_model_of(found, spec):
                     return found
     return None
 
@@ -377,7 +377,7 @@ class ExportCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exported:
+class ExportResult:
     """The result of an export in another process.
 
     written  the outputs
@@ -388,10 +388,10 @@ class Exported:
     notes: tuple[Reason, ...]
 
 
-EXPORT: Final = Call("export", ExportCall, Exported)
+EXPORT: Final = Call("export", ExportCall, ExportResult)
 
 
-def export_apart(
+def export_in_child(
     request: ExportRequest,
     *,
     settings: Settings,
@@ -441,7 +441,7 @@ def _for_reports(model: Model) -> Model:
 # ---- in the separate process
 
 
-def _export(order: ExportCall) -> Exported:
+def _export(order: ExportCall) -> ExportResult:
     lower_priority()
     settings, notes, step = Settings(order.settings), list[Reason](), -1
 
@@ -472,7 +472,7 @@ def _export(order: ExportCall) -> Exported:
         progress=progress,
         note=notes.append,
     )
-    return Exported(written=written, notes=tuple(notes))
+    return ExportResult(written=written, notes=tuple(notes))
 
 
 handle: Final = handler_of((EXPORT, _export))

@@ -38,17 +38,17 @@ from fieldray.formatting import (
     calendar_date,
     category_label,
     count,
-    moment,
     pack_label,
     percent,
     research_only,
+    time_text,
 )
 from fieldray.paths import SCRATCH
 from fieldray.persistence import clear_abandoned
 from fieldray.pipeline.doubts import doubts_of
 from fieldray.pipeline.export import manifest_of, pack_of
 from fieldray.reasons import Reason, merged_by_code, reason
-from fieldray.reports.content import score_cell, threshold_text
+from fieldray.reports.content import listed_score, listed_threshold
 from fieldray.reports.document import Block, Paragraph, Points, Table
 from fieldray.store.deletion import delete_patient, delete_runs, plan_deletion, plan_patient_deletion
 from fieldray.store.work_list import HistoryQuery
@@ -157,11 +157,11 @@ class History:
     def save_month(self, path: Path, month: Month, translator: Translator) -> None:
         """Write the monthly report as PDF. Raises UsageProblem, StorageProblem."""
         from fieldray.reports.exporter import is_own_pdf
-        from fieldray.reports.outputs import write_own
+        from fieldray.reports.outputs import write_output
         from fieldray.reports.pdf_pages import month_document
 
         title, blocks = month_title(translator, month), month_blocks(month, translator)
-        write_own(path, is_own_pdf, month_document(title, blocks, month.first, translator))
+        write_output(path, is_own_pdf, month_document(title, blocks, month.first, translator))
 
     def plan_deletion(self, run_ids: Sequence[int]) -> DeletionPlan:
         """Return the plan to delete these runs. Raises UsageProblem (history_no_run)."""
@@ -194,7 +194,7 @@ def comparison_blocks(
     for run, (of, spec), only in zip(
         (found.first, found.second), found.sides, (found.only_first, found.only_second), strict=True
     ):
-        day, pack = moment(translator, run.started_s), pack_label(translator, spec)
+        day, pack = time_text(translator, run.started_s), pack_label(translator, spec)
         said.append(text("Run {number}, {day}: {pack}", number=of, day=day, pack=pack))
         if only:
             alone = plural(
@@ -239,7 +239,7 @@ def _class(translator: Translator, manifest: Manifest | None, category: Category
 
 def _score(translator: Translator, found: ResultBrief) -> str:
     """Return a score with its threshold, as text."""
-    return translator.decimal(score_cell(found) + (f" ({threshold_text(found)})" if found.point else ""))
+    return translator.decimal(listed_score(found) + (f" ({listed_threshold(found)})" if found.point else ""))
 
 
 def _change(translator: Translator, difference: float | None) -> str:

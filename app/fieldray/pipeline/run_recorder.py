@@ -266,7 +266,7 @@ class ResultsByStamp:
             return opened.setdefault(pack.run_id, _FilesOfRun(query, pack.run_id)), pack.position
 
         self._packs = [
-            [files(one) for one in (PackOfRun(run_id, position), *_alike(known, pack)[:_MOST_RUNS])]
+            [files(one) for one in (PackOfRun(run_id, position), *_packs_with_equal_key(known, pack)[:_MOST_RUNS])]
             for position, pack in enumerate(packs)
         ]
         self._stamps, self._hand_over = stamps, hand_over
@@ -299,7 +299,7 @@ class ResultsByStamp:
             self._hand_over(ReusedAnswers(images, [[answer_id for _, answer_id in pack] for pack in by_pack]))
 
 
-def _alike(known: Sequence[Run], wanted: RunPack) -> list[PackOfRun]:
+def _packs_with_equal_key(known: Sequence[Run], wanted: RunPack) -> list[PackOfRun]:
     """Return the packs of known runs with an equal model and reusable settings, in the order of the runs."""
     settings = wanted.reusable_settings or [wanted.spec.settings_hash]
     return [

@@ -231,10 +231,10 @@ class _Judgement:
             return Failed(ref=ref, stage=seen.stage, reason=seen.problem, facts=seen.facts)
         if not isinstance(prediction, Prediction):
             raise ValueError("an image whose classifier was not run")
-        return _judge(ref, assessment, seen, prediction)
+        return _outcome_of(ref, assessment, seen, prediction)
 
 
-def _judge(ref: ImageRef, assessment: Assessment, seen: AnalysisResult, prediction: Prediction) -> Outcome:
+def _outcome_of(ref: ImageRef, assessment: Assessment, seen: AnalysisResult, prediction: Prediction) -> Outcome:
     """Return the outcome of an image from the worker's result and the prediction.
 
     If lungs were found, the image is known to be a chest X-ray. An image outside the pack's distribution is then

@@ -306,7 +306,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
 
         With `is_apart` another process writes the files, so that this one stays responsive.
         """
-        from fieldray.pipeline.export import ExportRequest, export_apart, export_run
+        from fieldray.pipeline.export import ExportRequest, export_in_child, export_run
 
         with self._lock:
             batch = self._batch
@@ -321,7 +321,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             options=options,
         )
         if is_apart:
-            return export_apart(request, settings=self._settings, progress=progress, note=note)
+            return export_in_child(request, settings=self._settings, progress=progress, note=note)
         count = number_of_workers(self._settings)
         readers = partial(self._readers, self._settings, count)
         return export_run(request, readers=readers, progress=progress, note=note)

@@ -11,7 +11,7 @@ from fieldray.audit.report import ALL_UNITS, SCREENED, PackComparison, PairedFig
 from fieldray.domain.run import PackOfRun
 from fieldray.formatting import category_label, research_only, score_text
 from fieldray.reports.audit_words import AuditWords, Figure, unit_label
-from fieldray.reports.document import Block, Field, Fields, Paragraph, Points, ShareChart, Table, cut, cut_path
+from fieldray.reports.document import Block, Field, Fields, Paragraph, Points, ShareChart, Table, shorten, shorten_path
 
 _MOST_OF_A_PATH: Final = 240
 _MOST_OF_A_CELL: Final = 120
@@ -58,7 +58,7 @@ class AuditText(AuditWords):
             negatives=missed.negatives,
         )
         why = self.translator.reason(missed.why)
-        return Figure(text("Not assessed: {reason}", reason=cut(why, most=_MOST_OF_A_REASON)), counts, "–")
+        return Figure(text("Not assessed: {reason}", reason=shorten(why, most=_MOST_OF_A_REASON)), counts, "–")
 
     def _agreement(self, found: Agreement) -> Figure:
         text = self.translator.text
@@ -292,7 +292,7 @@ class AuditText(AuditWords):
                 "label": side.label,
                 "threshold": threshold,
             }
-            yield cut(f"{which}: " + text("{pack}, run {run}, label {label}, threshold {threshold}", **values))
+            yield shorten(f"{which}: " + text("{pack}, run {run}, label {label}, threshold {threshold}", **values))
         if area.low > 0:
             yield text(
                 "The second pack has the larger area under the ROC curve (the 95 % interval of the "
@@ -356,14 +356,14 @@ class AuditText(AuditWords):
         said = (*self.notes(), *self.drifts(), self.proposal())
         return (
             Paragraph(research_only(self.translator), "notice"),
-            Fields("", tuple(Field(label, cut(fact)) for label, fact in self.facts())),
+            Fields("", tuple(Field(label, shorten(fact)) for label, fact in self.facts())),
             Table(
                 text("Figures, with 95 % intervals by patient"),
                 (text("Figure"), self._units(), text("Value (95 % interval)")),
                 _rows(self.figures()),
                 widths=(98.0, 30.0, 50.0),
             ),
-            Points(text("Notes on the figures"), tuple(cut(one, most=_MOST_OF_A_SENTENCE) for one in said)),
+            Points(text("Notes on the figures"), tuple(shorten(one, most=_MOST_OF_A_SENTENCE) for one in said)),
         )
 
     def after_charts(self) -> tuple[Block, ...]:
@@ -381,7 +381,7 @@ class AuditText(AuditWords):
                 text("Missed") if case.truth else text("Falsely referred"),
                 "–" if case.score is None else score_text(self.translator, case.score, point, least=3),
                 "",
-                cut_path(case.image, most=_MOST_OF_A_PATH),
+                shorten_path(case.image, most=_MOST_OF_A_PATH),
                 category_label(self.translator, case.category, self.report.subject),
             )
             for case in found
@@ -404,4 +404,4 @@ class AuditText(AuditWords):
 
 
 def _rows(rows: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(cut(cell, most=_MOST_OF_A_CELL) for cell in row) for row in rows)
+    return tuple(tuple(shorten(cell, most=_MOST_OF_A_CELL) for cell in row) for row in rows)

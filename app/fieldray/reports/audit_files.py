@@ -37,7 +37,7 @@ from fieldray.reports.exporter import (
     pseudonym_key,
 )
 from fieldray.reports.exporters.csv import write_rows
-from fieldray.reports.outputs import is_audit_table, require_folder, require_free, write_own
+from fieldray.reports.outputs import is_audit_table, require_folder, require_free, write_output
 from fieldray.translation import Translator
 
 
@@ -180,13 +180,13 @@ def write_audit(folder: Path, report: AuditReport, *, language: str, names_peopl
     require_audit_files(None, folder)  # all or none
     report = report if names_people else _unnamed(report)
     wording = AuditText(report, Translator(language))
-    write_own(document, is_own_pdf, audit_pdf(wording))
-    write_own(figures, "json", audit_text(report, names_people=True).encode("ascii"))
+    write_output(document, is_own_pdf, audit_pdf(wording))
+    write_output(figures, "json", audit_text(report, names_people=True).encode("ascii"))
     lines = [_line(case, report) | {"notice": NOTICE} for case in report.audit.cases]
-    write_own(images, is_audit_table, _table(lines, wording.translator))
+    write_output(images, is_audit_table, _table(lines, wording.translator))
     if report.plan is None:
         return document, figures, images
-    write_own(plan, is_audit_table, plan_table(report.plan, report.audit.rule.unit, wording.translator))
+    write_output(plan, is_audit_table, plan_table(report.plan, report.audit.rule.unit, wording.translator))
     return document, figures, images, plan
 
 

@@ -10,7 +10,7 @@ from fieldray.audit.units import Rule
 from fieldray.domain.metrics import Share, Unit
 from fieldray.domain.model import Estimate
 from fieldray.domain.run import PackOfRun
-from fieldray.formatting import border_text, moment, number, percent
+from fieldray.formatting import border_text, number, percent, time_text
 from fieldray.translation import Translator
 
 _HASH_LETTERS: Final = 16
@@ -71,7 +71,7 @@ class AuditWords:
                 translator.text("Run"),
                 f"{PackOfRun(subject.run_id, subject.position)}: {translator.name(', '.join(subject.paths))}",
             ),
-            (translator.text("Date"), moment(translator, subject.made_s)),
+            (translator.text("Date"), time_text(translator, subject.made_s)),
             (translator.text("Program"), f"Fieldray {subject.program_version}"),
         ]
 

@@ -32,7 +32,7 @@ from fieldray.domain.lungs import LungFields
 from fieldray.domain.run import Run, StoredResult, SupersededVerdict
 from fieldray.formatting import NamesClasses, border_digits, category_label, score_digits
 from fieldray.plain_text import visible
-from fieldray.reports.exporter import ReportOptions, StoredPack, StoredRun, image_alias, uid_alias, unnamed
+from fieldray.reports.exporter import ReportOptions, StoredPack, StoredRun, image_alias, uid_alias, without_names
 from fieldray.translation import Translator
 
 NOTICE: Final = "Research use only. Not for diagnostic use."
@@ -127,12 +127,12 @@ def _finding_values(finding: Finding | None) -> dict[str, Value]:
     }
 
 
-def score_cell(found: ResultBrief) -> str:
+def listed_score(found: ResultBrief) -> str:
     """Format the score of a result for a printed list."""
     return "-" if found.score is None else f"{found.score:.{score_digits(found.score, found.point, least=3)}f}"
 
 
-def threshold_text(found: ResultBrief) -> str:
+def listed_threshold(found: ResultBrief) -> str:
     """Format the threshold of a result for a printed list: "unknown" if the larger output decided, "-" without one."""
     if found.threshold is not None:
         least = border_digits(found.threshold, least=3)
@@ -216,7 +216,7 @@ def _unnamed(outcome: Outcome, alias: str, *, key: bytes) -> dict[str, Value]:
         "path": alias,
         "study": uid_alias(header.study_instance_uid, key=key) or alias,
         "image": _with_frame(ref, uid_alias(header.sop_instance_uid, key=key)) if header.sop_instance_uid else alias,
-        "reason": unnamed(why, ref.key, alias=alias).text if why else None,
+        "reason": without_names(why, ref.key, alias=alias).text if why else None,
     }
 
 
@@ -237,7 +237,7 @@ def _export_row(result: StoredResult, finding: Finding | None, stored: StoredRun
         "reader_verdict": verdict.choice if verdict else None,
         "reader_note": verdict.note if verdict else None,
         "notice": NOTICE,
-        "run_started": started(stored.run),
+        "run_started": start_time(stored.run),
         **{f"lungs_{name}": lungs.get(name) for name in ("found", "left_share", "right_share", "rotation_degrees")},
         "lungs_cut_off": " ".join(fields.cut_off) or None if fields else None,
         "evidence_inside": lungs.get("evidence_inside"),
@@ -256,7 +256,7 @@ def about_run(stored: StoredRun) -> dict[str, object]:
     if stored.options.names_people:
         called = str
     elif why:
-        why = unnamed(why, "/".join(spec.paths), alias=called("/".join(spec.paths)))
+        why = without_names(why, "/".join(spec.paths), alias=called("/".join(spec.paths)))
     return {
         "notice": NOTICE,
         "program": "fieldray",
@@ -264,7 +264,7 @@ def about_run(stored: StoredRun) -> dict[str, object]:
         "run": run.run_id,
         "state": run.state,
         "reason": why.text if why else None,
-        "started": started(run),
+        "started": start_time(run),
         "ended": _time(run.ended_s),
         "paths": [called(path) for path in spec.paths],
         "pack": pack.pack_name,
@@ -294,7 +294,7 @@ def _superseded_verdict(given: SupersededVerdict) -> dict[str, Value]:
     }
 
 
-def started(run: Run) -> str:
+def start_time(run: Run) -> str:
     """Return the start time of a run in the format of exports.
 
     With the run's number it is unique among several computers.

@@ -238,7 +238,7 @@ def installation(stored: StoredRun) -> str:
     return hashlib.sha256(b"installation" + stored.pseudonym_key).hexdigest()[:16]
 
 
-def coded(value: str, scheme: str, meaning: str) -> Dataset:
+def code_sequence_item(value: str, scheme: str, meaning: str) -> Dataset:
     """Make a code sequence item (PS3.3 8.8)."""
     return item(CodeValue=value, CodingSchemeDesignator=scheme, CodeMeaning=meaning[:64])
 
@@ -273,7 +273,9 @@ def _add_patient(dataset: Dataset, subject: Subject) -> None:
     if not is_named:
         dataset.PatientIdentityRemoved = "YES"
         dataset.DeidentificationMethod = _METHOD
-        dataset.DeidentificationMethodCodeSequence = [coded(value, "DCM", meaning) for value, meaning in _KEPT]
+        dataset.DeidentificationMethodCodeSequence = [
+            code_sequence_item(value, "DCM", meaning) for value, meaning in _KEPT
+        ]
         dataset.LongitudinalTemporalInformationModified = "UNMODIFIED"
 
 

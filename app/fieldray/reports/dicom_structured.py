@@ -29,7 +29,7 @@ from fieldray.reports.dicom_instance import (
     PROGRAM,
     Source,
     Subject,
-    coded,
+    code_sequence_item,
     derived_uid,
     installation,
     item,
@@ -37,7 +37,7 @@ from fieldray.reports.dicom_instance import (
     reference,
     source_of,
 )
-from fieldray.reports.exporter import unnamed
+from fieldray.reports.exporter import without_names
 from fieldray.translation import Translator
 
 OWN_SCHEME: Final = "99FIELDRAY"
@@ -59,7 +59,7 @@ def concept(code: Code) -> Dataset:
     """Return a code as a sequence item. A code of more than 16 characters is a Long Code Value."""
     value, scheme, meaning = code
     if len(value) <= 16:
-        return coded(value, scheme, meaning)
+        return code_sequence_item(value, scheme, meaning)
     return item(LongCodeValue=value, CodingSchemeDesignator=scheme, CodeMeaning=meaning[:64])
 
 
@@ -149,7 +149,7 @@ def structured_report(subject: Subject) -> Dataset:
     if priors := [found for pair in subject.pairs if (found := prior_source(pair))]:
         dataset.PertinentOtherEvidenceSequence = [evidence_of(found) for found in dict.fromkeys(priors)]
     dataset.ValueType, dataset.ContinuityOfContent = "CONTAINER", "SEPARATE"
-    dataset.ConceptNameCodeSequence = [coded("126000", "DCM", "Imaging Measurement Report")]
+    dataset.ConceptNameCodeSequence = [code_sequence_item("126000", "DCM", "Imaging Measurement Report")]
     dataset.ContentTemplateSequence = template("1500")
     groups = [_group(subject, finding) for finding in subject.outcome.findings]
     groups += [_pair_group(subject, pair) for pair in subject.pairs]
@@ -244,7 +244,7 @@ def _comments(subject: Subject, finding: Finding) -> list[str]:
         *([f"Frame {ref.frame + 1} of {frames}."] if frames > 1 else []),
         *([f"Operating point {point.titles['en']}, measured on {point.measured_on['en']}."] if point else []),
         *class_lines(Translator(), subject.stored.manifest, point),
-        *(unnamed(note, ref.key, alias=subject.alias).text for note in notes_of(subject.outcome)),
+        *(without_names(note, ref.key, alias=subject.alias).text for note in notes_of(subject.outcome)),
         f"Image ID {subject.alias}",
         *([f"Reader's verdict: {verdict.choice}. {verdict.note}".strip()] if verdict else []),
     ]

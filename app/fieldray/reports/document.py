@@ -200,7 +200,7 @@ class Table:
 Block = Paragraph | Fields | Points | Table | MeasuredPerformance
 
 
-def lines(blocks: Iterable[Block]) -> Iterator[str]:
+def console_lines(blocks: Iterable[Block]) -> Iterator[str]:
     """Lay out blocks as lines of a console."""
     for block in blocks:
         if isinstance(block, Paragraph):
@@ -235,18 +235,18 @@ class ShareChart:
     marks: tuple[tuple[float, float, float, float], ...] = ()
 
 
-def cut(text: str, *, most: int = MOST_LETTERS) -> str:
+def shorten(text: str, *, most: int = MOST_LETTERS) -> str:
     """Return a text as one line of at most `most` visible characters."""
     shown = visible(text[:most])
     return shown if len(text) <= most and len(shown) <= most else shown[: most - 1] + "…"
 
 
-def readable(text: str, translator: Translator) -> str:
+def without_undecoded(text: str, translator: Translator) -> str:
     """Return a text with a word in place of each undecodable letter (U+FFFD)."""
     return _UNKNOWN.sub(translator.text("[not readable]"), text)
 
 
-def cut_path(path: str, *, most: int = MOST_LETTERS) -> str:
+def shorten_path(path: str, *, most: int = MOST_LETTERS) -> str:
     """Return a path, cut at its beginning to at most `most` letters, because its end is more informative."""
     shown = visible(path[-most:])
     return shown if len(path) <= most and len(shown) <= most else "…" + shown[1 - most :]

@@ -183,7 +183,7 @@ class Exporter:
     name                name in `--formats`
     suffix              suffix of the output, with its dot for a file
     title               name in the window: English, translated if more than a proper name
-    write               writes the run to a path, always through `outputs.own_text`, `write_own` or `own_folder`, which
+    write               writes the run to a path, always through `outputs.open_output`, `write_own` or `own_folder`, which
                         replace only what `is_own` recognises. Raises UsageProblem, StorageProblem
     is_own              whether a file that begins with these bytes (up to 64 KB) was written by `write`, perhaps into
                         a folder of such files
@@ -283,7 +283,7 @@ def uid_alias(uid: str, *, key: bytes) -> str:
     return f"2.25.{uuid.UUID(bytes=_digest(f'uid{chr(0)}{uid}', key)[:16], version=5).int}" if uid else ""
 
 
-def unnamed(why: Reason, path: str, *, alias: str) -> Reason:
+def without_names(why: Reason, path: str, *, alias: str) -> Reason:
     """Return the reason with `alias` in place of every value that contains a part of its subject's path."""
     parts = {part.casefold() for part in _BETWEEN.split(path) if len(part) > _SHORT}
     values = {

@@ -54,7 +54,7 @@ from fieldray.domain.model import InputSpec, Manifest
 from fieldray.persistence import storage_problem
 from fieldray.reasons import Reason, reason
 from fieldray.reports.content import NOTICE, exact_score, image_path
-from fieldray.reports.outputs import NPY_START, Kind, require_inside, require_own, write_own
+from fieldray.reports.outputs import NPY_START, Kind, require_inside, require_own, write_output
 
 Colours = NDArray[np.uint8]
 
@@ -229,7 +229,7 @@ def write_lungs(stem: Path, outcome: Outcome, *, inputs: Sequence[Path]) -> bool
     if lungs is None or not lungs.mask.any():
         return False
     mask = lungs.mask_of_image(rows=facts.rows, columns=facts.columns)
-    write_own(_companion(stem, ".lungs.png"), "png", png_bytes(PIL.Image.fromarray(mask)), inputs=inputs)
+    write_output(_companion(stem, ".lungs.png"), "png", png_bytes(PIL.Image.fromarray(mask)), inputs=inputs)
     return True
 
 
@@ -264,8 +264,8 @@ def write_class_map(
         "image_columns": facts.columns,
     }
     text = json.dumps(about, indent=1) + "\n"
-    write_own(_companion(stem, ".map.json"), "json", text.encode(), inputs=inputs)
-    write_own(_companion(stem, ".map.npy"), "map", npy_bytes(logits), inputs=inputs)
+    write_output(_companion(stem, ".map.json"), "json", text.encode(), inputs=inputs)
+    write_output(_companion(stem, ".map.npy"), "map", npy_bytes(logits), inputs=inputs)
 
 
 def write_overlay(
@@ -274,7 +274,7 @@ def write_overlay(
     """Write the image with heat map and outline; `grey` is the image at `overlay_spec`. Raises as `write_lungs`."""
     shown = ShownImage(pixels=grey, rows=outcome.facts.rows, columns=outcome.facts.columns)
     canvas = image_as_shown(outcome, shown, manifest)
-    write_own(_companion(stem, ".overlay.png"), "png", png_bytes(canvas), inputs=inputs)
+    write_output(_companion(stem, ".overlay.png"), "png", png_bytes(canvas), inputs=inputs)
 
 
 def png_bytes(canvas: PIL.Image.Image, *, comment: str = "") -> bytes:
@@ -328,7 +328,7 @@ def write_comparison(folder: Path, comparison: PairComparison, *, inputs: Sequen
         DISPLACEMENT: npy_bytes(aligned.alignment.displacement),
     }
     for name, data in contents.items():
-        write_own(folder / name, _FILES[name], data, inputs=inputs)
+        write_output(folder / name, _FILES[name], data, inputs=inputs)
     return tuple(folder / name for name in contents)
 
 

@@ -117,7 +117,7 @@ def require_folder(folder: Path, *, is_made: bool = True) -> None:
 
 
 @contextlib.contextmanager
-def own_text(
+def open_output(
     path: Path, kind: Kind | Recognise, *, encoding: str = "utf-8", inputs: Sequence[Path] = ()
 ) -> Iterator[TextIO]:
     """Yield a text stream whose content appears at `path` when the block ends, and is discarded if the block raises.
@@ -139,15 +139,15 @@ def own_text(
         require_free(path, kind, inputs=inputs)  # hours may have passed
 
 
-def write_own(path: Path, kind: Kind | Recognise, data: bytes, *, inputs: Sequence[Path] = ()) -> None:
-    """Write bytes to a file, by the rules of `own_text` and with its exceptions."""
+def write_output(path: Path, kind: Kind | Recognise, data: bytes, *, inputs: Sequence[Path] = ()) -> None:
+    """Write bytes to a file, by the rules of `open_output` and with its exceptions."""
     require_free(path, kind, inputs=inputs)
     with writing_atomically(path) as stream:
         stream.write(data)
 
 
 @contextlib.contextmanager
-def own_folder(path: Path, kind: Recognise, *, inputs: Sequence[Path] = ()) -> Iterator[Path]:
+def open_output_folder(path: Path, kind: Recognise, *, inputs: Sequence[Path] = ()) -> Iterator[Path]:
     """Yield a new folder, which appears at `path` when the block ends, and is discarded if
     empty or if the block raises.
 
@@ -245,7 +245,7 @@ _RECOGNISE: Final[Mapping[Kind, Recognise]] = {
 }
 
 
-def folder_of(
+def folder_writer(
     files: Callable[[StoredRun], Generator[tuple[str, bytes]]], is_own: Callable[[bytes], bool]
 ) -> Callable[[Path, StoredRun], None]:
     """Return the `write` function of an exporter that writes a folder of files.
@@ -255,7 +255,10 @@ def folder_of(
     """
 
     def write(path: Path, stored: StoredRun) -> None:
-        with contextlib.closing(files(stored)) as made, own_folder(path, is_own, inputs=stored.inputs) as folder:
+        with (
+            contextlib.closing(files(stored)) as made,
+            open_output_folder(path, is_own, inputs=stored.inputs) as folder,
+        ):
             for name, data in made:
                 write_new(folder / name, data)
 

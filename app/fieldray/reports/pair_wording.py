@@ -10,7 +10,7 @@ from fieldray.reasons import reason
 from fieldray.translation import Translator
 
 
-def gap(translator: Translator, between: Gap, order: Order) -> str:
+def gap_text(translator: Translator, between: Gap, order: Order) -> str:
     """Return how much earlier or later a study is than another: in years and months, months and days,
     days, or minutes.
     """
@@ -32,15 +32,15 @@ def gap(translator: Translator, between: Gap, order: Order) -> str:
     return translator.text("{length} later", length=length)
 
 
-def gap_of_pair(translator: Translator, image: ImageHeader, current: ImageHeader) -> str:
+def gap_of_images(translator: Translator, image: ImageHeader, current: ImageHeader) -> str:
     """Return how much earlier an image is than another; without a date, a text that the time is unknown."""
     between = gap_between(image, current)
     if between is None:
         return translator.text("time between the images not known")
-    return gap(translator, between, time_order(image, current))
+    return gap_text(translator, between, time_order(image, current))
 
 
-def differences_only(translator: Translator) -> str:
+def comparison_notice(translator: Translator) -> str:
     """Return the note on every comparison: for research only, and nothing but differences is shown."""
     research = translator.text("Research use only.")
     return f"{research} {translator.reason(reason('compare_notice'))}"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from fieldray.domain.finding import Category
 from fieldray.formatting import research_only
 from fieldray.paths import asset
-from fieldray.reports.document import Block, Field, Fields, Paragraph, Scale, Table, readable
+from fieldray.reports.document import Block, Field, Fields, Paragraph, Scale, Table, without_undecoded
 from fieldray.reports.exporter import PDF_VERSION
 from fieldray.reports.pdf_fonts import (
     FAMILY,
@@ -32,11 +32,11 @@ from fieldray.reports.pdf_fonts import (
     WholeFont,
     XPos,
     YPos,
-    drawable,
-    lines,
-    ordered,
-    unjoined,
+    break_lines,
+    unjoined_scripts,
     usual_fonts,
+    with_direction_marks,
+    with_escapes,
 )
 from fieldray.reports.performance import Bar, MeasuredPerformance
 from fieldray.translation import Translator
@@ -117,9 +117,9 @@ class Document(FPDF):
 
     def normalize_text(self, text: str) -> str:
         """Order and join right-to-left letters of a text (a hook of fpdf2)."""
-        shown = drawable(readable(text, self._translator), self)
-        self._unjoined |= unjoined(shown, self)
-        marked = ordered(shown)
+        shown = with_escapes(without_undecoded(text, self._translator), self)
+        self._unjoined |= unjoined_scripts(shown, self)
+        marked = with_direction_marks(shown)
         self.set_text_shaping(marked != shown, direction="ltr")
         return marked
 
@@ -406,7 +406,7 @@ class Document(FPDF):
         """Return the lines of a text; None if the much slower library function must find them."""
         font = self.current_font
         assert isinstance(font, WholeFont)
-        return lines(text, font, 1000 * width * self.k / self.font_size_pt)
+        return break_lines(text, font, 1000 * width * self.k / self.font_size_pt)
 
     def _height(self, text: str, width: float, line: float) -> float:
         broken = self._broken(text, width)

@@ -6,7 +6,7 @@ Arabic or DejaVu Sans as a whole or, if both lack a letter, from GNU Unifont, wh
 letter that no font has is written as an escape.
 
 HarfBuzz joins Arabic letters and places marks, and fpdf2 orders right-to-left text (UAX 9). Unifont has no tables for
-that: `unjoined` names the scripts whose letters it draws separately.
+that: `unjoined_scripts` names the scripts whose letters it draws separately.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def usual_fonts() -> tuple[WholeFont, ...]:
     return tuple(WholeFont(style, number) for number, style in enumerate(_STYLES, 1))
 
 
-def drawable(text: str, document: FPDF) -> str:
+def with_escapes(text: str, document: FPDF) -> str:
     """Return a text with escapes for letters that no font has.
 
     Fonts that the other letters need are added to the document.
@@ -104,7 +104,7 @@ def _add_font(family: str, name: str, document: FPDF) -> None:
         font._hbfont = HarfBuzzFont(face)
 
 
-def ordered(text: str) -> str:
+def with_direction_marks(text: str) -> str:
     """Return a text with a left-to-right mark on both sides of each stretch that runs from right to left.
 
     The documents' languages are written from left to right. Without the marks, a number after a Hebrew name would be
@@ -113,7 +113,7 @@ def ordered(text: str) -> str:
     return _STRETCH.sub(rf"{_LEFT_TO_RIGHT_MARK}\g<0>{_LEFT_TO_RIGHT_MARK}", text)
 
 
-def unjoined(text: str, document: FPDF) -> set[str]:
+def unjoined_scripts(text: str, document: FPDF) -> set[str]:
     """Return the text's scripts that need marks or right-to-left joining but have glyphs only in Unifont."""
     if "unifont" not in document.fonts:
         return set()
@@ -198,7 +198,7 @@ _MARKS: Final = "-_/\\"
 
 
 @lru_cache(_MOST_LINES)
-def lines(text: str, font: WholeFont, limit: float) -> tuple[str, ...] | None:
+def break_lines(text: str, font: WholeFont, limit: float) -> tuple[str, ...] | None:
     """Break a text into lines of at most `limit` thousandths of the letter size, as `FPDF.multi_cell` does.
 
     A word that is too long, such as a file name, is broken after a hyphen, underscore or slash. Returns None if other

@@ -16,7 +16,7 @@ from fieldray.domain.run import StoredResult
 from fieldray.formatting import number
 from fieldray.reasons import Reason
 from fieldray.reports.audit import AuditText
-from fieldray.reports.document import Block, FindingText, ImageText, ShareChart, cut
+from fieldray.reports.document import Block, FindingText, ImageText, ShareChart, shorten
 from fieldray.reports.exporter import StoredRun
 from fieldray.reports.images import has_map, image_as_shown, legend, safe_name
 from fieldray.reports.pdf_document import ACCENT, COLOURS, MARGIN, MUTED, TEXT, WIDTH, Colour, Column, Document
@@ -220,7 +220,7 @@ _TICKS: Final = (0.0, 0.5, 1.0)
 
 def audit_pdf(audit: AuditText) -> bytes:
     """Return the PDF document of an audit."""
-    title = cut(audit.title)
+    title = shorten(audit.title)
     document = AuditDocument(title, audit.translator, made_s=audit.report.subject.made_s)
     document.heading(title, tag="H1", size=17)
     document.add(audit.before_charts())

@@ -27,16 +27,17 @@ from fieldray.domain.prior import PairRecord, pair_warnings
 from fieldray.domain.run import StoredResult, Verdict
 from fieldray.formatting import (
     DICOM_DATE,
+    advice_text,
     backend_name,
     border_text,
     category_label,
     date,
+    describe_signer,
     earlier_text,
     file_name,
     label_meaning,
     lung_sentences,
     measured_sentence,
-    moment,
     number,
     pack_headings,
     person,
@@ -46,17 +47,26 @@ from fieldray.formatting import (
     score_text,
     sex_label,
     short_label,
-    signer,
-    unsigned,
+    time_text,
+    unsigned_notice,
     verdict_text,
     view_label,
-    what_to_do,
 )
 from fieldray.plain_text import visible
 from fieldray.reasons import Reason, reason
-from fieldray.reports.document import Block, Field, Fields, ImageText, Paragraph, Table, cut, finding_texts, readable
-from fieldray.reports.exporter import StoredRun, image_alias, shown_header, uid_alias, unnamed
-from fieldray.reports.pair_wording import differences_only, gap_of_pair, region_count, region_sentence
+from fieldray.reports.document import (
+    Block,
+    Field,
+    Fields,
+    ImageText,
+    Paragraph,
+    Table,
+    finding_texts,
+    shorten,
+    without_undecoded,
+)
+from fieldray.reports.exporter import StoredRun, image_alias, shown_header, uid_alias, without_names
+from fieldray.reports.pair_wording import comparison_notice, gap_of_images, region_count, region_sentence
 from fieldray.reports.performance import performance_of
 from fieldray.translation import Translator
 
@@ -127,7 +137,7 @@ class Wording:
         """Return the pack and its intended use as fields."""
         text, manifest = self.translator.text, self._stored.manifest
         name = self.translator.pick(manifest.names) if manifest else ""
-        signer_text = signer(self.translator, trust=self._pack.trust, fingerprint=self._pack.fingerprint)
+        signer_text = describe_signer(self.translator, trust=self._pack.trust, fingerprint=self._pack.fingerprint)
         fields = [Field(text("Pack"), _joined(name, self._pack.pack_name)), Field(text("Signer"), signer_text)]
         if manifest is None:
             return (
@@ -154,7 +164,7 @@ class Wording:
         headings = (text("No."), text("Patient"), text("Date"), text("Image"), text("Result"), text("Score"))
         title = text("All images")
         if self._pack.trust == "legacy":
-            title = f"{title} ({unsigned(self.translator)})"
+            title = f"{title} ({unsigned_notice(self.translator)})"
         if len(self._of_packs) > 1:
             return self._table_of_several(title, headings[:4])
         listed = [(self.row(at, found), found.outcome.category) for at, found in enumerate(self._stored.results, 1)]
@@ -200,7 +210,7 @@ class Wording:
             word = f"{word}: {said}"
         day = self._day(header.study_date)
         if result.is_earlier:
-            day = cut(earlier_text(self.translator, header))
+            day = shorten(earlier_text(self.translator, header))
         return (str(count), who, day, self._image_name(outcome.ref), word, score, verdict)
 
     def _reasons(self, outcome: Outcome) -> str:
@@ -213,14 +223,16 @@ class Wording:
         state = run_state(self.translator, run) + (f": {self.translator.reason(run.reason)}" if run.reason else "")
         return (
             Field(text("Run"), text("No. {number}, {state}", number=run.run_id, state=state)),
-            Field(text("Started"), moment(self.translator, run.started_s)),
-            *([Field(text("Ended"), moment(self.translator, run.ended_s))] if run.ended_s else []),
+            Field(text("Started"), time_text(self.translator, run.started_s)),
+            *([Field(text("Ended"), time_text(self.translator, run.ended_s))] if run.ended_s else []),
         )
 
     def _folders(self) -> str:
         """Return the screened folders, as pseudonyms without names: folders are often named after patients."""
         key, is_named = self._stored.pseudonym_key, self._is_named
-        return ", ".join(cut(visible(path)) if is_named else image_alias(path, key=key) for path in self._spec.paths)
+        return ", ".join(
+            shorten(visible(path)) if is_named else image_alias(path, key=key) for path in self._spec.paths
+        )
 
     def run_remarks(self) -> tuple[str, ...]:
         """Return notes on the pack's results; for the first pack also notes on the whole run."""
@@ -280,7 +292,7 @@ class Wording:
         """Format a reason, without names of files and folders if names were not requested."""
         if not self._is_named:
             key = outcome.ref.key
-            why = unnamed(why, key, alias=image_alias(key, key=self._stored.pseudonym_key))
+            why = without_names(why, key, alias=image_alias(key, key=self._stored.pseudonym_key))
         return self.translator.reason(why)
 
     def _word(self, category: Category) -> str:
@@ -298,19 +310,19 @@ class Wording:
         """Return person and sortable day of a study, from which its document's file name is made."""
         header = shown_header(ref, self._stored)
         who = " ".join(filter(None, (person(header.patient_name), header.patient_id if self._is_named else "")))
-        who = readable(who, self.translator)
+        who = without_undecoded(who, self.translator)
         day = found.expand(r"\1-\2-\3") if (found := DICOM_DATE.fullmatch(header.study_date)) else ""
         return who or self._image_name(ref), day
 
     def _person(self, header: ImageHeader) -> str:
-        return cut(_joined(person(header.patient_name), header.patient_id if self._is_named else ""))
+        return shorten(_joined(person(header.patient_name), header.patient_id if self._is_named else ""))
 
     def _about_patient(self, header: ImageHeader) -> tuple[Field, ...]:
         text = self.translator.text
-        named = [Field(text("Patient"), cut(person(header.patient_name)))]
+        named = [Field(text("Patient"), shorten(person(header.patient_name)))]
         if self._is_named:
             named += [
-                Field(text("Patient ID"), cut(header.patient_id)),
+                Field(text("Patient ID"), shorten(header.patient_id)),
                 Field(text("Date of birth"), self._day(header.patient_birth_date)),
             ]
         years = header.patient_age_years
@@ -330,9 +342,9 @@ class Wording:
             (
                 Field(text("Image"), self._image_name(ref)),
                 Field(text("Type"), kind),
-                Field(text("Projection"), cut(view_label(ref.header))),
+                Field(text("Projection"), shorten(view_label(ref.header))),
                 Field(text("Size"), size),
-                Field(text("Manufacturer"), cut(ref.header.manufacturer)),
+                Field(text("Manufacturer"), shorten(ref.header.manufacturer)),
                 Field(text("Device"), ran),
                 Field(text("File (SHA-256)"), facts.content_sha256),
                 Field(text("Image ID"), image_alias(ref.key, key=self._stored.pseudonym_key)),
@@ -343,14 +355,14 @@ class Wording:
         """Return the name of an image: its file, or without names the pseudonym of its UID or of the image."""
         key, uid = self._stored.pseudonym_key, ref.header.sop_instance_uid
         if self._is_named:
-            return cut(file_name(ref))
+            return shorten(file_name(ref))
         if not uid:
             return image_alias(ref.key, key=key)
         return uid_alias(uid, key=key) + (f" #{ref.frame + 1}" if ref.header.number_of_frames > 1 else "")
 
     def _remarks(self, outcome: Outcome) -> tuple[str, ...]:
         if not isinstance(outcome, Screened):
-            return self._said(outcome.reason, outcome), what_to_do(self.translator, outcome.category)
+            return self._said(outcome.reason, outcome), advice_text(self.translator, outcome.category)
         notes = (note for note in notes_of(outcome) if note != reason_of(outcome))
         is_found = outcome.lungs is not None and outcome.lungs.found
         of_lungs = lung_sentences(self.translator, outcome.lungs) if outcome.lungs and is_found else ()
@@ -361,8 +373,8 @@ class Wording:
             return ()
         text = self.translator.text
         given = Field(text("Verdict of the reader"), verdict_text(self.translator)[verdict.choice])
-        reader = Field(text("Reader"), cut(self._stored.options.reader))
-        return _filled((given, reader, Field(text("Note on the verdict"), cut(verdict.note, most=_MOST_OF_A_NOTE))))
+        reader = Field(text("Reader"), shorten(self._stored.options.reader))
+        return _filled((given, reader, Field(text("Note on the verdict"), shorten(verdict.note, most=_MOST_OF_A_NOTE))))
 
     def _about_priors(self, outcome: Outcome) -> Iterator[Field]:
         """Yield the prior images that a person compared: dates, names and results."""
@@ -371,12 +383,12 @@ class Wording:
             uid = pair.prior.sop_instance_uid
             uid = uid if self._is_named else uid_alias(uid, key=self._stored.pseudonym_key)
             day = self._day(pair.prior.study_date) or text("date not known")
-            between = gap_of_pair(self.translator, pair.prior, outcome.ref.header)
-            yield Field(text("Prior image"), _joined(day, between, cut(uid)))
+            between = gap_of_images(self.translator, pair.prior, outcome.ref.header)
+            yield Field(text("Prior image"), _joined(day, between, shorten(uid)))
             doubts = (self.translator.reason(doubt) for doubt in pair_warnings(pair))
             yield Field(text("Comparison"), " ".join((*doubts, self._compared(pair))))
         if pairs:
-            yield Field(text("Note"), differences_only(self.translator))
+            yield Field(text("Note"), comparison_notice(self.translator))
 
     def _compared(self, pair: PairRecord) -> str:
         text = self.translator.text
@@ -403,7 +415,7 @@ class Wording:
         return " ".join(part for part in (*parts, text("Display is not calibrated for diagnosis")) if part)
 
     def _day(self, dicom_date: str) -> str:
-        return cut(date(self.translator, dicom_date))
+        return shorten(date(self.translator, dicom_date))
 
 
 def _joined(*parts: str) -> str:

@@ -23,7 +23,7 @@ from fieldray.bench.machine import MachineFacts
 from fieldray.inference.coral_status import CoralStatus, LibraryAnswer, UsbDevice
 from fieldray.inference.litert import RUNTIME
 from fieldray.reasons import Reason, reason
-from fieldray.reports.document import lines
+from fieldray.reports.document import console_lines
 
 MACHINE = MachineFacts(
     system="Linux",
@@ -131,7 +131,7 @@ def test_the_report_is_json_and_reads_from_the_top() -> None:
     data = json.loads(json.dumps(report.data))
     assert data["can_screen"] is False
     assert data["findings"] == [{"weight": "stop", "code": "no_pack", "text": reason("no_pack").text}]
-    text = list(lines(report.blocks))
+    text = list(console_lines(report.blocks))
     assert text[1:3] == ["Verdict", "  - This computer cannot screen yet."]
     assert "  - Vector instructions: AVX2, VNNI" in text
     assert any("performance" in line for line in text)

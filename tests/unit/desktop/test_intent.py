@@ -13,11 +13,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from fieldray.desktop.intent import (
     AvailablePacks,
+    CollectFacts,
     Commands,
     Intent,
-    IntentPlaybook,
     IntentQuestion,
-    Look,
+    IntentStateMachine,
     PackInUse,
     ReportDropped,
     Screen,
@@ -58,31 +58,31 @@ def reach(
     return AvailablePacks(used=used(entry) if entry else None, ready=ready, is_settled=True)
 
 
-def seeing(pack: PackCandidate | None, *, default: str = "") -> IntentPlaybook:
+def seeing(pack: PackCandidate | None, *, default: str = "") -> IntentStateMachine:
     """A playbook that has seen which pack is in use."""
-    playbook = IntentPlaybook()
+    playbook = IntentStateMachine()
     playbook.see(reach(pack), default=(default, ""))
     return playbook
 
 
 def looked(
-    playbook: IntentPlaybook, commands: Commands, known: RememberedPack | None = None, *, lacks_ages: bool = True
+    playbook: IntentStateMachine, commands: Commands, known: RememberedPack | None = None, *, lacks_ages: bool = True
 ) -> Commands:
     """What it wants to know of a folder is found out; what it said before that is of a folder it gave up."""
     *lost, look = commands
-    assert isinstance(look, Look) and all(isinstance(one, ReportDropped) for one in lost)
+    assert isinstance(look, CollectFacts) and all(isinstance(one, ReportDropped) for one in lost)
     return playbook.looked(look.intent, known, lacks_ages)
 
 
 def opened(
     pack: PackCandidate | None, known: RememberedPack | None = None, *, lacks_ages: bool = True
-) -> tuple[IntentPlaybook, Commands]:
+) -> tuple[IntentStateMachine, Commands]:
     """A folder was opened with a pack in use, and what is known of it was found out."""
     playbook = seeing(pack)
     return playbook, looked(playbook, playbook.open([ONE]), known, lacks_ages=lacks_ages)
 
 
-def question(playbook: IntentPlaybook) -> IntentQuestion:
+def question(playbook: IntentStateMachine) -> IntentQuestion:
     assert playbook.question is not None
     return playbook.question
 
@@ -97,7 +97,7 @@ def test_a_watch_stays_one_whatever_is_asked_and_whoever_presses_start() -> None
     (run,) = looked(playbook, playbook.start([ONE]), lacks_ages=False)
     assert isinstance(run, Screen) and run.intent.watches
     (look,) = playbook.start([ONE])
-    assert isinstance(look, Look) and not look.intent.watches, "the watch has begun: this is another start"
+    assert isinstance(look, CollectFacts) and not look.intent.watches, "the watch has begun: this is another start"
 
 
 def test_a_question_that_was_answered_while_a_pack_is_loaded_is_closed() -> None:
@@ -125,7 +125,7 @@ def test_ages_that_were_confirmed_for_a_remembered_pack_are_those_of_no_other() 
 
 
 def test_a_card_before_the_folder_chooses_its_pack_and_confirms_no_age() -> None:
-    playbook = IntentPlaybook()
+    playbook = IntentStateMachine()
     playbook.answer(None, CHILDREN)
     playbook.see(reach(CHILDREN), default=("", ""))
     looked(playbook, playbook.open([ONE]))
@@ -137,7 +137,7 @@ def test_a_card_before_the_folder_chooses_its_pack_and_confirms_no_age() -> None
 
 
 def test_a_card_before_the_folder_does_not_overrule_what_the_folder_is_remembered_for() -> None:
-    playbook = IntentPlaybook()
+    playbook = IntentStateMachine()
     playbook.answer(None, CHILDREN)
     playbook.see(reach(CHILDREN), default=("", ""))
     assert looked(playbook, playbook.open([ONE]), RememberedPack("adults"), lacks_ages=False) == ()
@@ -159,7 +159,7 @@ class Walk(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.playbook = IntentPlaybook()
+        self.playbook = IntentStateMachine()
         self.default, self.is_fast = ("", ""), False
         self.memory: dict[Path, RememberedPack] = {}
         self.used: PackCandidate | None = None
@@ -190,7 +190,7 @@ class Walk(RuleBasedStateMachine):
 
     def do(self, commands: Commands) -> None:
         for command in commands:
-            if isinstance(command, Look):
+            if isinstance(command, CollectFacts):
                 self.looks.append(command.intent)
                 if self.is_fast:
                     self.look(newest=True)
@@ -316,7 +316,7 @@ YOUTHS, ANYBODY = listed("youths"), listed("anybody")
 def test_what_is_known_of_the_ages_holds_for_further_packs_that_are_for_all_of_them(
     first: PackCandidate, others: tuple[PackCandidate, ...], asked: tuple[int, int] | None
 ) -> None:
-    playbook = IntentPlaybook()
+    playbook = IntentStateMachine()
     playbook.see(with_others(first, *others), default=(first.signed_id, ""))
     commands = looked(playbook, playbook.open([ONE]), RememberedPack(first.signed_id, ages_confirmed=True))
     if asked is not None:

@@ -21,12 +21,12 @@ from fieldray.paths import asset
 from fieldray.pipeline.constancy import (
     EVERY_DAYS,
     TOLERANCE,
-    Answer,
+    ConstancyRecord,
     ConstancyRecords,
-    Record,
+    ExpectedResult,
     check,
+    pack_key,
     shipped_set,
-    subject,
 )
 from fieldray.pipeline.session import Session
 from fieldray.reasons import Reason, reason
@@ -65,9 +65,9 @@ def of(ref: ImageRef, score: float) -> Outcome:
     return replace(screened(ref), findings=(finding,))
 
 
-def record(**changes: object) -> Record:
+def record(**changes: object) -> ConstancyRecord:
     values = {"device": "cpu", "at_s": 1.7e9, "program": "0.2.0", "images": 37, "different": 0, "largest": 0.01}
-    return Record(**{"subject": subject(tiny_model()), **values, **changes})
+    return ConstancyRecord(**{"subject": pack_key(tiny_model()), **values, **changes})
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +82,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_pack_that_ships_has_answers_of_the_very_networks_it_runs(tmp_path: Path) -> None:
     library = PackLibrary(tmp_path)
     models = [library.load(found.folder) for found in library.builtin() if found.can_screen]
-    assert shipped_set().answers.keys() == set(map(subject, models))
+    assert shipped_set().answers.keys() == set(map(pack_key, models))
     by_pack = [{answer.category for answer in answers.values()} for answers in shipped_set().answers.values()]
     assert all({"abnormal", "unsure", "read_first", "refused"} <= categories for categories in by_pack)
     assert "normal" in set().union(*by_pack)
@@ -164,19 +164,19 @@ def codes(found: Iterable[Reason]) -> list[str]:
 
 def test_a_score_beyond_the_tolerance_another_reason_or_a_firm_class_is_another_answer() -> None:
     manifest, low = tiny_manifest(), POINT.unsure_low
-    firm = Answer(category="abnormal", code="", scores={"opacity": 0.9})
+    firm = ExpectedResult(category="abnormal", code="", scores={"opacity": 0.9})
 
-    def differs(expected: Answer, **changes: object) -> bool:
+    def differs(expected: ExpectedResult, **changes: object) -> bool:
         values = {name: getattr(expected, name) for name in ("category", "code", "scores")}
-        return expected.is_other(Answer(**{**values, **changes}), manifest)
+        return expected.is_other(ExpectedResult(**{**values, **changes}), manifest)
 
     assert not differs(firm) and not differs(firm, scores={"opacity": 0.9 - TOLERANCE + 1e-6})
     assert differs(firm, scores={"opacity": 0.9 - TOLERANCE - 1e-6})
     assert differs(firm, scores={}) and differs(firm, code="left_lung_unseen") and differs(firm, category="normal")
-    near = Answer(category="normal", code="", scores={"opacity": low - TOLERANCE / 2})
+    near = ExpectedResult(category="normal", code="", scores={"opacity": low - TOLERANCE / 2})
     assert not differs(near, category="unsure", scores={"opacity": low + TOLERANCE / 4})
     assert firm.is_other(None, manifest)
-    turned = Answer.of(Refused(ref=screened().ref, reason=reason("rotated")))
+    turned = ExpectedResult.of(Refused(ref=screened().ref, reason=reason("rotated")))
     assert (turned.category, turned.code, turned.scores) == ("refused", "rotated", {})
     assert differs(turned, code="view")
 
@@ -184,7 +184,7 @@ def test_a_score_beyond_the_tolerance_another_reason_or_a_firm_class_is_another_
 # ---- what is kept
 
 
-def add(records: ConstancyRecords, one: Record) -> None:
+def add(records: ConstancyRecords, one: ConstancyRecord) -> None:
     records.add(one, {})
 
 

@@ -20,7 +20,7 @@ from fieldray.domain.run import Verdict
 from fieldray.imaging.discover import discover
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.reasons import reason
-from fieldray.reports.dicom_images import SIDE, layout_of, on_capture
+from fieldray.reports.dicom_images import SIDE, layout_of, mask_on_capture
 from fieldray.reports.dicom_instance import derived_uid, is_valid
 from fieldray.reports.exporter import Exporter, ReportOptions, is_own_dicom
 from fieldray.reports.exporters import sc, seg, sr
@@ -162,7 +162,7 @@ def test_of_an_image_that_was_turned_the_segmentation_lies_on_the_file_and_the_c
     assert wished.notes[0].text in [item.get("TextValue") for item in last_group(report)]
     seg.EXPORTER.write(tmp_path / "png", run_with(results_of([with_header(wished, sop_instance_uid="")])))
     of_png = highdicom.seg.segread(tmp_path / "png" / "00001.dcm").pixel_array.astype(bool)
-    assert np.array_equal(of_png, on_capture(mask))
+    assert np.array_equal(of_png, mask_on_capture(mask))
 
 
 def test_what_belongs_to_a_png_refers_to_its_capture(tmp_path: Path) -> None:

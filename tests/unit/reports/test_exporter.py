@@ -28,7 +28,7 @@ from fieldray.reports.exporter import (
     side_by_side,
     uid_alias,
 )
-from fieldray.reports.outputs import is_own_report, own_text
+from fieldray.reports.outputs import is_own_report, open_output
 from fieldray.reports.wording import Wording
 from fieldray.store.results import ResultStore
 from outcomes import screened
@@ -42,7 +42,7 @@ MARK = b"counted by a test"
 
 
 def write(path: Path, stored: StoredRun) -> None:
-    with own_text(path, is_own, inputs=stored.inputs) as stream:
+    with open_output(path, is_own, inputs=stored.inputs) as stream:
         stream.write(f"{MARK.decode()}: {sum(1 for _ in stored.results)}")
 
 

@@ -19,7 +19,7 @@ from fieldray.reports.exporters.csv import is_own as csv_is_own
 from fieldray.reports.exporters.csv import write_csv
 from fieldray.reports.exporters.json import is_own as json_is_own
 from fieldray.reports.exporters.json import write_json
-from fieldray.reports.outputs import Kind, Recognise, is_own_report, own_text, require_free, write_own
+from fieldray.reports.outputs import Kind, Recognise, is_own_report, open_output, require_free, write_output
 from outcomes import refused, screened, stored_run
 
 
@@ -95,7 +95,7 @@ def test_a_link_is_refused_even_to_an_output_of_ours(tmp_path: Path) -> None:
 
 def test_what_takes_the_place_while_it_is_being_written_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "lines"
-    with pytest.raises(UsageProblem), own_text(path, "lines") as stream:
+    with pytest.raises(UsageProblem), open_output(path, "lines") as stream:
         stream.write("something")
         path.write_text("precious")
     assert path.read_text() == "precious"
@@ -106,7 +106,7 @@ RESULTS = [StoredResult(answer_id=1, row_id=1, run_id=1, outcome=refused(), is_r
 WRITERS: dict[str, Callable[[Path], None]] = {
     "csv": lambda path: write_csv(path, stored_run(RESULTS)),
     "json": lambda path: write_json(path, stored_run(RESULTS)),
-    "bytes": lambda path: write_own(path, "json", b'{\n "pack": "a"}'),
+    "bytes": lambda path: write_output(path, "json", b'{\n "pack": "a"}'),
 }
 
 

@@ -25,7 +25,7 @@ from fieldray.persistence import FileLock, temporary_path
 from fieldray.pipeline.history import month_blocks
 from fieldray.reasons import reason
 from fieldray.reports.content import month_text
-from fieldray.reports.document import lines
+from fieldray.reports.document import console_lines
 from fieldray.store.database import companions, pictures_path
 from fieldray.store.deletion import delete_runs, plan_deletion
 from fieldray.store.results import ResultStore
@@ -344,7 +344,7 @@ def test_a_month_says_what_its_refusals_share_and_that_operating_points_differ(t
         found = Month(first=first, tallies=tallies, manifests={SPEC.packs[0].pack_name: None}, checks=())
         (refusals,) = (one["images"] for one in json.loads(month_text(found))["images"] if one["why"] == "age")
         assert refusals == 2
-        return "\n".join(lines(month_blocks(found, Translator())))
+        return "\n".join(console_lines(month_blocks(found, Translator())))
 
     with ResultStore(tmp_path / "results.sqlite") as store:
         ages = [reason("age", youngest=18, oldest=120, age=age) for age in (3, 16)]

@@ -39,9 +39,9 @@ _BREAK: Final = re.compile("^(?=[\\t\\r\\n])")
 def write_csv(path: Path, stored: StoredRun) -> None:
     """Write one row per finding, and one per image without findings. Raises UsageProblem, StorageProblem."""
     from fieldray.reports.content import COLUMNS, rows_of
-    from fieldray.reports.outputs import own_text
+    from fieldray.reports.outputs import open_output
 
-    with own_text(path, is_own, encoding="utf-8-sig", inputs=stored.inputs) as stream:
+    with open_output(path, is_own, encoding="utf-8-sig", inputs=stored.inputs) as stream:
         write_rows(stream, COLUMNS, rows_of(stored), has_comma=stored.options.decimal_comma)
 
 

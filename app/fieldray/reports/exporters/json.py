@@ -25,10 +25,10 @@ def write_json(path: Path, stored: StoredRun) -> None:
     StorageProblem.
     """
     from fieldray.reports.content import about_run, rows_of
-    from fieldray.reports.outputs import own_text
+    from fieldray.reports.outputs import open_output
 
     about, *others = map(about_run, stored.by_pack())
-    with own_text(path, is_own, inputs=stored.inputs) as stream:
+    with open_output(path, is_own, inputs=stored.inputs) as stream:
         stream.write('{"about": ' + _text(about, indent=1))
         if others:
             stream.write(',\n"other_packs": ' + _text(others, indent=1))

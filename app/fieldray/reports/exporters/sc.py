@@ -6,7 +6,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Final
 
 from fieldray.reports.exporter import Exporter, StoredRun, is_own_dicom, side_by_side
-from fieldray.reports.outputs import folder_of
+from fieldray.reports.outputs import folder_writer
 
 if TYPE_CHECKING:
     from fieldray.reports.exporter import ImageResult
@@ -50,7 +50,7 @@ EXPORTER: Final = Exporter(
     name="sc",
     suffix="-sc",
     title="DICOM SC, images as shown",
-    write=folder_of(_files, is_own_dicom),
+    write=folder_writer(_files, is_own_dicom),
     is_own=is_own_dicom,
     is_default=False,
 )
