@@ -73,7 +73,7 @@ class Heart:
 
 @contextlib.contextmanager
 def real_window(pack_id: str) -> Iterator[Application]:
-    """Yield the window with a pack in use, as `shorten_switch_interval` has it. It is closed at the end of the block."""
+    """Yield the window with a pack in use, after `shorten_switch_interval`. The window is closed at the end."""
     os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
     qt = cast("QApplication", QApplication.instance() or QApplication([]))
     qt.setQuitOnLastWindowClosed(False)

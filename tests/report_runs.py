@@ -141,7 +141,7 @@ def read_here(results: Iterable[StoredResult], side: int) -> Iterator[tuple[Stor
     for result in results:
         outcome = result.outcome
         try:
-            image = decode(read_bytes(outcome.ref), outcome.ref).turned(outcome.ref.turn)
+            image = decode(read_bytes(outcome.ref), outcome.ref).corrected(outcome.ref.turn)
         except InputProblem as error:
             yield result, error.reason
             continue

@@ -220,15 +220,15 @@ def make_private(folder: Path) -> None:
             folder.chmod(PRIVATE_FOLDER)
 
 
-def require_plain(path: Path) -> None:
+def require_regular_file(path: Path) -> None:
     """Raise StorageProblem (not_plain) if the path is a link, a folder or a device,
     because a link would redirect writing.
     """
-    if not is_plain(path):
+    if not is_regular_or_absent(path):
         raise StorageProblem(reason("not_plain", path=path))
 
 
-def is_plain(path: Path) -> bool:
+def is_regular_or_absent(path: Path) -> bool:
     """Return whether the path is a regular file or does not exist. False for links, folders and devices."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)

@@ -16,7 +16,7 @@ from typing import Final
 from fieldray.backends import device_choices
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.paths import catalogues, user_data
-from fieldray.persistence import only_writer, require_plain, write_atomically
+from fieldray.persistence import only_writer, require_regular_file, write_atomically
 from fieldray.reasons import Reason, reason
 from fieldray.typed_json import parse_json
 
@@ -154,7 +154,7 @@ class Settings:
         unknown.
         """
         path = path or default_path()
-        require_plain(path)
+        require_regular_file(path)
         with only_writer(path):
             changed, self._changed = self._changed, {}
             try:
@@ -189,7 +189,7 @@ def load(path: Path | None = None) -> tuple[Settings, tuple[Reason, ...]]:
     path = path or default_path()
     settings, problems = Settings(), []
     try:
-        require_plain(path)
+        require_regular_file(path)
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return settings, ()

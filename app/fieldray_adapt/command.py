@@ -239,11 +239,9 @@ def compile_pack(
         minimum_edgetpu_runtime=placement.least_runtime,
         provenance={"compiled_from": f"{signed.pack_name}@{signed.fingerprint}", **signed.description.provenance},
     )
-    folder_above = output_folder or folder.resolve().parent
-    with undone_on_failure(key, folder_above):
-        return write_described(
-            folder_above, description=description, contents=contents, key=signing.load_or_create_key(key)
-        )
+    parent = output_folder or folder.resolve().parent
+    with undone_on_failure(key, parent):
+        return write_described(parent, description=description, contents=contents, key=signing.load_or_create_key(key))
 
 
 def _signer(key: Path, data: bytes) -> str:

@@ -29,7 +29,7 @@ def hash_share(patient: str, *, seed: int) -> float:
     return int.from_bytes(hashlib.sha256(f"{seed} {patient}".encode()).digest()[:8], "big") / 2**64
 
 
-def find_similar_numbers(origins: Mapping[str, str]) -> Iterator[Reason]:
+def find_similar_patient_numbers(origins: Mapping[str, str]) -> Iterator[Reason]:
     """Yield a reason (data_patients_alike) for each pair of patient numbers that a person would confuse.
 
     `origins` has the origin of each number, for the message.

@@ -120,7 +120,7 @@ class ArchiveFolder:
             before = parse_json(path.read_bytes(), ArchiveRequest)
         except (OSError, ValueError) as error:
             raise UsageProblem(reason("archive_damaged", path=path)) from error
-        if before.work != request.work:
+        if before.result_key != request.result_key:
             raise UsageProblem(reason("archive_other_work", folder=self.path, pack=before.pack_name))
 
     def merged_run_id(self) -> int | None:
@@ -411,5 +411,5 @@ def is_merged(database: Path, run_id: int, spec: RunSpec) -> bool:
         except UsageProblem:
             return False
         counts = query.counts(run_id)
-        has_all = run.state == "finished" and run.spec.work == spec.work and not counts.get("failed")
+        has_all = run.state == "finished" and run.spec.result_key == spec.result_key and not counts.get("failed")
         return has_all and image_count(counts) > 0

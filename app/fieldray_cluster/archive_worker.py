@@ -100,7 +100,7 @@ class ArchiveRequest:
         return ()
 
     @property
-    def work(self) -> str:
+    def result_key(self) -> str:
         """The key of the request. All starts on one output folder must have an equal key."""
         return result_key(
             sorted(self.paths), self.pack_name, self.model_sha256, self.settings_hash, self.settings,
@@ -406,7 +406,7 @@ def parse_results(
     # A small file with another encoding may expand to a huge table.
     if found.num_rows != len(refs) or size > max_answer_bytes(len(refs)) or not encodings <= {"PLAIN", "RLE"}:
         raise ValueError(f"{found.num_rows} results of {size} bytes for {len(refs)} images")
-    if (found.metadata or {}).get(_WORK) != request.work.encode():
+    if (found.metadata or {}).get(_WORK) != request.result_key.encode():
         raise ValueError("results of other work")
     outcomes = unpack_outcomes(data, request)
     for outcome, ref in zip(outcomes, refs, strict=True):
@@ -429,7 +429,7 @@ def _table(data: bytes) -> pa.Table:
 def _file(table: pa.Table, request: ArchiveRequest) -> bytes:
     stream = io.BytesIO()
     pq.write_table(
-        table.replace_schema_metadata({_WORK: request.work}), stream, compression="zstd", use_dictionary=False
+        table.replace_schema_metadata({_WORK: request.result_key}), stream, compression="zstd", use_dictionary=False
     )
     return stream.getvalue()
 

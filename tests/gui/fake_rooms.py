@@ -287,7 +287,7 @@ class FakeSession:
     def choose_devices(self) -> None:
         self.device_choices += 1
 
-    def reconsider(self, name: str) -> None:
+    def retry_backend(self, name: str) -> None:
         self.reconsidered.append(name)
 
     def start(
@@ -469,10 +469,10 @@ class FakePriors:
     def __post_init__(self) -> None:
         self.may_compare.set()
 
-    def stored(self, current: Outcome, *, run_id: int | None) -> StoredPriors:
+    def stored_priors(self, current: Outcome, *, run_id: int | None) -> StoredPriors:
         if self.problem is not None:
             raise self.problem
-        return Priors(self.database, system_comparer(Settings())).stored(current, run_id=run_id)
+        return Priors(self.database, system_comparer(Settings())).stored_priors(current, run_id=run_id)
 
     def read(self, path: Path, current: Outcome) -> Outcome:
         if path not in self.files:

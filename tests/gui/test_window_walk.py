@@ -222,7 +222,7 @@ class WindowWalk(RuleBasedStateMachine):
         if not row_ids:
             return {}
         with _roomy(), ResultQuery(self.rooms.database) as query:
-            return {found.row_id: found.most_urgent_answer.verdict for found in query.images(tuple(row_ids))}
+            return {found.row_id: found.most_urgent_result.verdict for found in query.images(tuple(row_ids))}
 
     def _shown_names(self) -> list[str]:
         """What of the window names a patient, or the file or folder of one, while names are hidden."""

@@ -22,7 +22,7 @@ from fieldray.persistence import (
     make_folder,
     make_private,
     replace_atomically,
-    require_plain,
+    require_regular_file,
     sync_folder,
     temporary_path,
     write_atomically,
@@ -137,9 +137,9 @@ def test_what_is_no_ordinary_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name in ("link", "folder", "pipe"):
         with pytest.raises(StorageProblem) as problem:
-            require_plain(tmp_path / name)
+            require_regular_file(tmp_path / name)
         assert problem.value.reason.code == "not_plain"
-    require_plain(tmp_path / "absent")
+    require_regular_file(tmp_path / "absent")
 
 
 def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:

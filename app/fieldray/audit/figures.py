@@ -78,14 +78,14 @@ class Subgroup:
     """The figures of a subgroup: the images for which the attribute `by` has the value `name`, as view and PA.
 
     units   number of units of the subgroup
-    area    area under the ROC curve
+    auc     area under the ROC curve
     points  the performance of each operating point on the subgroup
     """
 
     by: str
     name: str
     units: int
-    area: Estimate
+    auc: Estimate
     points: tuple[PointPerformance, ...]
 
 
@@ -108,7 +108,7 @@ class Audit:
 
     positives          units with the condition
     assessed           units with a score, or with an image to be read first
-    area               area under the ROC curve of the scores
+    auc                area under the ROC curve of the scores
     curve              points of the ROC curve (1 - specificity, sensitivity)
     prevalence         prevalence at which the predictive values hold, 0..1
     counts             number of units by category and truth
@@ -128,7 +128,7 @@ class Audit:
     units: int
     positives: int
     assessed: int
-    area: Estimate
+    auc: Estimate
     curve: tuple[tuple[float, float], ...]
     points: tuple[PointPerformance, ...]
     prevalence: float
@@ -184,7 +184,7 @@ def audit(
         units=len(units),
         positives=sum(unit.truth for unit in units),
         assessed=sum(map(is_assessed, units)),
-        area=metrics.auc_estimate(scores, truth, patients=patients),
+        auc=metrics.auc_estimate(scores, truth, patients=patients),
         curve=roc_curve(scores, truth),
         points=tuple(performance_at(units, point, rule=rule, prevalence=known) for point in points),
         prevalence=known,
@@ -227,7 +227,7 @@ def performance_at(units: Sequence[Case], point: OperatingPoint, *, rule: Rule, 
 
     prevalence  prevalence for the predictive values, 0..1, exclusive
     """
-    referred = np.array([is_referred(unit, rule.edge(point)) for unit in units], np.bool_)
+    referred = np.array([is_referred(unit, rule.referral_score(point)) for unit in units], np.bool_)
     truth, assessed = (np.array(list(map(of, units)), np.bool_) for of in (lambda unit: unit.truth, is_assessed))
     patients = [unit.patient for unit in units]
 
@@ -375,7 +375,9 @@ def _disagreements(units: Sequence[Case], points: Sequence[OperatingPoint], rule
     """
 
     def referred(unit: Case) -> bool:
-        return is_referred(unit, rule.edge(points[0])) if points else unit.category in ("read_first", "abnormal")
+        return (
+            is_referred(unit, rule.referral_score(points[0])) if points else unit.category in ("read_first", "abnormal")
+        )
 
     def doubt(unit: Case) -> tuple[bool, float]:
         return unit.score is None, -abs((unit.score or 0.0) - unit.truth)
@@ -425,8 +427,8 @@ def _groups(
     for by, name, units in subgroups(cases, rule):
         scores, truth, patients = scored_arrays([unit for unit in units if unit.score is not None])
         judged = tuple(performance_at(units, point, rule=rule, prevalence=prevalence) for point in points)
-        area = metrics.auc_estimate(scores, truth, patients=patients)
-        found.append(Subgroup(by=by, name=name, units=len(units), area=area, points=judged))
+        auc = metrics.auc_estimate(scores, truth, patients=patients)
+        found.append(Subgroup(by=by, name=name, units=len(units), auc=auc, points=judged))
     return tuple(found)
 
 

@@ -259,7 +259,7 @@ def compare_packs(
     figures = [PairedFigure(of="auc", first=areas[0], second=areas[1], difference=value, low=low, high=high)]
     kappa = None
     if first.point and second.point:
-        edges = rule.edge(first.point), rule.edge(second.point)
+        edges = rule.referral_score(first.point), rule.referral_score(second.point)
         figures += _shares(pairs, both, edges)
         referred = _referred(pairs, edges)
         kappa = metrics.kappa(referred[:, 0], referred[:, 1], patients=[one.patient for one, _ in pairs])

@@ -123,7 +123,7 @@ class Rule:
             members.setdefault((case.patient, case.exam if self.unit == "exam" else ""), []).append(case)
         return [_merged_case(own) for own in members.values()]
 
-    def edge(self, point: OperatingPoint) -> float:
+    def referral_score(self, point: OperatingPoint) -> float:
         """Return the score from which on a unit is referred at an operating point."""
         return point.threshold if self.refers == "above" else point.unsure_low
 

@@ -133,7 +133,7 @@ def try_screening(load: Callable[[], Model]) -> Trial:
             (ref,) = find_images(None, count=1, drawn_in=Path(folder))
             began_s = time.perf_counter()
             with one_worker() as readers:
-                seen = readers.look(AnalyseRequest(ref=ref, runs="here"), model=model)
+                seen = readers.analyse(AnalyseRequest(ref=ref, runs="here"), model=model)
                 if seen.answer is None:
                     raise FieldrayError(seen.problem or reason("wrong_answer"))
                 seconds = time.perf_counter() - began_s

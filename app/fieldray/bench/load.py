@@ -40,7 +40,7 @@ from fieldray.domain.model import BackendName, Model
 from fieldray.domain.run import ProgressHandler
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import scratch_folder, user_data
-from fieldray.persistence import require_plain, write_atomically
+from fieldray.persistence import require_regular_file, write_atomically
 from fieldray.processes.child import Call, Child, handler_of
 from fieldray.processes.serving import announce
 from fieldray.reasons import Reason
@@ -221,7 +221,7 @@ def stored_load_study() -> StoredLoadStudy | None:
     """Return this computer's latest load study; None if there is none or it is invalid. Raises StorageProblem."""
     path = user_data() / _KEPT
     with contextlib.suppress(OSError, ValueError):
-        require_plain(path)
+        require_regular_file(path)
         return parse_json(path.read_bytes(), StoredLoadStudy)
     return None
 
@@ -236,9 +236,9 @@ def load_study_in_child(folder: Path, signer: str, progress: ProgressHandler) ->
     signer    fingerprint of the key by which the user accepted the pack
     progress  receives (done, total), and can end the measurement by raising
 
-    Raises as `Call.apart`.
+    Raises as `Call.run_in_child`.
     """
-    return STUDY.apart(Child(f"{__name__}:handle"), (folder, signer), progress=progress, timeout_s=_LONGEST_S)
+    return STUDY.run_in_child(Child(f"{__name__}:handle"), (folder, signer), progress=progress, timeout_s=_LONGEST_S)
 
 
 def _study(of: tuple[Path, str]) -> StoredLoadStudy:

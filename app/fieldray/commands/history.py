@@ -432,7 +432,7 @@ def _run_cells(summary: RunSummary) -> tuple[object, ...]:
         as_cell(packs_of_run(Translator(), run.spec)),
         summary.total,
         *(counts.get(category, 0) for category in CATEGORY_TEXTS),
-        summary.judged,
+        summary.with_verdict,
         as_cell(", ".join(run.spec.paths)),
     )
 

@@ -167,7 +167,7 @@ def run_constancy(options: argparse.Namespace, console: Console) -> int:
 
     Raises PackProblem, StorageProblem.
     """
-    from fieldray.pipeline.constancy import ConstancyRecords, check
+    from fieldray.pipeline.constancy import ConstancyRecords, run_constancy_test
     from fieldray.pipeline.session import Session
 
     library, records = pack_library(), ConstancyRecords(user_data())
@@ -181,12 +181,12 @@ def run_constancy(options: argparse.Namespace, console: Console) -> int:
     for name in names:
         model = load_pack(library, name, options)
         if options.status:
-            said = records.standing(model)
+            said = records.state_sentences(model)
         else:
             with Session(load()[0], lambda _: None) as session:
                 session.use_packs(model)
                 console.bar(model.pack_name)
-                said = check(session, records)
+                said = run_constancy_test(session, records)
         console.print_lines(why.text for why in said)
         codes = {why.code for why in said} - {"constancy_not_run"}
         is_well &= set() < codes <= {"constancy_passed", "constancy_first"}

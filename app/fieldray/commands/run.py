@@ -459,7 +459,7 @@ def result_counts_of_run(database: Path, run_id: int) -> tuple[tuple[ResultCount
     from fieldray.store.results import ResultQuery
 
     with ResultQuery(database) as query:
-        return query.kinds_seen(run_id)
+        return query.count_results_of_run(run_id)
 
 
 def _said(result: ResultBrief) -> Iterator[str]:

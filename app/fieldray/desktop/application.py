@@ -177,7 +177,7 @@ class Application(QObject):
         theme = style.chosen_theme(str(self.settings["theme"]))
         self._speak(chosen_language(str(self.settings["language"])))
         before, self.window = self.window, MainWindow(self.controller, self._translator, theme)
-        style.apply(self._qt, theme)  # now: Qt styles a widget again each time it gets a parent
+        style.apply_theme(self._qt, theme)  # now: Qt styles a widget again each time it gets a parent
         self.window.settings_changed.connect(self.change_settings)
         self.window.close_confirmed.connect(self._close)
         if before is None:

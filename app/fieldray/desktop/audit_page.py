@@ -23,7 +23,7 @@ from PySide6.QtWidgets import (
 )
 
 from fieldray.audit.report import AuditReport, Prices, ProposalGoal
-from fieldray.desktop.dialogs import DIALOG_MARGINS, answer_row, form
+from fieldray.desktop.dialogs import DIALOG_MARGINS, dialog_buttons, form
 from fieldray.desktop.past_runs import Auditing
 from fieldray.desktop.style import Theme, colour, icon
 from fieldray.desktop.widgets import (
@@ -182,7 +182,7 @@ class AuditPage(Page):
         if any(now is not was for now, was in zip(self._shown, before, strict=True)):
             self._show_report()
         if self._result is not None:
-            self.take_button.setEnabled(auditing.can_take)
+            self.take_button.setEnabled(auditing.can_store_point)
 
     def _offer(self, others: Sequence[Run]) -> None:
         """List the runs available for comparison, keeping the choice."""
@@ -252,7 +252,7 @@ class AuditPage(Page):
     def _make_charts(self, audit: AuditText) -> QVBoxLayout:
         chart = partial(UnitChart, translator=self._translator, theme=self._theme)
         curve, calibration, *_ = audit.charts()
-        self.curve = chart(curve, spoken=audit.area(audit.report.audit.area))
+        self.curve = chart(curve, spoken=audit.auc(audit.report.audit.auc))
         self.calibration = chart(calibration, spoken=audit.calibration().value)
         return lay_column(None, self.curve, self.calibration, 1)
 
@@ -340,7 +340,7 @@ class LocalPointDialog(QDialog):
         fields = form((text("Name of the operating point (a–z, 0–9, -)"), self.name), (text("Your name"), self.person))
         self.yes_button = push_button(text("Yes, use this operating point"))
         self.no_button = push_button(text("Do not use"))
-        buttons = answer_row(self, self.no_button, self.yes_button)
+        buttons = dialog_buttons(self, self.no_button, self.yes_button)
         parts = (label(title, role="title"), label(proposal), label(advice), fields, buttons)
         lay_column(self, *parts, margins=DIALOG_MARGINS, spacing=12)
         self._check()

@@ -212,7 +212,7 @@ class Services:
     may_lack_ages  returns whether paths may contain images without the patient's age
     known_load     returns the latest load study of this computer
     measure_load   runs a load study with the pack in a folder, signed by a key
-    check_constancy  runs the constancy test of the pack in use on each device (`pipeline.constancy.check`)
+    check_constancy  runs the constancy test of the pack in use on each device (`pipeline.constancy.run_constancy_test`)
     """
 
     session: Session
@@ -243,7 +243,7 @@ def open_services(settings: Settings, publish: Publish) -> Services:
     from fieldray.paths import user_data
     from fieldray.pipeline.auditing import Auditor
     from fieldray.pipeline.compare import Priors, system_comparer
-    from fieldray.pipeline.constancy import ConstancyRecords, check
+    from fieldray.pipeline.constancy import ConstancyRecords, run_constancy_test
     from fieldray.pipeline.history import History
     from fieldray.pipeline.session import Session
 
@@ -265,7 +265,7 @@ def open_services(settings: Settings, publish: Publish) -> Services:
         history=History(database),
         priors=Priors(database, comparer, lambda ref, point: session.screen_one(ref, operating_point=point)),
         constancy=constancy,
-        check_constancy=lambda: check(session, constancy),
+        check_constancy=lambda: run_constancy_test(session, constancy),
         known_load=stored_load_study,
         measure_load=load_study_in_child,
     )

@@ -117,7 +117,7 @@ class Comparing(QObject):
 
         def work(services: Services) -> tuple[Outcome, StoredImage | None]:
             found = services.priors.read(path, outcome)
-            stored = services.history.asked(lambda query: query.find(run_id, found.ref)) if run_id else None
+            stored = services.history.run_query(lambda query: query.find(run_id, found.ref)) if run_id else None
             return found, stored
 
         self._background.ask(work, channel=_FILE, newest_only=True, done=lambda found: self._has_read_file(row, *found))
@@ -132,7 +132,7 @@ class Comparing(QObject):
     # ---- what others ask
 
     @property
-    def blamed(self) -> ImageOfPair:
+    def image_at_fault(self) -> ImageOfPair:
         """The image at fault in the problem, or "both"."""
         comparison = self.comparison
         if comparison is not None:
@@ -150,12 +150,12 @@ class Comparing(QObject):
         return (*prior_warnings(self.prior, row.outcome), *([note] if note else ()))
 
     @property
-    def is_looking(self) -> bool:
+    def may_show_prior(self) -> bool:
         """Whether a search for prior images is running that may soon show one."""
         return self.is_on and self.is_searching and self.prior is None
 
     @property
-    def none_found(self) -> Reason | None:
+    def no_prior_reason(self) -> Reason | None:
         """The reason why there is no prior image to choose; None if there are some, or while the search is running."""
         row = self.image.row
         if row is None or self.priors or self.is_searching:
@@ -209,7 +209,7 @@ class Comparing(QObject):
         outcome, run_id = row.outcome, row.run_id  # the priors by the pack that is in sight
         self.is_searching = True
         self._background.ask(
-            lambda services: services.priors.stored(outcome, run_id=run_id),
+            lambda services: services.priors.stored_priors(outcome, run_id=run_id),
             channel=_SEARCH,
             newest_only=True,
             done=partial(self._has_found, run_id),
@@ -222,7 +222,7 @@ class Comparing(QObject):
         self._listed = (*self._listed, *((one.of_pack(row.position) if row else None) or one for one in listed))
         model = getattr(row.outcome, "model_sha256", "") if row else ""
         before = (image for image in stored.images if image.run_id != run_id)
-        self._before = tuple(image.answer_of_model(model) for image in before)
+        self._before = tuple(image.result_of_model(model) for image in before)
         self._gone, self.is_searching = stored.gone, False
         self._find()
         if self.is_on and self.prior is None:

@@ -266,14 +266,14 @@ class Controller(QObject):
         ):
             self.reading.note()
 
-    def look_again(self) -> None:
+    def refresh_all(self) -> None:
         """Read the list again, because another window may have changed it, and close images that were deleted."""
         self.rows.refresh()
         rows = [image.row for image in (self.image, self.second_image) if image.row is not None]
         row_ids = [row.row_id for row in rows if row.answer_id]  # others are files, in no store
         if row_ids:
             self.background.ask(
-                lambda services: services.history.asked(lambda query: query.images(row_ids)),
+                lambda services: services.history.run_query(lambda query: query.images(row_ids)),
                 channel="open images",
                 newest_only=True,
                 done=lambda found: self._close_deleted(rows, {image.row_id for image in found}),
@@ -378,7 +378,7 @@ class Controller(QObject):
         """Hide results that were deleted."""
         self.comparing.forget()
         if done.plan.patient_id:  # the runs stay
-            self.look_again()
+            self.refresh_all()
         elif self.screening.run_id in done.plan.run_ids and not self.screening.is_busy:
             self._forget_run()
 

@@ -64,7 +64,7 @@ def fit_dialog(dialog: QDialog, width: int, height: int) -> None:
     dialog.resize(QSize(width, height).boundedTo(room))
 
 
-def answer_row(dialog: QDialog, no: str | PlainButton, yes: PlainButton | None = None) -> QDialogButtonBox:
+def dialog_buttons(dialog: QDialog, no: str | PlainButton, yes: PlainButton | None = None) -> QDialogButtonBox:
     """Make the buttons of a dialog: one that closes the dialog, and optionally one that confirms."""
     box = QDialogButtonBox()
     if yes is not None:
@@ -99,7 +99,7 @@ def contents_list(lines: Sequence[str], *, named: str) -> QListWidget:
     return made
 
 
-def split(left: QWidget, right: QWidget, sizes: Sequence[int]) -> QSplitter:
+def make_splitter(left: QWidget, right: QWidget, sizes: Sequence[int]) -> QSplitter:
     """Put two widgets side by side with a movable border."""
     made = QSplitter()
     made.addWidget(left)
@@ -169,7 +169,7 @@ class AboutDialog(QDialog):
             label(text("Results are kept in {folder}", folder=user_data()), role="muted"),
             spacing=10,
         )
-        box, listed = answer_row(self, text("Close")), licences(table)
+        box, listed = dialog_buttons(self, text("Close")), licences(table)
         if listed is not None:
             self.licences_button = push_button(
                 text("Licences…"), lambda: LicencesDialog(listed, translator, self).open()
@@ -206,8 +206,8 @@ class LicencesDialog(QDialog):
             self,
             label(translator.text("Fieldray itself is licensed under the Apache License 2.0.")),
             label(about_qt),
-            (split(self.list, self.text, [300, 600]), 1),
-            answer_row(self, translator.text("Close")),
+            (make_splitter(self.list, self.text, [300, 600]), 1),
+            dialog_buttons(self, translator.text("Close")),
             margins=(16, 14, 16, 14),
             spacing=8,
         )
@@ -257,9 +257,9 @@ class DocumentDialog(QDialog):
         self.nothing = label(translator.text("Nothing found."), role="warning")
         self.nothing.hide()
         lay_column(side, self.search, self.nothing, (self.contents, 1), spacing=6)
-        panes = split(side, self.page, [240, 880])
+        panes = make_splitter(side, self.page, [240, 880])
         panes.setStretchFactor(1, 1)
-        lay_column(self, (panes, 1), answer_row(self, close), margins=(12, 12, 12, 12))
+        lay_column(self, (panes, 1), dialog_buttons(self, close), margins=(12, 12, 12, 12))
 
     def _show_first(self) -> None:
         """Go to the first match of the search; without a match, go to the beginning and show a message."""
@@ -319,7 +319,7 @@ class SettingsDialog(QDialog):
         )
         title, save = translator.text("Settings"), push_button(translator.text("Save"), role="primary")
         save.setDefault(True)
-        buttons = answer_row(self, translator.text("Cancel"), save)
+        buttons = dialog_buttons(self, translator.text("Cancel"), save)
         parts = (label(title, role="title"), (scrolled(page), 1), label(when, role="muted"), buttons)
         lay_column(self, *parts, margins=DIALOG_MARGINS, spacing=14)
 
@@ -419,7 +419,7 @@ class ExportDialog(QDialog):
         )
         warnings = (label(said, role="muted") for said in why)
         lay_column(page, title, formats, card(self.names_box, *warnings), spacing=12)
-        lay_out_dialog(self, page, answer_row(self, translator.text("Cancel"), self.save))
+        lay_out_dialog(self, page, dialog_buttons(self, translator.text("Cancel"), self.save))
         self.save.setEnabled(bool(self.formats()))
 
     def formats(self) -> tuple[str, ...]:

@@ -161,7 +161,7 @@ class HistoryPage(Page):
             packs_of_run(self._translator, run.spec),
             str(found.total),
             *(str(found.counts.get(category, 0)) for category in WORK_LIST_ORDER),
-            str(found.judged),
+            str(found.with_verdict),
             self._translator.name(", ".join(run.spec.paths)),
         )
 
@@ -192,7 +192,10 @@ class HistoryPage(Page):
         """Ask for the complete Patient ID of the patient whose images are to be deleted."""
         text = self._translator.text
         ask_for_text(
-            self, text("Delete a patient"), text("Patient ID, as written in the image files:"), self._runs.plan_patient
+            self,
+            text("Delete a patient"),
+            text("Patient ID, as written in the image files:"),
+            self._runs.plan_patient_deletion,
         )
 
     def _ask(self, plan: DeletionPlan) -> None:

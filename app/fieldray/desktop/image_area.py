@@ -169,7 +169,7 @@ class ImageArea(QWidget):
         follower.follow(state)
 
     def _show_kept(self) -> None:
-        comes_soon = self._comparing.is_looking and self._parts[1].isVisibleTo(self)
+        comes_soon = self._comparing.may_show_prior and self._parts[1].isVisibleTo(self)
         self.has_two = self._kept.row is not None or comes_soon
         is_seen = self.has_two and self.prior_view.mode == "side_by_side"
         if not is_seen and self.second_viewer.hasFocus():

@@ -73,8 +73,8 @@ def pyramid_of(image: Image) -> Pyramid:
 
 
 def matching_window(window: Window | None, pyramid: Pyramid, other: Pyramid) -> Window | None:
-    """Return the window of `other` that matches a window of `pyramid`: the same preset, or an equal change from the
-    default.
+    """Return the window of `other` that matches a window of `pyramid`: the same preset,
+    or an equal change from the default.
     """
     if window in pyramid.presets:
         return other.presets[pyramid.presets.index(window)]
@@ -120,7 +120,7 @@ def heat_map_of(row: WorkRow) -> HeatMap | None:
     if shown is None:
         return None
     shares = shown.strength
-    return HeatMap(coloured(heat_map.colours(heat_map.smooth(shares))), QRectF(*shown.region), not shares.any())
+    return HeatMap(colour_image(heat_map.colours(heat_map.smooth(shares))), QRectF(*shown.region), not shares.any())
 
 
 def draw_image(painter: QPainter, pyramid: Pyramid, state: ViewState, view: Size, *, pixel_ratio: float) -> None:
@@ -171,7 +171,7 @@ def grey_image(grey: NDArray[np.uint8]) -> QImage:
     return QImage(grey.data, grey.shape[1], grey.shape[0], grey.shape[1], QImage.Format.Format_Grayscale8)
 
 
-def coloured(colours: NDArray[np.uint8]) -> QImage:
+def colour_image(colours: NDArray[np.uint8]) -> QImage:
     """Return a QImage with a copy of the colours (rows, columns, 4)."""
     rows, columns, _ = colours.shape
     image = QImage(colours.tobytes(), columns, rows, 4 * columns, QImage.Format.Format_RGBA8888)
@@ -316,7 +316,7 @@ class ViewState:
         start, end = ((min(max(x, 0.0), image.width), min(max(y, 0.0), image.height)) for x, y in (start, end))
         return replace(self, lines=(*self.lines, Line(start, end, kind)))
 
-    def pair_of(self, index: int) -> tuple[Line, ...]:
+    def line_pair(self, index: int) -> tuple[Line, ...]:
         """Return the line at an index, preceded by its partner if its kind needs two lines and both exist.
 
         Lines of a kind are paired in the order in which they were drawn.
@@ -325,9 +325,9 @@ class ViewState:
         before = [other for other in self.lines[:index] if other.kind == line.kind]
         return (before[-1], line) if line.kind in ("angle", "ratio") and len(before) % 2 else (line,)
 
-    def without_half(self) -> ViewState:
+    def without_unpaired_line(self) -> ViewState:
         """Return the view without an unpaired last line, such as the first line of an angle."""
-        waits = self.lines and self.lines[-1].kind in ("angle", "ratio") and len(self.pair_of(-1)) == 1
+        waits = self.lines and self.lines[-1].kind in ("angle", "ratio") and len(self.line_pair(-1)) == 1
         return replace(self, lines=self.lines[:-1]) if waits else self
 
     def following(
@@ -408,7 +408,7 @@ def image_overlays(prior: Pyramid, pair: PairComparison, *, rows: int, columns: 
     return ImageOverlays(
         prior=bent,
         step=step,
-        difference=HeatMap(coloured(change_colours(aligned.shown_change)), _region(here), not aligned.regions),
+        difference=HeatMap(colour_image(change_colours(aligned.shown_change)), _region(here), not aligned.regions),
         mesh=_mesh(pair, there),
         kept=tuple(_in_file(match.row + 0.5, match.column + 0.5, here) for match in matches),
         middles=tuple(_in_file(box.top + box.rows / 2, box.left + box.columns / 2, here) for box in boxes),

@@ -123,7 +123,7 @@ class IntentQuestion:
 
 @dataclass(frozen=True, slots=True)
 class CollectFacts:
-    """Command: collect the facts about an intent's paths, then call `looked`."""
+    """Command: collect the facts about an intent's paths, then call `facts_collected`."""
 
     intent: Intent
 
@@ -215,14 +215,14 @@ class IntentStateMachine:
 
     # ---- what happens
 
-    def looked(self, intent: Intent, remembered: RememberedPack | None, lacks_ages: bool) -> Commands:
+    def facts_collected(self, intent: Intent, remembered: RememberedPack | None, lacks_ages: bool) -> Commands:
         """Handle the facts about an intent's paths: the remembered choice, and whether files may lack ages."""
         if self.intent is None or self.intent.since != intent.since:
             return ()
         self._known = remembered, lacks_ages
         return self._advance()
 
-    def see(self, packs: AvailablePacks, *, default: tuple[str, str]) -> Commands:
+    def update_packs(self, packs: AvailablePacks, *, default: tuple[str, str]) -> Commands:
         """Handle a change of the available packs; `default` has the names of the site's
         pack and operating point, or "".
         """

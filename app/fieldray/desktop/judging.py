@@ -149,7 +149,7 @@ class Judging(QObject):
         judged, answer_id, outcome = command.judged, command.judged.answer_id, command.judged.outcome
         if isinstance(command, ReadVerdict):
             self._background.ask(
-                lambda services: services.history.asked(lambda query: query.verdict(answer_id, outcome)),
+                lambda services: services.history.run_query(lambda query: query.verdict(answer_id, outcome)),
                 channel=_CHANNEL,
                 done=lambda stored: self._carry_out(self.verdicts.found(judged, stored), judged),
                 # The verdict read with the row stays: what is newer is found when one is written over it.
@@ -399,7 +399,7 @@ def close_when_saved(parent: QWidget, judging: Judging, translator: Translator, 
         return
 
     def give_up() -> None:
-        judging.verdicts.give_up()
+        judging.verdicts.discard_unsaved()
         close()
 
     text = translator.text

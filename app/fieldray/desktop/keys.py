@@ -14,7 +14,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QKeyEvent, QKeySequence, QShortcut
 from PySide6.QtWidgets import QAbstractSlider, QAbstractSpinBox, QDialog, QGridLayout, QLineEdit, QTextEdit, QWidget
 
-from fieldray.desktop.dialogs import answer_row, fit_dialog
+from fieldray.desktop.dialogs import dialog_buttons, fit_dialog
 from fieldray.desktop.widgets import card, label, lay_column, lay_row, name_surface, scrolled, set_tip
 from fieldray.domain.run import VERDICT_VALUES
 from fieldray.translation import LocalText, Translator
@@ -253,7 +253,7 @@ class KeySheet(QDialog):
         groups_of = _COLUMNS if wide else (sum(_COLUMNS[:2], ()), _COLUMNS[2])
         columns = [[_group_card(translator, group) for group in groups] for groups in groups_of]
         lay_row(page, *((lay_column(None, *cards, 1), 1) for cards in columns), margins=_MARGINS)
-        lay_column(self, (scrolled(page), 1), answer_row(self, translator.text("Close")), margins=_MARGINS)
+        lay_column(self, (scrolled(page), 1), dialog_buttons(self, translator.text("Close")), margins=_MARGINS)
 
 
 def _group_card(translator: Translator, group: Group) -> QWidget:

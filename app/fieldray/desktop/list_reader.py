@@ -75,12 +75,12 @@ class SeenRows(QObject):
         """Return the row of an image if it is in memory; None before it is read."""
         return self._alive.get(row_id)
 
-    def of_answer(self, answer_id: int) -> WorkRow | None:
+    def row_of_result(self, answer_id: int) -> WorkRow | None:
         """Return the row of a stored result if it is in memory, else None."""
         rows = list(self._alive.values())
         return next((one for row in rows for one in row.answers if one.answer_id == answer_id), None)
 
-    def want(self, row_ids: Sequence[int]) -> None:
+    def request(self, row_ids: Sequence[int]) -> None:
         """Read rows in one request. A newer request replaces one that waits."""
         if row_ids not in self._waiting:
             self._waiting.append(row_ids)
@@ -152,7 +152,7 @@ class SeenRows(QObject):
             return
         self._is_reading = True
         self._background.ask(
-            lambda services: services.history.asked(lambda query: query.images(missing)),
+            lambda services: services.history.run_query(lambda query: query.images(missing)),
             channel=_ROWS_CHANNEL,
             done=lambda found: self._has_read(missing, found),
             failed=self._not_read,

@@ -229,7 +229,7 @@ class MainWindow(QMainWindow):
         if viewer.can_undo and viewer.changed_s > judging.given_s:
             viewer.undo()
         elif judged := judging.take_back():
-            row_id = self._bench.rows.listed_with(judged.answer_id)
+            row_id = self._bench.rows.listed_row_of_result(judged.answer_id)
             if row_id is not None:
                 self.work_list.choose(row_id, may_show_all=True)
         else:
@@ -322,7 +322,7 @@ class MainWindow(QMainWindow):
         """Look for changes by other windows when this window becomes active."""
         super().changeEvent(event)
         if event.type() == QEvent.Type.ActivationChange and self.isActiveWindow():
-            self._bench.look_again()
+            self._bench.refresh_all()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)

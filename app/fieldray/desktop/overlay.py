@@ -193,7 +193,7 @@ def region_figures(line: Line, image: Image) -> tuple[float, float, float] | Non
 
 def measurement_text(translator: Translator, state: ViewState, index: int, image: Image) -> str:
     """Return the text of a measurement; of a pair the second line has the result, and the first asks for the second."""
-    pair, line = state.pair_of(index), state.lines[index]
+    pair, line = state.line_pair(index), state.lines[index]
     if line.kind == "measure":
         return length_text(translator, line, image)
     if line.kind == "region":

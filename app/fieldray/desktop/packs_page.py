@@ -13,7 +13,7 @@ from PySide6.QtGui import QFontDatabase, QResizeEvent
 from PySide6.QtWidgets import QCheckBox, QDialog, QFrame, QLabel, QSizePolicy, QWidget
 
 from fieldray.desktop.controller import Controller
-from fieldray.desktop.dialogs import DIALOG_MARGINS, answer_row
+from fieldray.desktop.dialogs import DIALOG_MARGINS, dialog_buttons
 from fieldray.desktop.list_reader import WorkRow, answer_text, pack_title
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.pack_choice import PackChoice, PackQuestion
@@ -71,7 +71,7 @@ class PackDialog(QDialog):
             fingerprint.setAlignment(Qt.AlignmentFlag.AlignCenter)
             parts.append(fingerprint)
         self.yes_button, self.no_button = push_button(yes), push_button(translator.text("Do not use"))
-        buttons = answer_row(self, self.no_button, self.yes_button)
+        buttons = dialog_buttons(self, self.no_button, self.yes_button)
         lay_column(self, *parts, label(advice), buttons, margins=DIALOG_MARGINS, spacing=12)
         self.accepted.connect(lambda: packs.answer(question, is_yes=True))
         self.rejected.connect(lambda: packs.answer(question, is_yes=False))

@@ -124,7 +124,7 @@ class PastRuns(RunOperations):
         if run_ids:
             self._ask(lambda history: history.plan_deletion(run_ids), self.planned.emit)
 
-    def plan_patient(self, patient_id: str) -> None:
+    def plan_patient_deletion(self, patient_id: str) -> None:
         """Find out what the deletion of a patient would remove, then emit `planned`."""
         self._ask(lambda history: history.plan_patient_deletion(patient_id), self.planned.emit)
 
@@ -192,7 +192,7 @@ class Auditing(RunOperations):
         return bool(self._screening.run_id) and self.is_free
 
     @property
-    def can_take(self) -> bool:
+    def can_store_point(self) -> bool:
         """Whether the proposed operating point can become the site's own."""
         model = self._model
         return self.report is not None and model is not None and model.trust != "legacy" and not self._screening.is_busy
@@ -288,7 +288,7 @@ class ConstancyTesting(RunOperations):
         """Read the state of the constancy test of the pack in use."""
         self.standing, model = (), self._packs.model
         if model is not None:
-            self._run(lambda services: services.constancy.standing(model), self._stands, channel="constancy")
+            self._run(lambda services: services.constancy.state_sentences(model), self._stands, channel="constancy")
 
     def check(self) -> None:
         """Run the constancy test of the pack in use."""
@@ -318,7 +318,7 @@ class Exporting(QObject):
         notes = list[Reason]()
         work = StoppableTask(
             lambda services, report: services.session.export(
-                run_id, folder, formats, options=options, progress=report, note=notes.append, is_apart=True
+                run_id, folder, formats, options=options, progress=report, note=notes.append, in_child=True
             )
         )
         work.progressed.connect(self._show)

@@ -211,7 +211,7 @@ class PairMaps(QWidget):
 
 
 def _search_text(translator: Translator, comparing: Comparing) -> str:
-    none = comparing.none_found
+    none = comparing.no_prior_reason
     return translator.reason(none) if none else translator.text("Looking for prior images…")
 
 

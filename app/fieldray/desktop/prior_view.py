@@ -181,7 +181,7 @@ def problem_text(translator: Translator, comparing: Comparing) -> str:
         "prior": translator.text("The prior image: {reason}", reason=why),
         "current": translator.text("The current image: {reason}", reason=why),
         "both": why,
-    }[comparing.blamed]
+    }[comparing.image_at_fault]
     return " ".join((translator.text("Not comparable."), said))
 
 

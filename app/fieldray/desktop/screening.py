@@ -175,7 +175,7 @@ class Screening(QObject):
 
     def try_again(self, name: BackendName) -> None:
         """Start a backend again that became unavailable."""
-        self._ask(lambda services: services.session.reconsider(name))
+        self._ask(lambda services: services.session.retry_backend(name))
 
     def choose_devices(self) -> None:
         """Apply the device settings, also during a run."""
@@ -240,7 +240,7 @@ class Screening(QObject):
             self._models = self.packs.models
             self._warm_up()
             self.changed.emit()
-        self._do(self._playbook.see(self.packs.available_packs, default=self.packs.default_names))
+        self._do(self._playbook.update_packs(self.packs.available_packs, default=self.packs.default_names))
 
     def _do(self, commands: Commands) -> None:
         """Carry out the playbook's commands, then report a changed question."""
@@ -281,7 +281,7 @@ class Screening(QObject):
         Folders without any file cause no question and no run; the previous state is kept.
         """
         if not are_empty or intent.watches or self._playbook.intent != intent:
-            self._do(self._playbook.looked(intent, remembered, lacks_ages or are_empty))
+            self._do(self._playbook.facts_collected(intent, remembered, lacks_ages or are_empty))
             return
         self._do(self._playbook.drop(instead=intent.paths))
         self.show_notes([reason("no_image_in", path=path) for path in intent.paths])

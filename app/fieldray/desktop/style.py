@@ -119,7 +119,7 @@ def saved_painter(painter: QPainter, *hints: QPainter.RenderHint) -> Iterator[No
     painter.restore()
 
 
-def apply(application: QApplication, theme: Theme) -> None:
+def apply_theme(application: QApplication, theme: Theme) -> None:
     """Apply a theme to the application, including Qt's own dialogs."""
     sheet = style_sheet(theme)
     if application.styleSheet() == sheet:

@@ -160,7 +160,7 @@ class Verdicts:
         self._given.setdefault(judged, VerdictState(stored))
         return (*commands, ReadVerdict(judged))
 
-    def give_up(self) -> None:
+    def discard_unsaved(self) -> None:
         """Discard unsaved verdicts, as the person has decided."""
         self._given, self._last, self.open_image = {}, None, None
 

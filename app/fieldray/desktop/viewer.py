@@ -174,7 +174,7 @@ class Viewer(QWidget):
     def cancel_drag(self) -> None:
         """Cancel the active drag, a line begun by key, or a line that waits for a second one."""
         self._mark = None
-        self.apply(self.state.without_half())
+        self.apply(self.state.without_unpaired_line())
         if self._drag is not None:
             before, self._drag = self._drag[2], None
             self._show_state(before)

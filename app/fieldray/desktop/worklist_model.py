@@ -145,7 +145,7 @@ class WorkListModel(QAbstractTableModel):
 
     def verdict_changed(self, judged: VerdictSubject) -> None:
         """Handle a changed verdict on a row. The row stays listed until a person changes the filter by verdict."""
-        row = self._rows.of_answer(judged.answer_id)
+        row = self._rows.row_of_result(judged.answer_id)
         if row is None:
             return
         if self.wanted.verdict != "any" and self._verdicts.of(judged).sent is not None:
@@ -232,9 +232,9 @@ class WorkListModel(QAbstractTableModel):
         """Return the row with this number if it is in memory, listed or not; else None."""
         return self._rows.known(row_id)
 
-    def listed_with(self, answer_id: int) -> int | None:
+    def listed_row_of_result(self, answer_id: int) -> int | None:
         """Return the number of the listed row with this result; None if the row is not in memory."""
-        row = self._rows.of_answer(answer_id)
+        row = self._rows.row_of_result(answer_id)
         return row.row_id if row else None
 
     def read_around(self, position: int) -> None:
@@ -286,7 +286,7 @@ class WorkListModel(QAbstractTableModel):
 
         self._is_finding = True
         self._background.ask(
-            lambda services: services.history.asked(lambda rows: look(rows, run_id, row_ids)),
+            lambda services: services.history.run_query(lambda rows: look(rows, run_id, row_ids)),
             channel="study",
             newest_only=True,
             done=found,
@@ -466,7 +466,7 @@ class WorkListModel(QAbstractTableModel):
         row = self._rows.known(int(self._ids[position]))
         if row is None:
             start = position - position % _PAGE
-            self._rows.want(self._ids[max(0, start - _MARGIN) : start + _PAGE + _MARGIN].tolist())
+            self._rows.request(self._ids[max(0, start - _MARGIN) : start + _PAGE + _MARGIN].tolist())
         return row
 
     def _rows_arrived(self) -> None:

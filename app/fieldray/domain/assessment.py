@@ -83,7 +83,7 @@ class Assessment:
             found.append(Finding(label=label.code, score=score, point=point, decision=decide(score, point)))
         return tuple(found)
 
-    def is_close(
+    def is_borderline(
         self, scores: Mapping[str, float], features: NDArray[np.float32] | None, *, oversampling: float
     ) -> bool:
         """Return whether reading the image in full resolution could change its outcome.

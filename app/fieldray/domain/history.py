@@ -54,7 +54,7 @@ class RunSummary:
         return image_count(self.counts)
 
     @property
-    def judged(self) -> int:
+    def with_verdict(self) -> int:
         """The number of results with a reader's verdict."""
         return sum(self.verdicts.values())
 
@@ -93,8 +93,8 @@ class RunFilter:
         if self.verdict == "disagreed":
             return any(summary.verdicts.get(choice) for choice in CONTRADICTING)
         if self.verdict == "none":
-            return summary.judged < summary.total
-        return self.verdict == "any" or summary.judged > 0
+            return summary.with_verdict < summary.total
+        return self.verdict == "any" or summary.with_verdict > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

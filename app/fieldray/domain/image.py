@@ -132,7 +132,7 @@ class Image:
         rows, columns = self.size
         return rows / self.step, columns / self.step
 
-    def turned(self, turn: Correction) -> Image:
+    def corrected(self, turn: Correction) -> Image:
         """Return the turned image.
 
         If the image was read reduced, a partly filled last row may become the first row.
@@ -198,7 +198,7 @@ class PixelMap:
     column_offset: float
 
     @property
-    def finest(self) -> float:
+    def min_scale(self) -> float:
         """How many pixels of the image one input pixel covers, along the axis where it covers fewer."""
         return min(self.row_scale, self.column_scale)
 

@@ -195,7 +195,7 @@ class LungFields:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class LungAnswer:
+class LungNetworkOutput:
     """The output of a lung-field network for an image of `rows` x `columns` pixels.
 
     shares      (mask rows, mask columns) share of lung in each cell, 0..1
@@ -215,7 +215,7 @@ class LungAnswer:
 
 
 def find_lungs(
-    answer: LungAnswer, rules: LungRules, *, says_chest: bool = False, grey: NDArray[np.uint8] | None = None
+    answer: LungNetworkOutput, rules: LungRules, *, says_chest: bool = False, grey: NDArray[np.uint8] | None = None
 ) -> LungFields:
     """Return the lung fields that follow from a network's output.
 
@@ -258,7 +258,7 @@ def find_lungs(
 
 def look_for_lungs(
     values: NDArray[np.uint8],
-    ask: Callable[[NDArray[np.uint8]], LungAnswer],
+    ask: Callable[[NDArray[np.uint8]], LungNetworkOutput],
     rules: LungRules,
     *,
     says_chest: bool,
@@ -286,7 +286,7 @@ def half_mirrored(values: NDArray[np.uint8], *, seen: Side) -> NDArray[np.uint8]
     return np.where(is_left if seen == "left" else ~is_left, values, values[:, :, ::-1])
 
 
-def find_one_lung(answer: LungAnswer, rules: LungRules, *, seen: Side) -> LungFields | None:
+def find_one_lung(answer: LungNetworkOutput, rules: LungRules, *, seen: Side) -> LungFields | None:
     """Return the lung fields of a refused image, found with the half `seen` mirrored over the other half.
 
     Returns None unless the mirrored image is plainly an upright chest with two lungs. If it is, the original image is a

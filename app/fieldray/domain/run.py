@@ -294,7 +294,7 @@ class PackSpec:
     lungs_pack: str = ""
 
     @property
-    def work(self) -> tuple[str, str, str]:
+    def result_key(self) -> tuple[str, str, str]:
         """The key of the pack's results: packs with equal keys give equal results for an image."""
         return self.pack_name, self.model_sha256, self.settings_hash
 
@@ -316,12 +316,12 @@ class RunSpec:
     overrides: Overrides | None = None
 
     @property
-    def work(self) -> tuple[object, ...]:
+    def result_key(self) -> tuple[object, ...]:
         """The key of the run's results.
 
         A new run resumes an earlier one with an equal key. The order of paths does not matter.
         """
-        return sorted(self.paths), [pack.work for pack in self.packs]
+        return sorted(self.paths), [pack.result_key for pack in self.packs]
 
 
 class PackOfRun(NamedTuple):
@@ -452,7 +452,7 @@ class StoredImage:
         return self.answers[0].outcome.ref
 
     @property
-    def most_urgent_answer(self) -> StoredResult:
+    def most_urgent_result(self) -> StoredResult:
         """The most urgent result, by which the image is sorted; of equally urgent results, the first."""
         return self.answers[leading_position([answer.outcome for answer in self.answers])]
 
@@ -460,7 +460,7 @@ class StoredImage:
         """Return a copy marked as an image of an earlier day than its patient's newest image in the run."""
         return replace(self, answers=tuple(replace(answer, is_earlier=True) for answer in self.answers))
 
-    def answer_of_model(self, model_sha256: str) -> StoredResult:
+    def result_of_model(self, model_sha256: str) -> StoredResult:
         """Return the result of this model, or else the first result."""
         of_model = (one for one in self.answers if getattr(one.outcome, "model_sha256", "") == model_sha256)
         return next(of_model, self.answers[0])

@@ -115,7 +115,7 @@ class ImageFile:
         side  None for full resolution
         """
         needed = TargetSize(side, side, of_longer=True) if side and self._ref.turn == UPRIGHT else None
-        return self.image(needed).turned(self._ref.turn)
+        return self.image(needed).corrected(self._ref.turn)
 
 
 def facts_of(file: ImageFile, image: Image, upright: Image) -> ReadFacts:

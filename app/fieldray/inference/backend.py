@@ -25,7 +25,7 @@ from fieldray.surroundings import Priority
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Answer:
+class NetworkOutput:
     """The output of a network for one image. Raises ValueError for values that no network can give.
 
     scores      (labels,) float32 in [0, 1], in the order of the manifest's labels
@@ -54,7 +54,7 @@ class Answer:
                 raise ValueError("a mask must be (rows, columns) in 0..1")
 
 
-def prediction_of(answer: Answer, model: Model, *, backend: BackendName, sequence: int) -> Prediction:
+def prediction_of(answer: NetworkOutput, model: Model, *, backend: BackendName, sequence: int) -> Prediction:
     """Return the `Prediction` for a classifier's answer, with the device that ran it."""
     return Prediction(
         pack_name=model.pack_name,
@@ -75,7 +75,7 @@ def _is_finite(array: NDArray[Any] | None, *, dimensions: int) -> bool:
 _REPEATED: Final = 1e-4  # by which a score may differ when its image runs again; one step of a byte is 0.004
 
 
-def check_golden(run: Callable[[NDArray[np.uint8]], Answer], golden: GoldenVectors) -> None:
+def check_golden(run: Callable[[NDArray[np.uint8]], NetworkOutput], golden: GoldenVectors) -> None:
     """Run all golden inputs twice: in their order, and then in reverse order.
 
     Raises BackendProblem("self_test") if a score is off by more than the tolerance, or depends on the inputs before it.
@@ -98,7 +98,7 @@ def check_golden(run: Callable[[NDArray[np.uint8]], Answer], golden: GoldenVecto
 _TIMED_RUNS: Final = 2  # the first one may have to load the model
 
 
-def time_image(run: Callable[[NDArray[np.uint8]], Answer], spec: InputSpec) -> float:
+def time_image(run: Callable[[NDArray[np.uint8]], NetworkOutput], spec: InputSpec) -> float:
     """Return the seconds that an image takes on an idle computer: the minimum of a few runs."""
     image = np.zeros((spec.height, spec.width, spec.channels), np.uint8)
     times_s = []
@@ -142,7 +142,7 @@ class Backend(Protocol):
     def start(self, model: Model) -> None:
         """Load `model`. Raises BackendProblem."""
 
-    def run(self, image: NDArray[np.uint8]) -> Answer:
+    def run(self, image: NDArray[np.uint8]) -> NetworkOutput:
         """Run an image (height, width, channels) uint8. Raises BackendProblem; the backend must then be closed."""
 
     def close(self) -> None:

@@ -310,7 +310,7 @@ class Debouncer:
         self._is_flapping = False
         self._changes: deque[float] = deque(maxlen=FLAPS)
 
-    def look(self, devices: tuple[UsbDevice, ...], now_s: float) -> Change | None:
+    def observe(self, devices: tuple[UsbDevice, ...], now_s: float) -> Change | None:
         """Record the devices that are present at `now_s` (monotonic clock). Returns the change, or None."""
         if bool(devices) != self._is_seen:
             self._is_seen = bool(devices)

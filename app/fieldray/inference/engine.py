@@ -208,7 +208,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
                 raise
             self._watch_devices()
 
-    def serving(self, model: Model, *, is_cancelled: Callable[[], bool] = lambda: False) -> BackendName:
+    def next_device(self, model: Model, *, is_cancelled: Callable[[], bool] = lambda: False) -> BackendName:
         """Return the device for the next image, which may be the CPU. Waits until a device is ready.
 
         The CPU is returned while images wait for the other devices. Raises BackendProblem if the model is not open
@@ -223,8 +223,8 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         """Run a model on an input (1, height, width, channels) uint8, on the device for the next image. Blocks.
 
         Returns None if the CPU is to run the input, in the worker that has the image. The CPU need not be ready for
-        that: otherwise this worker would wait here for another worker. Raises as `serving`; BackendProblem also if this
-        input ended several processes, ValueError for an input that does not fit the model.
+        that: otherwise this worker would wait here for another worker. Raises as `next_device`; BackendProblem also if
+        this input ended several processes, ValueError for an input that does not fit the model.
         """
         spec = model.manifest.input
         shape = (1, spec.height, spec.width, spec.channels)
@@ -246,7 +246,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
                 if lost.why and tries == TRIES_PER_IMAGE:
                     raise BackendProblem(lost.why) from lost
 
-    def reconsider(self, name: BackendName) -> None:
+    def retry_backend(self, name: BackendName) -> None:
         """Try the CPU, or a device that was given up or absent, again. Returns at once."""
         with self._changing():
             for runner in self._runners:
@@ -256,7 +256,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
             if name == CPU.name:
                 self._start_cpus()
 
-    def lost(self, name: BackendName, why: Reason) -> None:
+    def device_removed(self, name: BackendName, why: Reason) -> None:
         """End the process of a removed device, in case it has not ended by itself. Returns at once."""
         with self._changing():
             gone = [runner for runner in (*self._former, *self._runners) if runner.name == name]
@@ -323,7 +323,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         falls_back: bool = False,
         spares_devices: bool = False,
     ) -> _Runner | None:
-        """Wait for the runner of the next image and return it; None for the CPU (see `serving`).
+        """Wait for the runner of the next image and return it; None for the CPU (see `next_device`).
 
         The CPU is returned at once, unless it is out of use, with `spares_devices`, or with `falls_back` if no device
         is ready.
@@ -396,7 +396,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         """Start to watch for connection and removal of each device that a person wants to use."""
         for kind in self._kinds:
             if kind.watch and kind.name in self._chosen and kind.name not in self._watches:
-                watch = kind.watch(partial(self.reconsider, kind.name), partial(self.lost, kind.name))
+                watch = kind.watch(partial(self.retry_backend, kind.name), partial(self.device_removed, kind.name))
                 self._watches[kind.name] = watch
                 watch.start()
 

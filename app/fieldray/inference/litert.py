@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fieldray.domain.metrics import sigmoid
 from fieldray.domain.model import InputSpec, Manifest, OutputRoles
 from fieldray.errors import BackendProblem
-from fieldray.inference.backend import Answer
+from fieldray.inference.backend import NetworkOutput
 from fieldray.inference.operators import require_function
 from fieldray.processes.child import Child
 from fieldray.processes.serving import memory_limit_mb
@@ -164,7 +164,7 @@ class Network:
         _check_outputs(self._outputs, spec)
         self._table = _input_table(self._input, is_bare=spec.is_bare)
 
-    def run(self, image: NDArray[np.uint8]) -> Answer:
+    def run(self, image: NDArray[np.uint8]) -> NetworkOutput:
         """Run one image (height, width, channels) uint8. Raises BackendProblem."""
         self._interpreter.set_tensor(self._input.index, _held(image, self._table)[None])
         began = time.perf_counter()
@@ -181,7 +181,7 @@ class Network:
             scores = _activate(info.real_mean(values[0], axis=(0, 1)), roles.activation).astype(np.float32)
         features, masks = self._real(roles.features), self._real(roles.mask)
         shares = list[Array]() if masks is None else [*np.ascontiguousarray(np.clip(masks, 0, 1).transpose(2, 0, 1))]
-        return Answer(
+        return NetworkOutput(
             scores=scores,
             class_maps=maps,
             features=None if features is None else features.reshape(-1),

@@ -7,7 +7,7 @@ import pkgutil
 from typing import Any, Final
 
 from fieldray.errors import BackendProblem
-from fieldray.inference.backend import Answer
+from fieldray.inference.backend import NetworkOutput
 from fieldray.inference.litert import Network, load_runtime, memory_problem
 from fieldray.inference.worker import OPEN, RUN, InferRequest, OpenRequest
 from fieldray.processes.child import handler_of
@@ -41,7 +41,7 @@ class Service:
         where = self._device.detail if self._device else f"1 x {question.threads}"
         return f"{runtime.name} {runtime.version}, {where}"
 
-    def run(self, question: InferRequest) -> Answer:
+    def run(self, question: InferRequest) -> NetworkOutput:
         """Run an image. Raises BackendProblem, ValueError before a network is loaded."""
         if self._network is None:
             raise ValueError("no network is open")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fieldray.backends import CPU, BackendEntry
 from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem, FieldrayError
-from fieldray.inference.backend import Answer, BackendKind, BackendOptions, model_file_for
+from fieldray.inference.backend import BackendKind, BackendOptions, NetworkOutput, model_file_for
 from fieldray.inference.litert import MEMORY_LIMIT_MB, NetworkSpec, model_process
 from fieldray.processes.child import Call, Child, ChildDied, ChildTimeout
 from fieldray.reasons import Reason, reason
@@ -68,7 +68,7 @@ class InferRequest:
 
 
 OPEN: Final = Call("open", OpenRequest, str)  # what the child opened, for the log and the status line
-RUN: Final = Call("run", InferRequest, Answer)
+RUN: Final = Call("run", InferRequest, NetworkOutput)
 
 _OUT_OF_MEMORY: Final = "std::bad_alloc"  # what C++ prints when it is not caught
 
@@ -150,7 +150,7 @@ class WorkerBackend:
         self._is_open = True
         give_priority(self.pid, self._priority)  # for images: a start that goes before the window would stop it
 
-    def run(self, image: NDArray[np.uint8]) -> Answer:
+    def run(self, image: NDArray[np.uint8]) -> NetworkOutput:
         """Run an image (height, width, channels) uint8. Raises BackendProblem."""
         return self._ask(RUN, InferRequest(values=image), timeout_s=self._run_timeout_s)
 

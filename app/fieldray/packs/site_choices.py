@@ -25,7 +25,7 @@ from msgspec import Meta
 from fieldray.domain.metrics import Referral, Unit
 from fieldray.domain.model import LOCAL_PREFIX, Estimate, Model, OperatingPoint
 from fieldray.errors import StorageProblem, UsageProblem
-from fieldray.persistence import make_folder, only_writer, require_plain, storage_problem, write_atomically
+from fieldray.persistence import make_folder, only_writer, require_regular_file, storage_problem, write_atomically
 from fieldray.reasons import Reason, reason
 from fieldray.typed_json import parse_json
 
@@ -270,7 +270,7 @@ class PackMemory:
 
         Raises OSError for an unreadable file, StorageProblem.
         """
-        require_plain(self._path)
+        require_regular_file(self._path)
         try:
             with self._path.open("rb") as file:
                 return parse_json(file.read(_LARGEST_FOLDERS_BYTES), dict[_Digest, RememberedPack])

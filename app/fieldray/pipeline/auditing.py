@@ -111,7 +111,7 @@ def audit_run(database: Path, of: PackOfRun, request: AuditRequest, *, model: Mo
     unseen = reason("audit_unseen", pack=judged.pack.pack_name)
     notes = (unseen, *reference.notes, *found.notes, *_without_reference(label, model))
     if model:  # drift may come from the computer, so the constancy tests are stated
-        notes += ConstancyRecords(database.parent).standing(model)
+        notes += ConstancyRecords(database.parent).state_sentences(model)
     return AuditReport(
         subject=_subject(judged, request, label, model),
         audit=dataclasses.replace(found, notes=notes),

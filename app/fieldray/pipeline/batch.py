@@ -28,7 +28,7 @@ from fieldray.errors import Cancelled, FieldrayError, StorageProblem, reason_of_
 from fieldray.imaging.discover import count_files, discover
 from fieldray.imaging.source import Stamps
 from fieldray.inference.engine import Engine
-from fieldray.pipeline.batch_ports import BatchOptions, BatchPorts, RunPack, spec_of
+from fieldray.pipeline.batch_ports import BatchOptions, BatchPorts, RunPack, run_spec
 from fieldray.pipeline.run_recorder import ResultsByContent, ResultsByStamp, RunRecorder, image_events, open_store
 from fieldray.pipeline.screen import screen_with_packs
 from fieldray.pipeline.statistics import Pace, RateLimiter, Statistics
@@ -267,7 +267,7 @@ class Batch:
                 for event in image_events(store, taken) if self._ports.resuming.reports_each else [taken]:
                     self._publish(event)
                 done += len(arrived.images)
-            elif kept := [one for one in arrived if watch is None or watch.keeps(one.doubtful, is_new=one.is_new)]:
+            elif kept := [one for one in arrived if watch is None or watch.is_final(one.doubtful, is_new=one.is_new)]:
                 for event in recorder.save(store, [(one.outcomes, one.resumed) for one in kept]):
                     self._publish(event)
                 done += len(kept)
@@ -275,7 +275,7 @@ class Batch:
             if progress.is_due():
                 pace.note(done)
                 self._publish(self._progress(done, pace))
-                if watch and (news := watch.news()):
+                if watch and (news := watch.folder_message()):
                     self._enter(self.state, news)
             if speed.is_due():
                 self._publish(self._statistics.speed())
@@ -346,7 +346,7 @@ class Batch:
         if self._is_complete:
             self._notes = (*self._ports.noticed(), *notes)
         elif self._ports.watch:
-            self._notes = (self._ports.watch.ended(),)
+            self._notes = (self._ports.watch.closing_message(),)
 
     def _enter(self, state: RunState, *notes: Reason) -> None:
         self.state = state
@@ -458,7 +458,7 @@ def _watch_of(paths: Sequence[Path]) -> Watch:
     return Watch(paths)
 
 
-def assemble(
+def make_batch(
     paths: Sequence[Path],
     assessments: Sequence[Assessment],
     *,
@@ -481,11 +481,11 @@ def assemble(
 
     def release() -> None:
         cancelled.set()
-        workers.give_up()
+        workers.abort_calls()
 
     search = partial(discover, members=workers.zip_members, is_own_report=is_own_report)
     ports = BatchPorts(
-        spec=spec_of(paths, assessments),
+        spec=run_spec(paths, assessments),
         packs=[RunPack.of(assessment, database) for assessment in assessments],
         discover=partial(watch.arrivals, search, rest=cancelled.wait)
         if watch

@@ -197,7 +197,7 @@ def read_framed(ref: ImageRef, *, readers: Workers, finder: Model) -> ReadImage:
     """
     if ref.problem:
         return ReadImage(ref=ref, problem=ref.problem, could_be_read=ref.problem_is_refusal)
-    seen = readers.look(AnalyseRequest(ref=ref, rules=finder.manifest.accepted, frame=FRAME), model=finder)
+    seen = readers.analyse(AnalyseRequest(ref=ref, rules=finder.manifest.accepted, frame=FRAME), model=finder)
     facts, lungs = seen.facts, seen.lungs
     if seen.header is not None:
         ref = replace(ref, kind=seen.kind, header=seen.header)
@@ -288,13 +288,13 @@ class Priors:
         self._lock, self._working = threading.Lock(), threading.Lock()
         self._is_closed = False
 
-    def stored(self, current: Outcome, *, run_id: int | None = None) -> StoredPriors:
+    def stored_priors(self, current: Outcome, *, run_id: int | None = None) -> StoredPriors:
         """Return the prior images of an image's patient, from a run and from all other runs. Raises StorageProblem."""
         header = current.ref.header
         if match_patients(header, header) == "unknown":  # a placeholder such as ANON may be the ID of half an archive
             return StoredPriors()
         with HistoryQuery(self._database) as query:
-            images = query.of_patient(header.patient_id, run_id=run_id)
+            images = query.images_of_patient(header.patient_id, run_id=run_id)
         by_outcome = {id(image.answers[0].outcome): image for image in images}
         found = priors_of(current, (("history", image.answers[0].outcome) for image in images))
         priors = [by_outcome[id(prior.outcome)] for prior in found]

@@ -60,7 +60,7 @@ class ExpectedResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         both = self.scores.keys() & other.scores.keys()
         return max((round(abs(self.scores[label] - other.scores[label]), 6) for label in both), default=0.0)
 
-    def is_other(self, found: ExpectedResult | None, manifest: Manifest) -> bool:
+    def differs_from(self, found: ExpectedResult | None, manifest: Manifest) -> bool:
         """Return whether a result differs from this expected one.
 
         It differs if reason or labels differ, if a score differs by more than `TOLERANCE`, or if the class differs
@@ -149,7 +149,7 @@ class ConstancyRecords:
     def __init__(self, folder: Path) -> None:
         self.path = folder / "constancy.json"
 
-    def standing(self, model: Model) -> tuple[Reason, ...]:
+    def state_sentences(self, model: Model) -> tuple[Reason, ...]:
         """Return sentences about a pack: the last test on each device, and whether the next test is due."""
         try:
             last = {one.device: one for one in self.read().records if one.subject == pack_key(model)}
@@ -206,7 +206,7 @@ def shipped_set(path: Path | None = None) -> ConstancyFile:
     return found
 
 
-def check(session: Session, records: ConstancyRecords) -> tuple[Reason, ...]:
+def run_constancy_test(session: Session, records: ConstancyRecords) -> tuple[Reason, ...]:
     """Run the constancy test of the pack in use on each device for which the pack has a file, the CPU first. Blocks.
 
     Results are stored. Returns sentences: the results, and why devices could not be tested. Raises PackProblem
@@ -225,7 +225,7 @@ def check(session: Session, records: ConstancyRecords) -> tuple[Reason, ...]:
                 continue
             is_first = (of := pack_key(model)) not in known
             wanted = known.setdefault(of, answers)
-            other = [name for name in sorted(wanted) if wanted[name].is_other(answers.get(name), model.manifest)]
+            other = [name for name in sorted(wanted) if wanted[name].differs_from(answers.get(name), model.manifest)]
             largest = max(wanted[name].difference(answers[name]) for name in wanted.keys() & answers.keys())
             record = ConstancyRecord(of, device.name, time.time(), VERSION, len(wanted), len(other), largest, is_first)
             records.add(record, answers)
@@ -237,7 +237,7 @@ def check(session: Session, records: ConstancyRecords) -> tuple[Reason, ...]:
 
 
 def screen_test_images(session: Session, model: Model) -> ExpectedResults:
-    """Return the results of all test images by name. Raises as `check` does, and BackendProblem."""
+    """Return the results of all test images by name. Raises as `run_constancy_test` does, and BackendProblem."""
     answers = dict[str, ExpectedResult]()
     with scratch_folder() as folder:
         for name, content in constancy_files():

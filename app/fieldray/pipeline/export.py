@@ -33,9 +33,9 @@ from fieldray.reports.exporter import (
     StoredRun,
     default_exporters,
     exporters,
+    map_ahead,
     no_images,
     pseudonym_key,
-    side_by_side,
 )
 from fieldray.reports.images import MapNames, overlay_spec, write_class_map, write_lungs, write_overlay
 from fieldray.settings import TABLE, Settings, Value
@@ -109,7 +109,7 @@ def export_run(
         done, total = itertools.count(), len(chosen) * sum(sum(pack.counts.values()) for pack in stored.packs)
         paths, captures = [folder / f"{_name(run)}{exporter.suffix}" for exporter in chosen], frozenset[int]()
         for exporter, path in sorted(zip(chosen, paths, strict=True), key=lambda pair: pair[0].name != _CAPTURES):
-            answers = (answer for image in query.in_order(request.run_id) for answer in image.answers)
+            answers = (answer for image in query.images_in_order(request.run_id) for answer in image.answers)
             results = _with_progress(answers, lambda: progress(next(done), total))
             _write_one(exporter, path, replace(stored, results=results, captures=captures), note)
             if exporter.name == _CAPTURES and path.exists():
@@ -157,7 +157,7 @@ def _run_of(query: HistoryQuery, run_id: int, spec: RunSpec | None) -> Run:
     except UsageProblem:
         if spec is None:
             raise
-    if run is None or (spec and spec.work != run.spec.work):
+    if run is None or (spec and spec.result_key != run.spec.result_key):
         raise StorageProblem(reason("store_gone", path=query.path))
     return run
 
@@ -233,7 +233,7 @@ class _Images(contextlib.AbstractContextManager["_Images"]):
             return
         readers = self._opened(self._opens)
         read = partial(_read, readers, side)
-        yield from side_by_side(read, results, self._threads, ahead=_AHEAD * readers.size)
+        yield from map_ahead(read, results, self._threads, ahead=_AHEAD * readers.size)
 
     def preview(self, query: HistoryQuery, result: StoredResult) -> ShownImage | None:
         """Return the stored preview of a result; None if there is none or it is damaged.
@@ -319,7 +319,7 @@ def write_maps(
             for stored in query.answers(of.run_id, position=of.position)
         )
         write = partial(_write, manifest=manifest, readers=readers, inputs=inputs, lungs_pack=pack.lungs_pack)
-        answers = side_by_side(lambda one: write(*one), work, pool, ahead=2 * readers.size)
+        answers = map_ahead(lambda one: write(*one), work, pool, ahead=2 * readers.size)
         for done, (has_maps, is_missing) in enumerate(answers, 1):
             written, missing = written + has_maps, missing + is_missing
             progress(done)
@@ -336,7 +336,7 @@ def _write(
     write_class_map(stem, outcome, manifest, inputs=inputs, lungs_pack=lungs_pack)
     try:
         frame = overlay_spec(outcome.facts.rows, outcome.facts.columns)
-        seen = readers.look(AnalyseRequest(ref=outcome.ref, frame=frame), model=None)
+        seen = readers.analyse(AnalyseRequest(ref=outcome.ref, frame=frame), model=None)
     except (UsageProblem, StorageProblem, PoolClosed):
         raise
     except FieldrayError as problem:
@@ -424,7 +424,7 @@ def export_in_child(
         settings={row.key: settings[row.key] for row in TABLE},
     )
     try:
-        done = EXPORT.apart(child or Child(SERVICE), order, progress=progress, timeout_s=_LONGEST_S)
+        done = EXPORT.run_in_child(child or Child(SERVICE), order, progress=progress, timeout_s=_LONGEST_S)
     finally:
         clear_abandoned(request.folder)  # a killed process leaves incomplete files
     for one in done.notes:

@@ -75,7 +75,7 @@ class History:
         self._lock = threading.Lock()
         self._reading: HistoryQuery | None = None
 
-    def asked(self, question: Callable[[HistoryQuery], T]) -> T:
+    def run_query(self, question: Callable[[HistoryQuery], T]) -> T:
         """Call `question` with an open `HistoryQuery`, and return its result."""
         with HistoryQuery(self._database) as query:
             return question(query)
@@ -106,18 +106,18 @@ class History:
 
     def runs(self, wanted: RunFilter = RunFilter()) -> tuple[RunSummary, ...]:  # noqa: B008 - it is frozen
         """Return the runs that pass the filter, the newest first."""
-        return tuple(found for found in self.asked(HistoryQuery.summaries) if wanted.has(found))
+        return tuple(found for found in self.run_query(HistoryQuery.summaries) if wanted.has(found))
 
     def quality(self) -> dict[str, Counter[str]]:
         """Return counts of notes on image quality by day, for the last 31 days (see `HistoryQuery.quality`)."""
-        return self.asked(lambda query: query.quality(since_s=time.time() - 31 * 86_400))
+        return self.run_query(lambda query: query.quality(since_s=time.time() - 31 * 86_400))
 
     def open(self, run_id: int, *, models: Sequence[Model] = ()) -> RunWithPacks:
         """Return a run with its packs, for its work list. Raises UsageProblem (history_no_run).
 
         models  loaded packs, which may be those of the run
         """
-        run = self.asked(lambda query: query.run(run_id))
+        run = self.run_query(lambda query: query.run(run_id))
         return run, tuple(pack_of(pack, models) for pack in run.spec.packs)
 
     def doubts(self, run: Run, position: int, model: Model | None) -> tuple[Reason, ...]:
@@ -125,7 +125,7 @@ class History:
 
         position, model  the pack's position in the run, and its model if available
         """
-        return self.asked(lambda query: doubts_of(query, run, position, model.manifest if model else None))
+        return self.run_query(lambda query: doubts_of(query, run, position, model.manifest if model else None))
 
     def compare(self, first: PackOfRun, second: PackOfRun) -> Comparison:
         """Compare the results of two packs, in two runs or in one, image by image.
@@ -148,7 +148,7 @@ class History:
         """
         after = (first + datetime.timedelta(days=31)).replace(day=1)
         since, until = (datetime.datetime.combine(day, datetime.time()).timestamp() for day in (first, after))
-        tallies = self.asked(lambda query: query.tallies(since, until, folder=folder))
+        tallies = self.run_query(lambda query: query.tallies(since, until, folder=folder))
         specs = {tally.spec.pack_name: tally.spec for tally in tallies}
         manifests = {name: manifest_of(spec) for name, spec in specs.items()}
         checks = tuple(one.summary for one in constancy.read().records if since <= one.at_s < until)

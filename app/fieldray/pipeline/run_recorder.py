@@ -115,7 +115,7 @@ class RunRecorder:
     def reuse_answers(self, store: ResultStore, taken: ReusedAnswers) -> ResultsTakenOver:
         """Take over earlier results for many images, and return the event to publish."""
         rows = store.reuse_answers(self.run_id, taken)
-        kinds = store.kinds(rows)
+        kinds = store.count_results(rows)
         self._count(rows)
         for counts, of_pack in zip(self._packs, kinds, strict=True):
             counts.note(of_pack)
@@ -328,7 +328,7 @@ class _FilesOfRun:
     def find(self, key: bytes, position: int) -> _Known | None:
         """Return a pack's stored result of a file; None if the run has no such file, or no result of that pack."""
         if not (self._first <= key and (self._is_end or key <= self._last)):
-            found = self._query.stamped(self._run_id, key, limit=_AT_ONCE)
+            found = self._query.stamped_images(self._run_id, key, limit=_AT_ONCE)
             self._known = {one.key: one for one in found}
             self._first, self._is_end = key, len(found) < _AT_ONCE
             self._last = found[-1].key if found else key

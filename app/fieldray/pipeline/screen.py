@@ -150,7 +150,7 @@ class _Judgement:
 
         Waits until a device is in use. Raises Cancelled, BackendProblem.
         """
-        name = self.engine.serving(assessment.model, is_cancelled=self.is_cancelled)
+        name = self.engine.next_device(assessment.model, is_cancelled=self.is_cancelled)
         return AnalyseRequest(
             ref=self.ref,
             rules=assessment.model.manifest.accepted,

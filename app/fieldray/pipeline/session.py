@@ -155,13 +155,13 @@ class Session(contextlib.AbstractContextManager["Session"]):
         with self._lock:
             models = self._models_to_run()
             from fieldray.imaging.discover import absolute_paths  # slow imports
-            from fieldray.pipeline.batch import assemble
+            from fieldray.pipeline.batch import make_batch
             from fieldray.pipeline.batch_ports import BatchOptions
 
             assess = partial(choose, ages_confirmed=ages_confirmed, overrides=overrides)
             assessments = assessments_of(models, operating_point, assess)
             whole = resuming.verifies or bool(self._settings["verify_files"])
-            batch = assemble(
+            batch = make_batch(
                 absolute_paths(paths),
                 assessments,
                 engine=self._open(models),
@@ -191,11 +191,11 @@ class Session(contextlib.AbstractContextManager["Session"]):
             raise PackProblem(reason("no_pack"))
         return self.models
 
-    def reconsider(self, name: BackendName) -> None:
+    def retry_backend(self, name: BackendName) -> None:
         """Try again a backend that was given up as unavailable."""
         with self._lock:
             if self._engine:
-                self._engine.reconsider(name)
+                self._engine.retry_backend(name)
 
     def choose_devices(self, only: DeviceChoice | None = None) -> None:
         """Use the devices of the settings, or only the device `only`, at once and also during a run.
@@ -300,11 +300,11 @@ class Session(contextlib.AbstractContextManager["Session"]):
         options: ReportOptions = PLAIN,
         progress: ProgressHandler = lambda _done, _total: None,
         note: Callable[[Reason], None] = lambda _: None,
-        is_apart: bool = False,
+        in_child: bool = False,
     ) -> tuple[Path, ...]:
         """Write a run as files (see `pipeline.export`). Blocks. Returns the paths.
 
-        With `is_apart` another process writes the files, so that this one stays responsive.
+        With `in_child` another process writes the files, so that this one stays responsive.
         """
         from fieldray.pipeline.export import ExportRequest, export_in_child, export_run
 
@@ -320,7 +320,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
             packs=tuple(self.models),
             options=options,
         )
-        if is_apart:
+        if in_child:
             return export_in_child(request, settings=self._settings, progress=progress, note=note)
         count = number_of_workers(self._settings)
         readers = partial(self._readers, self._settings, count)

@@ -364,7 +364,8 @@ def _raise_remote(answer: Message) -> None:
 # ---- Calls: questions and answers as frozen dataclasses.
 #
 # A call is described once, for both sides. Arrays are sent next to the JSON, paths as text. An answer may have been
-# shaped by a hostile file. So every answer is decoded by its type, and anything else raises `wire.INVALID_MESSAGE_ERRORS`.
+# shaped by a hostile file. So every answer is decoded by its type. Anything else raises one of
+# `wire.INVALID_MESSAGE_ERRORS`.
 
 _CALL: Final = "call"
 _VALUE: Final = "value"
@@ -385,7 +386,7 @@ class Call(Generic[Q, A]):
 
     def ask(self, child: Child, question: Q, *, timeout_s: float, reply: Handler | None = None) -> A:
         """Call the function in a child and return its result. `reply` as in `Child.call`. Raises as `Child.ask`."""
-        return child.ask(encode_message(question, call=self.name), self.answered, timeout_s=timeout_s, reply=reply)
+        return child.ask(encode_message(question, call=self.name), self.decode_answer, timeout_s=timeout_s, reply=reply)
 
     def ask_parent(self, question: Q) -> A:
         """Ask the parent, from a child during a call, and return the answer.
@@ -394,9 +395,9 @@ class Call(Generic[Q, A]):
         """
         answer = ask_parent(encode_message(question, call=self.name))
         _raise_remote(answer)
-        return self.answered(answer)
+        return self.decode_answer(answer)
 
-    def apart(self, child: Child, question: Q, *, progress: ProgressHandler, timeout_s: float) -> A:
+    def run_in_child(self, child: Child, question: Q, *, progress: ProgressHandler, timeout_s: float) -> A:
         """Call the function in a child that is started for this call alone, and return the result.
 
         progress   receives (done, total), from the stages that the child announces (`announce("3/12")`). An exception
@@ -425,7 +426,7 @@ class Call(Generic[Q, A]):
         finally:
             child.close()
 
-    def answered(self, message: Message) -> A:
+    def decode_answer(self, message: Message) -> A:
         """Decode the answer in a message. Raises `wire.INVALID_MESSAGE_ERRORS` for any other content."""
         return decode_message(message, self.answer)
 

@@ -27,7 +27,7 @@ class AuditText(AuditWords):
     def figures(self) -> list[Figure]:
         """Return the table of figures, with 95 % intervals by patient."""
         found, translator = self.report.audit, self.translator
-        rows = [Figure(translator.text("Area under the ROC curve (AUC) of the scores"), "", self.area(found.area))]
+        rows = [Figure(translator.text("Area under the ROC curve (AUC) of the scores"), "", self.auc(found.auc))]
         for at in found.points:
             rows += self._point(at)
         return [
@@ -114,7 +114,7 @@ class AuditText(AuditWords):
         for group in self.report.audit.groups:
             at = group.points[0] if group.points else None
             shares = [self._percent(share) for share in ((at.detected, at.falsely_referred) if at else (None, None))]
-            rows.append((self._group_name(group.by, group.name), str(group.units), self.area(group.area), *shares))
+            rows.append((self._group_name(group.by, group.name), str(group.units), self.auc(group.auc), *shares))
         title = text(
             "Groups with at least 20 {units} with the condition and 20 without, at the first operating point",
             units=self._units(),

@@ -61,7 +61,7 @@ def audit_document(report: AuditReport) -> dict[str, object]:
         "positives": found.positives,
         "assessed": found.assessed,
         "missing": _by_truth(report.missing),
-        "auc": asdict(found.area),
+        "auc": asdict(found.auc),
         "prevalence": found.prevalence,
         "operating_points": [_point(at) for at in found.points],
         "counts": {CATEGORY_TEXTS[category]: _by_truth(by) for category, by in found.counts.items()},
@@ -135,7 +135,7 @@ def _group(group: Subgroup) -> dict[str, object]:
         "by": group.by,
         "name": group.name,
         "units": group.units,
-        "auc": asdict(group.area),
+        "auc": asdict(group.auc),
         "operating_points": points,
     }
 
@@ -161,7 +161,7 @@ def _line(case: Case, report: AuditReport) -> dict[str, Value]:
         "reference": TRUTHS[case.truth],
         "category": CATEGORY_TEXTS[case.category],
         "score": case.score,
-        "referred": is_referred(case, rule.edge(points[0].point)) if points else None,
+        "referred": is_referred(case, rule.referral_score(points[0].point)) if points else None,
         "reason": case.why.code if case.why else "",
     }
 

@@ -106,7 +106,7 @@ class AuditWords:
             return "–"
         return percent(self.translator, share.estimate if isinstance(share, Share) else share)
 
-    def area(self, area: Estimate) -> str:
+    def auc(self, area: Estimate) -> str:
         """Format an AUC with its interval."""
         value, low, high = (self._number(part, digits=3) for part in (area.value, area.low, area.high))
         return f"{value} ({low}–{high})"

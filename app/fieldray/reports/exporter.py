@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from fieldray.persistence import only_writer, require_plain, storage_problem, write_atomically
+from fieldray.persistence import only_writer, require_regular_file, storage_problem, write_atomically
 from fieldray.plain_text import visible
 from fieldray.reasons import Reason, reason
 from fieldray.registry import table_of
@@ -74,7 +74,7 @@ _Given = TypeVar("_Given")
 _Made = TypeVar("_Made")
 
 
-def side_by_side(
+def map_ahead(
     make: Callable[[_Given], _Made], given: Iterable[_Given], threads: Executor, *, ahead: int
 ) -> Iterator[_Made]:
     """Yield `make` of each item in order, while threads compute up to `ahead` further items.
@@ -183,8 +183,9 @@ class Exporter:
     name                name in `--formats`
     suffix              suffix of the output, with its dot for a file
     title               name in the window: English, translated if more than a proper name
-    write               writes the run to a path, always through `outputs.open_output`, `write_own` or `own_folder`, which
-                        replace only what `is_own` recognises. Raises UsageProblem, StorageProblem
+    write               writes the run to a path, always through `outputs.open_output`, `write_output` or
+                        `open_output_folder`, which replace only what `is_own` recognises. Raises UsageProblem,
+                        StorageProblem
     is_own              whether a file that begins with these bytes (up to 64 KB) was written by `write`, perhaps into
                         a folder of such files
     is_default          whether the format is written if no formats are named
@@ -316,7 +317,7 @@ def pseudonym_key(folder: Path) -> bytes:
 
 def _read_key(path: Path) -> bytes:
     """Read the pseudonym key; empty if there is none. Raises OSError, StorageProblem (not_plain)."""
-    require_plain(path)
+    require_regular_file(path)
     try:
         key = path.read_bytes()
     except FileNotFoundError:

@@ -23,7 +23,7 @@ from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.paths import user_data
 from fieldray.persistence import (
     PRIVATE_FOLDER,
-    is_plain,
+    is_regular_or_absent,
     make_folder,
     replace_atomically,
     storage_problem,
@@ -76,7 +76,7 @@ def require_own(path: Path, kind: Kind | Recognise, *, inputs: Sequence[Path] = 
         return
     if any(_is_same(path, other) for other in inputs):
         raise UsageProblem(reason("output_is_input", path=path))
-    if not is_plain(path) or not _is_ours(path, kind):
+    if not is_regular_or_absent(path) or not _is_ours(path, kind):
         raise UsageProblem(reason("output_not_ours", path=path))
 
 
@@ -181,7 +181,7 @@ def _require_free_folder(path: Path, kind: Recognise, inputs: Sequence[Path]) ->
         raise UsageProblem(reason("output_is_input", path=path))
     try:
         is_ours = not path.is_symlink() and path.is_dir()
-        is_ours = is_ours and all(is_plain(file) and _is_ours(file, kind) for file in path.iterdir())
+        is_ours = is_ours and all(is_regular_or_absent(file) and _is_ours(file, kind) for file in path.iterdir())
     except OSError as error:
         raise storage_problem(error, path) from error
     if not is_ours:

@@ -528,7 +528,7 @@ class VerdictCarryOver:
         """Forget which results have a verdict, because a verdict is about to be given."""
         self._version = -1
 
-    def bring(self, run_id: int, answer_id: int, result_hash: bytes, image_key: bytes) -> bool:
+    def copy_verdict(self, run_id: int, answer_id: int, result_hash: bytes, image_key: bytes) -> bool:
         """Copy the verdict that an equal result has in another run. Returns whether the result may have a verdict."""
         (row,) = self._execute("PRAGMA data_version")  # changes if another program wrote, perhaps a verdict
         if row["data_version"] != self._version:

@@ -74,7 +74,7 @@ class StoreConnection(sqlite3.Connection):
     _identity: tuple[int, int]
     _companions: list[tuple[int, int]]
 
-    def know(self, path: Path) -> None:
+    def remember_file(self, path: Path) -> None:
         """Remember which file this connection has open. The caller holds `opening`. Raises OSError."""
         self.path, self._identity, self._companions = path, _identity(path), _companions_at(path)
         _open_here.add(self)
@@ -137,7 +137,7 @@ def _connect(path: Path) -> StoreConnection:
             connection.execute("PRAGMA foreign_keys = ON")
             connection.execute("PRAGMA temp_store = MEMORY")  # temporary tables hold names of patients
             version_of(connection)  # SQLite holds its lock from the first reading on
-            connection.know(path)
+            connection.remember_file(path)
         except BaseException:
             connection.close()
             raise

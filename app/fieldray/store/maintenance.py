@@ -24,7 +24,7 @@ from fieldray.persistence import (
     make_empty,
     make_folder,
     replace_durably,
-    require_plain,
+    require_regular_file,
     sync_folder,
     temporary_path,
 )
@@ -279,7 +279,7 @@ def _fetch(source: Path, temporary: Path, tables: Tables) -> None:
         for found, target in zip(
             (source, *companions(source)[:1]), (temporary, *companions(temporary)[:1]), strict=True
         ):
-            require_plain(found)
+            require_regular_file(found)
             if found.exists():  # with its write-ahead log, if a person copied the files of a database in use
                 make_empty(target)
                 shutil.copyfile(found, target)

@@ -13,7 +13,7 @@ from fieldray.persistence import (
     clear_abandoned,
     make_private,
     replace_durably,
-    require_plain,
+    require_regular_file,
     temporary_path,
 )
 from fieldray.reasons import reason
@@ -60,7 +60,7 @@ def open_database(path: Path, *, tables: Tables = RESULTS) -> StoreConnection:
     """
     with storage_problems(path):
         for file in files_of(path):
-            require_plain(file)
+            require_regular_file(file)
         make_private(path.parent)
         with replacement_lock(path, wait_s=_MIGRATION_S if is_older(path, tables) else _BUSY_TIMEOUT_S):
             require_unmarked(path)

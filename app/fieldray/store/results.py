@@ -200,11 +200,11 @@ class ResultQuery:
         """Return the preview (JPEG) of an image; None if none was stored or it is invalid."""
         return self._pictures.preview(bytes.fromhex(content_sha256), frame)
 
-    def kinds(self, row_ids: Sequence[int]) -> tuple[tuple[ResultCount, ...], ...]:
+    def count_results(self, row_ids: Sequence[int]) -> tuple[tuple[ResultCount, ...], ...]:
         """Return the number of results by category and codes, of these images, for each pack by its position."""
         return self._kinds(self._all(bookkeeping.KINDS, rows=json.dumps(row_ids)))
 
-    def kinds_seen(self, run_id: int) -> tuple[tuple[ResultCount, ...], ...]:
+    def count_results_of_run(self, run_id: int) -> tuple[tuple[ResultCount, ...], ...]:
         """Return the number of results by category and codes, for each pack of a run by its position.
 
         Each image that was present in the run's last pass is counted once.
@@ -271,7 +271,7 @@ class ResultQuery:
         rows = self._all(query, bytes.fromhex(content_sha256), frame, pack.model_sha256, equal, up_to_answer_id)
         return self._results(rows)[0].outcome if rows else None
 
-    def stamped(self, run_id: int, first: bytes, *, limit: int) -> tuple[StampedImage, ...]:
+    def stamped_images(self, run_id: int, first: bytes, *, limit: int) -> tuple[StampedImage, ...]:
         """Return at most `limit` images of a run with their stamps, in order, from the key `first` on."""
         rows = self._made(with_checked_types, self._all(bookkeeping.STAMPED, run_id, first, limit))
         images = [list(found) for _, found in itertools.groupby(rows, itemgetter("id"))]
@@ -335,7 +335,7 @@ class ResultStore(ResultQuery):
         and takes over results of the first one. So neither can damage the other's list, and a script does not fail
         because a window is open. With `fresh` a new run begins in any case.
         """
-        key = hashlib.sha256(json.dumps(spec.work).encode()).hexdigest()
+        key = hashlib.sha256(json.dumps(spec.result_key).encode()).hexdigest()
         with self._transaction():
             newest = self._all("SELECT id, state FROM runs WHERE request_key = ? ORDER BY id DESC LIMIT 1", key)
             is_open = newest and newest[0]["state"] != "finished" and not fresh
@@ -462,7 +462,7 @@ class ResultStore(ResultQuery):
             if len(answers) < (wanted := sum(map(len, taken.answers))):
                 raise StorageProblem(reason("results_lost", path=self.path, found=len(answers), saved=wanted))
             for row in answers:
-                self._verdicts.bring(run_id, row["id"], row["result_hash"], row["image_key"])
+                self._verdicts.copy_verdict(run_id, row["id"], row["result_hash"], row["image_key"])
             self._all(bookkeeping.COPY_LISTED, run_id, json.dumps(taken.images))
             row_ids = tuple(dict.fromkeys(row["image_id"] for row in answers))
             unlisted = [row["id"] for row in self._all(bookkeeping.UNLISTED, run_id, json.dumps(row_ids))]
@@ -507,7 +507,7 @@ class ResultStore(ResultQuery):
                 outcome=without_preview(outcome),
                 is_resumed=position in resumed,
             )
-            if self._verdicts.bring(run_id, answer_id, columns["result_hash"], image["image_key"]):
+            if self._verdicts.copy_verdict(run_id, answer_id, columns["result_hash"], image["image_key"]):
                 answer = replace(answer, **self._judgement(answer_id, columns["result_hash"]))
             stored.append(answer)
         saved = _image(stored)
@@ -530,7 +530,7 @@ class ResultStore(ResultQuery):
 
     def _list(self, run_id: int, image: StoredImage) -> None:
         """Write or replace the row of an image in the work list."""
-        self._all(bookkeeping.LIST, *bookkeeping.listed_row(run_id, image.row_id, image.most_urgent_answer.outcome))
+        self._all(bookkeeping.LIST, *bookkeeping.listed_row(run_id, image.row_id, image.most_urgent_result.outcome))
 
     def set_verdict(
         self, answer_id: int, verdict: Verdict | None, *, judged: Outcome, over: Collection[Verdict | None] = (None,)

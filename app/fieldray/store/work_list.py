@@ -261,7 +261,7 @@ class HistoryQuery(ResultQuery):
         positions = np.concatenate([unread[unread > position], unread[unread < position]])
         return int(row_ids[positions[0]]) if len(positions) else None
 
-    def of_patient(self, patient_id: str, *, run_id: int | None = None) -> tuple[StoredImage, ...]:
+    def images_of_patient(self, patient_id: str, *, run_id: int | None = None) -> tuple[StoredImage, ...]:
         """Return up to 500 images with this Patient ID.
 
         Images of the given run come first, then images of other runs that did not fail, the newest first.
@@ -347,7 +347,7 @@ class HistoryQuery(ResultQuery):
         ends = inside, inside + _SEPARATOR, inside + _AFTER_SEPARATOR
         return self._made(tally_of, self._all(_TALLIES, since_s, until_s, *ends))
 
-    def in_order(self, run_id: int) -> Iterator[StoredImage]:
+    def images_in_order(self, run_id: int) -> Iterator[StoredImage]:
         """Yield the images of a run in the order of its work list, the most urgent first.
 
         Images of an earlier day than their patient's newest image come last, and are marked as such.

@@ -20,9 +20,9 @@ from fieldray.domain.image import Detail, FileKind, Image, ImageHeader, ImageRef
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.model import HeaderRules, InputSpec, Model, OperatingPoint
 from fieldray.domain.run import Overrides
-from fieldray.imaging.archive import Members, Search
+from fieldray.imaging.archive import FoundMembers, MemberSearch
 from fieldray.imaging.beginning import ObjectBeginning, ObjectContent
-from fieldray.inference.backend import Answer
+from fieldray.inference.backend import NetworkOutput
 from fieldray.inference.worker import InferRequest
 from fieldray.processes.child import Call
 from fieldray.reasons import Reason
@@ -109,7 +109,7 @@ class AnalysisResult:
     stage: Stage = "decode"
     overruled: tuple[Reason, ...] = ()
     values: NDArray[np.uint8] | None = None
-    answer: Answer | None = None
+    answer: NetworkOutput | None = None
     sequence: int = 0
     is_approximate: bool = False
     step: Annotated[int, Meta(ge=1, lt=2**31)] = 1
@@ -127,13 +127,13 @@ class AnalysisResult:
         if self.lungs is not None and self.lungs.shares.ndim != 2:
             raise ValueError("no mask")
 
-    def is_close(
+    def is_borderline(
         self, assessment: Assessment, scores: Mapping[str, float], features: NDArray[np.float32] | None
     ) -> bool:
         """Return whether scores are so close to an operating point that the image must be read in finer detail."""
         if not self.is_approximate or self.facts.pixel_map is None:
             return False
-        return assessment.is_close(scores, features, oversampling=self.facts.pixel_map.finest / self.step)
+        return assessment.is_borderline(scores, features, oversampling=self.facts.pixel_map.min_scale / self.step)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -194,14 +194,14 @@ class ElsewhereResult:
 LOAD: Final = Call("load", LoadRequest, LoadResult)
 # One image as each of several packs wants it, and what each saw, in their order; it is read once.
 LOOK: Final = Call("look", tuple[AnalyseRequest, ...], tuple[AnalysisResult, ...])
-RUN: Final = Call("run", PackInferRequest, Answer)
+RUN: Final = Call("run", PackInferRequest, NetworkOutput)
 # What a worker asks the program while it looks.
 ELSEWHERE: Final = Call("elsewhere", ElsewhereRequest, ElsewhereResult)
 IMAGE: Final = Call("image", ShowRequest, Image)
 SHOWN: Final = Call("shown", ShowRequest, ShownImage)
 PREVIEW: Final = Call("preview", bytes, PreviewResult)
 HASH: Final = Call("hash", ShowRequest, str)
-MEMBERS: Final = Call("members", Search, Members)
+MEMBERS: Final = Call("members", MemberSearch, FoundMembers)
 IDENTIFY: Final = Call("identify", ObjectBeginning, ObjectContent)
 
 

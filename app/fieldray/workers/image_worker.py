@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fieldray.domain.assessment import Assessment, scores_of
 from fieldray.domain.finding import PREVIEW_SIDE, ReadFacts
 from fieldray.domain.image import UPRIGHT, Box, Detail, Image, NetworkInput, ShownImage
-from fieldray.domain.lungs import LungAnswer, LungFields, look_for_lungs
+from fieldray.domain.lungs import LungFields, LungNetworkOutput, look_for_lungs
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.purpose import header_says_frontal_chest
 from fieldray.errors import BackendProblem, InputProblem, Unreadable, Unusable
@@ -33,7 +33,7 @@ from fieldray.imaging.reading import ImageFile, decode_preview, facts_of
 from fieldray.imaging.reduction import REFINEMENT, TargetSize, size_for_all, size_for_crop
 from fieldray.imaging.source import Stamps
 from fieldray.imaging.whole_file import content_hash
-from fieldray.inference.backend import Answer, check_golden
+from fieldray.inference.backend import NetworkOutput, check_golden
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
 from fieldray.processes.child import handler_of
 from fieldray.processes.serving import announce
@@ -197,7 +197,7 @@ class Worker:
             with contextlib.suppress(InputProblem):
                 self._read(view, TargetSize(PREVIEW_SIDE, PREVIEW_SIDE, of_longer=True))
 
-    def run(self, question: calls.PackInferRequest) -> Answer:
+    def run(self, question: calls.PackInferRequest) -> NetworkOutput:
         """Run a classifier on an existing input. Raises BackendProblem."""
         classifier = self._packs[question.pack].classifier if self._packs else None
         if classifier is None:
@@ -297,7 +297,7 @@ class Worker:
                 if shared.readings:
                     announce("decode")
                 image = with_window(shared.file.image(needed))
-                upright = image.turned(view.question.ref.turn)
+                upright = image.corrected(view.question.ref.turn)
                 reading = _Reading(image, upright, time.perf_counter() - began_s)
                 shared.readings[needed] = reading
             else:
@@ -359,11 +359,11 @@ class Worker:
             view.seen = replace(view.seen, answer=answer, sequence=classifier.ran)
             scores, features = scores_of(classifier.model, answer.scores), answer.features
         assessment = Assessment(model=classifier.model, points=view.question.points)
-        return view.seen.is_close(assessment, scores, features)
+        return view.seen.is_borderline(assessment, scores, features)
 
 
 def lungs_in(
-    image: Image, finder: Model, run: Callable[[NDArray[np.uint8]], Answer], *, says_chest: bool
+    image: Image, finder: Model, run: Callable[[NDArray[np.uint8]], NetworkOutput], *, says_chest: bool
 ) -> LungFields:
     """Find the lungs of an image, in pixels of its file; `run` runs the lung-field pack. Raises BackendProblem."""
     spec, rules, (rows, columns) = finder.manifest.input, finder.manifest.lung_rules, image.size
@@ -371,11 +371,11 @@ def lungs_in(
     tensor = to_network_input(image, spec)
     announce("lungs")
 
-    def ask(values: NDArray[np.uint8]) -> LungAnswer:
+    def ask(values: NDArray[np.uint8]) -> LungNetworkOutput:
         found = run(values[0])
         if found.mask is None:
             raise ValueError("a lung-field pack without a mask")
-        return LungAnswer(
+        return LungNetworkOutput(
             shares=found.mask,
             scores=scores_of(finder, found.scores),
             pixel_map=tensor.pixel_map.for_cells(found.mask.shape, of=(spec.height, spec.width)),

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fieldray.domain.model import InputSpec, Model
     from fieldray.imaging.beginning import ObjectBeginning, ObjectContent
     from fieldray.imaging.source import Stamps
-    from fieldray.inference.backend import Answer
+    from fieldray.inference.backend import NetworkOutput
     from fieldray.processes.child import Call
     from fieldray.processes.serving import Handler
     from fieldray.settings import Settings
@@ -137,7 +137,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         """Declare that these models screen the same images: a child that needs one of them loads all."""
         self._group = tuple(models)
 
-    def look(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
+    def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
         """Analyse an image for one model. Never raises for a bad file.
 
         An image that ends its child is tried once more, or twice if its classifier ran. Raises BackendProblem if the
@@ -153,7 +153,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         run_elsewhere: RunElsewhere | None = None,
         is_cancelled: Callable[[], bool] = lambda: False,
     ) -> tuple[AnalysisResult, ...]:
-        """Analyse one image, read once, for several models that are loaded together. Raises as `look`.
+        """Analyse one image, read once, for several models that are loaded together. Raises as `analyse`.
 
         run_elsewhere  runs the network's input for the question at the given position, in the calling thread
         is_cancelled   whether the image is no longer wanted; the call then raises PoolClosed
@@ -182,7 +182,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         run_elsewhere: RunElsewhere | None,
         is_cancelled: Callable[[], bool],
     ) -> tuple[AnalysisResult, ...]:
-        """Analyse one image for several models, in one child. Raises as `look`.
+        """Analyse one image for several models, in one child. Raises as `analyse`.
 
         Raises _LostInClassifier if a classifier ended its child; with several models already at the first loss.
         """
@@ -230,12 +230,12 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         from fieldray.domain.image import NetworkInput
         from fieldray.workers.calls import AnalyseRequest
 
-        seen = self.look(AnalyseRequest(ref=ref, frame=spec), model=None)
+        seen = self.analyse(AnalyseRequest(ref=ref, frame=spec), model=None)
         if seen.values is None or seen.facts.pixel_map is None:
             return None
         return NetworkInput(values=seen.values, pixel_map=seen.facts.pixel_map)
 
-    def run(self, values: NDArray[np.uint8], *, model: Model, is_cancelled: Callable[[], bool]) -> Answer:
+    def run(self, values: NDArray[np.uint8], *, model: Model, is_cancelled: Callable[[], bool]) -> NetworkOutput:
         """Run a model on an input (height, width, channels) uint8. An input that ends its child is tried twice more.
 
         Raises FieldrayError: BackendProblem if every try ended its child, PoolClosed, ReaderProblem.
@@ -299,13 +299,13 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
         return content_hash(ref, stamps=self._stamps)
 
-    def give_up(self) -> None:
+    def abort_calls(self) -> None:
         """Abort all running calls, which then raise PoolClosed. Later calls work as before."""
         with self._condition:
             self._given_up += 1
-            self.end_unwanted()
+            self.abort_cancelled_calls()
 
-    def end_unwanted(self) -> None:
+    def abort_cancelled_calls(self) -> None:
         """Abort the running and waiting calls that are cancelled by now, which raise PoolClosed; other
         calls continue.
         """

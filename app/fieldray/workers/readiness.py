@@ -71,7 +71,7 @@ class Readiness:
     def close(self) -> None:
         """Stop the workers' use of the model, and abort a running test, even one that hangs in a worker."""
         self.stop()
-        self._workers.end_unwanted()
+        self._workers.abort_cancelled_calls()
         if self._thread:
             self._thread.join()
 

@@ -66,7 +66,7 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
         from fieldray.commands.run import PackRun
         from fieldray.domain.assessment import choose
         from fieldray.imaging.discover import absolute_paths
-        from fieldray.pipeline.batch_ports import spec_of
+        from fieldray.pipeline.batch_ports import run_spec
         from fieldray.settings import load
         from fieldray_cluster.archive_folder import ArchiveFolder, is_merged, list_images
         from fieldray_cluster.archive_worker import make_request
@@ -83,7 +83,7 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
         raise UsageProblem(reason("archive_one_address"))
     model = load_pack(pack_library(), options.pack, options, print_error=console.print_error)
     assessment = choose(model, operating_point=options.operating_point, ages_confirmed=options.ages_confirmed)
-    spec, database = spec_of(paths, [assessment]), results_path()
+    spec, database = run_spec(paths, [assessment]), results_path()
     is_folder = bool(options.pack) and Path(options.pack).is_dir()
     name = str(Path(options.pack).absolute()) if is_folder else signed_pack_name(spec.packs[0])
     request = make_request(

@@ -20,9 +20,9 @@ from fieldray.domain.comparison import Incomparable
 from fieldray.domain.finding import Refused
 from fieldray.domain.image import ImageRef
 from fieldray.domain.model import HeaderRules, InputSpec
-from fieldray.imaging.archive import Members, members_of
+from fieldray.imaging.archive import FoundMembers, members_of
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray.inference.backend import Answer
+from fieldray.inference.backend import NetworkOutput
 from fieldray.inference.worker import RUN
 from fieldray.processes.child import decode_message, encode_message
 from fieldray.processes.wire import Message, read_message, write_message
@@ -159,15 +159,15 @@ def _answers() -> tuple[tuple[str, Message], ...]:
     return tuple(found)
 
 
-def _members() -> Members:
+def _members() -> FoundMembers:
     one = replace(_REF, member="a", kind="dicom", header=replace(_REF.header, number_of_frames=2))
     refused = replace(_REF, member="b", problem=reason("empty"))
-    return Members(refs=(one, refused), after=None, doubles=1, double="x")
+    return FoundMembers(refs=(one, refused), after=None, doubles=1, double="x")
 
 
-def _scores() -> Answer:
+def _scores() -> NetworkOutput:
     maps = {"class_maps": np.ones((1, 4, 4), np.float32), "features": np.ones(8, np.float32)}
-    return Answer(scores=np.array([0.5], np.float32), latency_ms=1.5, **maps)
+    return NetworkOutput(scores=np.array([0.5], np.float32), latency_ms=1.5, **maps)
 
 
 def _comparisons() -> tuple[Message, Message]:
@@ -215,14 +215,14 @@ def read_answer(data: bytes, _folder: Path) -> str | None:
 
 def _listed(answer: Message) -> None:
     """What is listed can be stored. Each part is taken for the last: it would be asked for again and again."""
-    part = replace(calls.MEMBERS.answered(answer), after=None)
+    part = replace(calls.MEMBERS.decode_answer(answer), after=None)
     for ref in members_of(_REF, lambda _question: part):
         image_key(ref)
 
 
 def _read_and_kept(answer: Message) -> None:
     """What was seen can be stored, and read from the store again."""
-    for seen in calls.LOOK.answered(answer):
+    for seen in calls.LOOK.decode_answer(answer):
         ref = _REF if seen.header is None else replace(_REF, kind=seen.kind, header=seen.header)
         kept = Refused(ref=ref, reason=seen.problem or reason("blank"), facts=seen.facts, lungs=seen.lungs)
         columns = outcome_columns(kept)
@@ -234,13 +234,13 @@ def _read_and_kept(answer: Message) -> None:
 
 _TAKEN: Final[Mapping[str, Callable[[Message], object]]] = {
     "look": _read_and_kept,
-    "image": lambda answer: calls.IMAGE.answered(answer).extent,
-    "shown": lambda answer: calls.SHOWN.answered(answer).pixels.shape,
-    "hash": calls.HASH.answered,
+    "image": lambda answer: calls.IMAGE.decode_answer(answer).extent,
+    "shown": lambda answer: calls.SHOWN.decode_answer(answer).pixels.shape,
+    "hash": calls.HASH.decode_answer,
     "members": _listed,
-    "preview": calls.PREVIEW.answered,
-    "run": RUN.answered,
-    "comparison": COMPARE.answered,
+    "preview": calls.PREVIEW.decode_answer,
+    "run": RUN.decode_answer,
+    "comparison": COMPARE.decode_answer,
 }
 
 

@@ -49,7 +49,7 @@ def test_figures_equal_those_of_scikit_learn() -> None:
     cases = drawn(400)
     scores, truth, _ = figures.scored_arrays(cases)
     found = figures.audit(cases, [POINT])
-    assert found.area.value == pytest.approx(roc_auc_score(truth, scores), abs=1e-12)
+    assert found.auc.value == pytest.approx(roc_auc_score(truth, scores), abs=1e-12)
     alarms, hits, _ = roc_curve(truth, scores, drop_intermediate=False)
     np.testing.assert_allclose(found.curve, list(zip(alarms, hits, strict=True)), atol=1e-12)
     at = found.points[0]

@@ -97,7 +97,7 @@ def test_table_plan_and_proposal_count_the_same(rule: Rule) -> None:
     again = planned.groups[ALL_UNITS][proposal.threshold]
     assert (again.sensitivity, again.specificity.count) == (proposal.sensitivity, proposal.specificity.count)
     scored = [one for one in units if one[3] >= 0]
-    assert found.area.value == pytest.approx(roc_auc_score([one[0] for one in scored], [one[3] for one in scored]))
+    assert found.auc.value == pytest.approx(roc_auc_score([one[0] for one in scored], [one[3] for one in scored]))
     # Missed and falsely referred together are the list of disagreements.
     assert sum(case.truth for case in found.disagreements) == len(with_it) - at.detected.count
     assert sum(not case.truth for case in found.disagreements) == at.falsely_referred.count

@@ -92,7 +92,7 @@ def test_too_little_of_the_lungs_names_the_image(which: str) -> None:
 
 def answered(prior: FramedImage) -> PairComparison:
     """What comes back from the child."""
-    return COMPARE.answered(handle(encode_message(Pair(prior=prior, current=chest()), call="compare")))
+    return COMPARE.decode_answer(handle(encode_message(Pair(prior=prior, current=chest()), call="compare")))
 
 
 def test_the_child_answers_what_the_function_gives() -> None:

@@ -205,7 +205,7 @@ def test_a_mirrored_image_gives_the_mirrored_tensor(image: Image, spec: InputSpe
         to_network_input(Image(pixels=pixels), spec)
         for pixels in (image.pixels.copy(), np.ascontiguousarray(image.pixels[:, ::-1]))
     )
-    assume(there.pixel_map.finest < 4)
+    assume(there.pixel_map.min_scale < 4)
     if spec.intensity == "percentile":
         plain = to_network_input(image, replace(spec, intensity="as_displayed")).values
         assume(np.ptp(plain) >= 32)

@@ -181,7 +181,7 @@ def _as_jpeg(image: Image) -> Image:
 
 @pytest.mark.parametrize("grey", [0, 1, 128, 255])
 @pytest.mark.parametrize(
-    "way", [lambda image: image, _as_jpeg, lambda image: image.turned(Correction(swaps_grey=True))]
+    "way", [lambda image: image, _as_jpeg, lambda image: image.corrected(Correction(swaps_grey=True))]
 )
 def test_lungs_that_run_into_an_empty_lower_part_are_cut(grey: int, way: Callable[[Image], Image]) -> None:
     for begins, is_cut in ((LUNGS_END - 40, True), (LUNGS_END + 30, True), (LUNGS_END + 50, False), (780, False)):

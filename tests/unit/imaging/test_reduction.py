@@ -390,5 +390,5 @@ def test_the_other_process_says_so_too(tmp_path: Path) -> None:
         looks = [
             AnalyseRequest(ref=ImageRef(path=path), frame=SPEC, detail=detail) for detail in ("needed", "finer", "full")
         ]
-        reads = [pool.look(look, model=None) for look in looks]
+        reads = [pool.analyse(look, model=None) for look in looks]
     assert [read.is_approximate for read in reads] == [True, True, False]

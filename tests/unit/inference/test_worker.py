@@ -18,7 +18,7 @@ import pytest
 from fieldray.backends import CPU
 from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem
-from fieldray.inference.backend import Answer
+from fieldray.inference.backend import NetworkOutput
 from fieldray.inference.litert import MEMORY_LIMIT_MB, RUNTIME, NetworkSpec
 from fieldray.inference.service import Service
 from fieldray.inference.worker import InferRequest, OpenRequest, WorkerBackend
@@ -102,7 +102,7 @@ def test_a_process_that_never_was_ready_is_told_apart_from_a_bad_model() -> None
 
 # ---- what travels between the two processes
 
-ANSWER = Answer(
+ANSWER = NetworkOutput(
     scores=np.array([0.25, 0.5], np.float32),
     class_maps=np.arange(8, dtype=np.float32).reshape(2, 2, 2),
     features=np.array([1, 2, 3], np.float32),
@@ -134,7 +134,7 @@ def test_a_question_arrives_as_it_was_sent() -> None:
 
 
 def test_an_answer_arrives_as_it_was_sent() -> None:
-    arrived = decode_message(travelled(encode_message(ANSWER)), Answer)
+    arrived = decode_message(travelled(encode_message(ANSWER)), NetworkOutput)
     for name in ("scores", "class_maps", "features"):
         assert np.array_equal(getattr(arrived, name), getattr(ANSWER, name)), name
     assert (arrived.latency_ms, arrived.mask) == (2.5, None)
@@ -144,7 +144,7 @@ def test_an_array_of_another_type_is_no_answer() -> None:
     message = encode_message(ANSWER)
     wrong = {name: array.astype(np.float64) for name, array in message.arrays.items()}
     with pytest.raises(ValueError, match="float64"):
-        decode_message(travelled(Message(message.body, wrong)), Answer)
+        decode_message(travelled(Message(message.body, wrong)), NetworkOutput)
 
 
 @pytest.mark.parametrize(

@@ -85,14 +85,14 @@ def test_folders_give_the_figures_of_scikit_learn(store: ResultStore, model: Mod
     )
     scored = [one for one in outcomes if isinstance(one, Screened)]
     truth = [one.ref.path.parent.name == "abnormal" for one in scored]
-    assert report.audit.area.value == pytest.approx(
+    assert report.audit.auc.value == pytest.approx(
         roc_auc_score(truth, [one.findings[0].score for one in scored]), abs=1e-9
     )
     assert (report.audit.images, report.audit.assessed, report.audit.refused.count) == (80, 75, 5)
     assert report.audit.patients == 40
     assert report.audit.prevalence == 0.1
     document = audit_document(report)
-    assert json.loads(json.dumps(document, allow_nan=False))["auc"]["value"] == report.audit.area.value
+    assert json.loads(json.dumps(document, allow_nan=False))["auc"]["value"] == report.audit.auc.value
     assert audit_run(store.path, PackOfRun(run_id), AuditRequest(labels="folders"), model=model).audit.units == 40
 
 

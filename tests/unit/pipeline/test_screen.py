@@ -169,8 +169,8 @@ class Noted(FakeReaders):
         super().__init__()
         self._grey, self._notes = grey, notes
 
-    def look(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
-        seen = super().look(question, model=model)
+    def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
+        seen = super().analyse(question, model=model)
         values = np.full_like(seen.values, self._grey)
         return replace(seen, values=values, facts=replace(seen.facts, notes=self._notes))
 

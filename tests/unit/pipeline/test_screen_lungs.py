@@ -18,7 +18,7 @@ from fieldray.domain.model import InputSpec, Model, OutOfDistributionCheck, Pred
 from fieldray.domain.run import Overrides
 from fieldray.errors import BackendProblem
 from fieldray.imaging.reduction import TargetSize
-from fieldray.inference.backend import Answer
+from fieldray.inference.backend import NetworkOutput
 from fieldray.pipeline.screen import screen_image
 from fieldray.reasons import reason
 from fieldray.workers.calls import AnalyseRequest, AnalysisResult
@@ -156,7 +156,7 @@ class Wandering(FakeFinder):
 
     asked = 0
 
-    def run(self, image: NDArray[np.uint8]) -> Answer:
+    def run(self, image: NDArray[np.uint8]) -> NetworkOutput:
         found, self.asked = super().run(image), self.asked + 1
         return replace(found, mask=np.roll(found.mask, 4 * (self.asked - 1), axis=0))
 
@@ -172,8 +172,8 @@ def test_the_lungs_of_an_image_that_is_read_again_are_found_again() -> None:
 class Swapped(LungReaders):
     """Another file has the name when it is opened again."""
 
-    def look(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
-        seen = super().look(question, model=model)
+    def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
+        seen = super().analyse(question, model=model)
         return replace(seen, facts=replace(seen.facts, content_sha256=f"{len(self.turns)}" * 64))
 
 
@@ -226,7 +226,7 @@ class Looks(FakeFinder):
         super().__init__(MASK)
         self._said, self._usual = iter(said), self._checks
 
-    def run(self, image: NDArray[np.uint8]) -> Answer:
+    def run(self, image: NDArray[np.uint8]) -> NetworkOutput:
         self._checks = {**self._usual, **next(self._said)}
         return super().run(image)
 

@@ -66,7 +66,7 @@ class Opened:
     @property
     def names(self) -> list[str]:
         return [
-            event.image.most_urgent_answer.outcome.ref.path.name
+            event.image.most_urgent_result.outcome.ref.path.name
             for event in self.events
             if isinstance(event, ImageDone)
         ]
@@ -190,9 +190,9 @@ def test_a_verdict_and_an_export_go_through_the_store(opened: Opened, images: Pa
     batch = opened.screen(images)
     ready = next(event for event in opened.events if isinstance(event, ImageDone))
     opened.session.set_verdict(
-        ready.image.most_urgent_answer.answer_id,
+        ready.image.most_urgent_result.answer_id,
         Verdict(choice="disagree", note="rotated"),
-        judged=ready.image.most_urgent_answer.outcome,
+        judged=ready.image.most_urgent_result.outcome,
     )
     paths = export_run(ExportRequest(database=opened.session.database, run_id=batch.run_id, folder=tmp_path / "out"))
     assert [path.suffix for path in paths] == [".csv", ".json"]
@@ -242,7 +242,7 @@ def test_a_zip_is_looked_at_by_the_readers_of_the_run(opened: Opened, tmp_path: 
     (readers,) = opened.readers
     assert readers.listed == [tmp_path / "images.zip"]
     (event,) = (event for event in opened.events if isinstance(event, ImageDone))
-    assert (event.image.most_urgent_answer.outcome.ref.member, event.image.most_urgent_answer.outcome.status) == (
+    assert (event.image.most_urgent_result.outcome.ref.member, event.image.most_urgent_result.outcome.status) == (
         "image.png",
         "screened",
     )
@@ -275,7 +275,7 @@ def test_one_that_cannot_be_closed_keeps_no_other_open(opened: Opened, images: P
 
 def test_the_preview_of_an_image_that_is_gone_is_read_from_the_store(opened: Opened, images: Path) -> None:
     opened.screen(images)
-    outcome = next(event.image.most_urgent_answer.outcome for event in opened.events if isinstance(event, ImageDone))
+    outcome = next(event.image.most_urgent_result.outcome for event in opened.events if isinstance(event, ImageDone))
     content = outcome.facts.content_sha256
     with pytest.raises(Unreadable, match="No preview of this image was kept"):
         opened.session.read_preview("0" * 64, frame=0)
@@ -341,8 +341,8 @@ def test_a_refused_image_is_screened_anyway_in_its_place_and_its_verdict_stays(o
     (event,) = opened.events
     assert (
         event.image.run_id,
-        event.image.most_urgent_answer.answer_id,
-        event.image.most_urgent_answer.outcome.category,
+        event.image.most_urgent_result.answer_id,
+        event.image.most_urgent_result.outcome.category,
     ) == (
         first.run_id,
         first.row_id,

@@ -66,7 +66,7 @@ def test_runs_come_with_their_counts_the_newest_first(store: ResultStore) -> Non
     assert (newest.run.run_id, oldest.run.run_id) == (second, first)
     assert oldest.counts == {"abnormal": 1, "normal": 1, "refused": 1, "failed": 1}
     assert (oldest.backends, newest.backends) == ({"cpu": 2, "": 2}, {"edgetpu": 1})
-    assert (oldest.verdicts, oldest.judged, newest.judged) == ({"disagree": 1}, 1, 0)
+    assert (oldest.verdicts, oldest.with_verdict, newest.with_verdict) == ({"disagree": 1}, 1, 0)
     assert (oldest.total, oldest.not_present) == (4, 0)
 
 

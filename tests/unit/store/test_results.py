@@ -77,7 +77,7 @@ def test_an_image_saved_twice_in_a_run_is_one_row_and_keeps_its_verdict(store: R
     row_id = store.save(run_id, screened(), spec=SPEC).row_id
     store.set_verdict(row_id, AGREE, judged=screened())
     again = store.save(run_id, store.answer(row_id).outcome, spec=SPEC, resumed=[0])
-    assert (again.row_id, again.most_urgent_answer.verdict) == (row_id, AGREE)
+    assert (again.row_id, again.most_urgent_result.verdict) == (row_id, AGREE)
     (result,) = store.answers(run_id)
     assert result.is_resumed
     assert result.verdict == AGREE

@@ -23,7 +23,7 @@ from fieldray.imaging.reading import ImageFile, decode_preview
 from fieldray.imaging.reduction import LUNGS_EXTENT, TargetSize, size_for_all, size_for_crop, target_size
 from fieldray.imaging.source import Stamps
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray.inference.backend import Answer
+from fieldray.inference.backend import NetworkOutput
 from fieldray.inference.litert import Network
 from fieldray.processes.child import encode_message
 from fieldray.reasons import reason
@@ -117,7 +117,7 @@ class Boxed(FakeFinder):
         super().__init__(mask)
         self.seen: list[NDArray[np.uint8]] = []
 
-    def run(self, image: NDArray[np.uint8]) -> Answer:
+    def run(self, image: NDArray[np.uint8]) -> NetworkOutput:
         self.seen.append(image)
         return super().run(image)
 
@@ -140,7 +140,7 @@ class Files(ImageFile):
 def look(ref: ImageRef, spec: InputSpec, finder: FakeFinder | None = None, **question: Any) -> AnalysisResult:
     Files.asked.clear()
     readers = LungReaders(finder, open_file=Files)
-    return readers.look(AnalyseRequest(ref=ref, **question), model=model(spec))
+    return readers.analyse(AnalyseRequest(ref=ref, **question), model=model(spec))
 
 
 def test_both_networks_get_their_input(ref: ImageRef) -> None:
@@ -178,11 +178,11 @@ class FailsAtTheSecond:
 
     ran = 0
 
-    def run(self, _: NDArray[np.uint8]) -> Answer:
+    def run(self, _: NDArray[np.uint8]) -> NetworkOutput:
         self.ran += 1
         if self.ran > 1:
             raise BackendProblem(reason("worker_died"))
-        return Answer(scores=np.array([0.42], np.float32), class_maps=None, features=None, latency_ms=1.0)
+        return NetworkOutput(scores=np.array([0.42], np.float32), class_maps=None, features=None, latency_ms=1.0)
 
 
 def test_a_finer_look_that_the_network_fails_at_leaves_no_answer_of_the_coarse_one() -> None:
@@ -237,7 +237,7 @@ def test_what_lies_wrong_is_read_as_the_same_image_upright(turn: Correction, tmp
     assert first.facts.pixel_map == second.facts.pixel_map
     shown = [ImageFile(ref).shown(None) for ref in (right, wrong)]
     assert np.abs(to_display(shown[0]).astype(int) - to_display(shown[1]).astype(int)).max() <= 1
-    small = calls.SHOWN.answered(handle(encode_message(calls.ShowRequest(ref=wrong, side=100), call="shown")))
+    small = calls.SHOWN.decode_answer(handle(encode_message(calls.ShowRequest(ref=wrong, side=100), call="shown")))
     assert (small.rows, small.columns) == (400, 320)
     assert np.abs(small.pixels.astype(int) - thumbnail(shown[0], 100).astype(int)).max() <= 2
     kept = [decode_preview(found.facts.preview) for found in (first, second)]
@@ -275,9 +275,9 @@ def test_an_image_that_its_header_refuses_has_a_picture_unless_it_is_of_another_
 class Bright:
     """A classifier that gives the brightness of its input as score, without features and maps."""
 
-    def run(self, image: NDArray[np.uint8]) -> Answer:
+    def run(self, image: NDArray[np.uint8]) -> NetworkOutput:
         score = np.array([image.mean() / 255], np.float32)
-        return Answer(scores=score, class_maps=None, features=None, latency_ms=1.0)
+        return NetworkOutput(scores=score, class_maps=None, features=None, latency_ms=1.0)
 
 
 def test_several_packs_see_one_image_as_each_alone_and_it_is_read_once(ref: ImageRef) -> None:

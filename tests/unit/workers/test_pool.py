@@ -28,7 +28,7 @@ from fieldray.imaging.discover import discover
 from fieldray.imaging.preprocess import block_thumbnail, to_network_input
 from fieldray.imaging.reading import decode
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray.inference.backend import Answer
+from fieldray.inference.backend import NetworkOutput
 from fieldray.paths import child_command
 from fieldray.reasons import reason
 from fieldray.workers.calls import AnalyseRequest, AnalysisResult, ElsewhereResult
@@ -45,7 +45,7 @@ IMAGE = chest_phantom(160, 128, 7, abnormal=False)
 
 
 def look(pool: Workers, ref: ImageRef, spec: InputSpec, *, detail: Detail = "needed") -> AnalysisResult:
-    return pool.look(AnalyseRequest(ref=ref, frame=spec, detail=detail), model=None)
+    return pool.analyse(AnalyseRequest(ref=ref, frame=spec, detail=detail), model=None)
 
 
 @pytest.fixture(scope="module")
@@ -287,7 +287,7 @@ VALUES = np.full((64, 64, 1), 200, np.uint8)
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 
 
-def run(pool: Workers, model: Model, *, is_cancelled: Callable[[], bool] = lambda: False) -> Answer:
+def run(pool: Workers, model: Model, *, is_cancelled: Callable[[], bool] = lambda: False) -> NetworkOutput:
     return pool.run(VALUES, model=model, is_cancelled=is_cancelled)
 
 
@@ -309,7 +309,7 @@ def test_a_child_that_ends_while_it_loads_its_networks_costs_an_image_at_most(tm
         return ends.pop() if ends else child_command(service)
 
     with Workers(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
-        look = partial(pool.look, AnalyseRequest(ref=_image(tmp_path, "image.dcm"), runs="here"), model=model)
+        look = partial(pool.analyse, AnalyseRequest(ref=_image(tmp_path, "image.dcm"), runs="here"), model=model)
         for ask in (look, partial(run, pool, model)):
             with raises(BackendProblem, "worker_died"):
                 ask()  # two were lost
@@ -329,7 +329,7 @@ def test_an_image_that_ends_its_child_in_the_classifier_has_three_tries_and_is_s
         return strange_command(strange("end_in_classifier"))
 
     with Workers(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
-        seen = pool.look(AnalyseRequest(ref=_image(tmp_path, name), runs="here"), model=tiny_model())
+        seen = pool.analyse(AnalyseRequest(ref=_image(tmp_path, name), runs="here"), model=tiny_model())
         assert seen.problem == reason("worker_died") and seen.stage == "inference"
         assert (seen.answer, seen.values, len(begun)) == (None, None, starts)
         assert seen.facts.rows == IMAGE.shape[0] and seen.facts.thumbnail is not None
@@ -430,15 +430,15 @@ def test_only_what_is_cancelled_itself_is_ended(tmp_path: Path) -> None:
         with stopped(pool):
             asked = threads.submit(run, pool, model, is_cancelled=is_over.is_set)
             time.sleep(0.2)  # it has the child
-            look = threads.submit(pool.look, AnalyseRequest(ref=image), model=model)
+            look = threads.submit(pool.analyse, AnalyseRequest(ref=image), model=model)
             wanted = threads.submit(run, pool, model)
             time.sleep(0.2)
-            pool.give_up()
+            pool.abort_calls()
             with pytest.raises(PoolClosed):
                 look.result(10)
             assert not asked.done() and not wanted.done()
             is_over.set()
-            pool.end_unwanted()
+            pool.abort_cancelled_calls()
             with pytest.raises(PoolClosed):
                 asked.result(10)
         assert wanted.result(30).scores.size
