@@ -82,7 +82,7 @@ def _measure_copy(pair: Pair, generator: np.random.Generator, found: Found) -> N
 
 def _measure_identical(image: FramedImage, found: Found) -> None:
     done = compare(image, image)
-    found.identical_px.append(done.alignment.length_px(95) if done.alignment else np.inf)
+    found.identical_px.append(done.alignment.displacement_percentile_px(95) if done.alignment else np.inf)
     found.identical_regions.append(len(done.aligned.regions) if done.aligned else 0)
 
 

@@ -249,7 +249,7 @@ class Controller(QObject):
         """Open the newer result of the current image, which has replaced the shown result in the list."""
         before = self.image.packs[0] if self.image.packs else None
         if before is not None:
-            self.image.show(self.rows.known(before.row_id))
+            self.image.show(self.rows.row_in_memory(before.row_id))
 
     def _screened_again(self, row: WorkRow, outcome: Outcome) -> None:
         """Handle the repeated screening of an image: show the new result if the old one is still open."""

@@ -71,7 +71,7 @@ class SeenRows(QObject):
         for rows in (self._kept, self._alive, self._waiting, self._outdated, self._gone):
             rows.clear()
 
-    def known(self, row_id: int) -> WorkRow | None:
+    def row_in_memory(self, row_id: int) -> WorkRow | None:
         """Return the row of an image if it is in memory; None before it is read."""
         return self._alive.get(row_id)
 
@@ -147,7 +147,7 @@ class SeenRows(QObject):
     def _read(self) -> None:
         wanted = dict.fromkeys(row_id for rows in self._waiting for row_id in rows)
         self._waiting.clear()
-        missing = [row_id for row_id in wanted if self.known(row_id) is None and row_id not in self._gone]
+        missing = [row_id for row_id in wanted if self.row_in_memory(row_id) is None and row_id not in self._gone]
         if not missing:
             return
         self._is_reading = True

@@ -225,12 +225,12 @@ class WorkListModel(QAbstractTableModel):
 
     def holds(self, row: WorkRow) -> bool:
         """Return whether a row belongs to this run and holds its image's newest result."""
-        known = self._rows.known(row.row_id)
+        known = self._rows.row_in_memory(row.row_id)
         return known is not None and any(one is row for one in known.answers)
 
-    def known(self, row_id: int) -> WorkRow | None:
+    def row_in_memory(self, row_id: int) -> WorkRow | None:
         """Return the row with this number if it is in memory, listed or not; else None."""
-        return self._rows.known(row_id)
+        return self._rows.row_in_memory(row_id)
 
     def listed_row_of_result(self, answer_id: int) -> int | None:
         """Return the number of the listed row with this result; None if the row is not in memory."""
@@ -463,7 +463,7 @@ class WorkListModel(QAbstractTableModel):
 
     def _row(self, position: int) -> WorkRow | None:
         """Return the row at a position; None until it is read, for which the row and its neighbours are requested."""
-        row = self._rows.known(int(self._ids[position]))
+        row = self._rows.row_in_memory(int(self._ids[position]))
         if row is None:
             start = position - position % _PAGE
             self._rows.request(self._ids[max(0, start - _MARGIN) : start + _PAGE + _MARGIN].tolist())

@@ -79,7 +79,7 @@ class Alignment:
         """The number of matches that were rejected."""
         return len(self.matches) - self.kept
 
-    def length_px(self, percent: float, *, inside: Mask | None = None) -> float:
+    def displacement_percentile_px(self, percent: float, *, inside: Mask | None = None) -> float:
         """Return a percentile of the displacement's length, in pixels of the frame.
 
         percent  the percentile, 0..100
@@ -295,8 +295,10 @@ def comparison_json(comparison: PairComparison) -> Mapping[str, Any]:
         "reason_code": comparison.problem.reason.code if comparison.problem else None,
         "similarity_before": round(alignment.similarity_before, 4) if alignment else None,
         "similarity_after": round(alignment.similarity_after, 4) if alignment else None,
-        "displacement_median_px": round(alignment.length_px(50, inside=inside), 3) if alignment else None,
-        "displacement_p95_px": round(alignment.length_px(95, inside=inside), 3) if alignment else None,
+        "displacement_median_px": round(alignment.displacement_percentile_px(50, inside=inside), 3)
+        if alignment
+        else None,
+        "displacement_p95_px": round(alignment.displacement_percentile_px(95, inside=inside), 3) if alignment else None,
         "matches": alignment.kept if alignment else 0,
         "rejected": alignment.rejected if alignment else 0,
         "regions": [_region_json(region) for region in aligned.regions] if aligned else [],

@@ -185,7 +185,7 @@ class EdgeTpuLibrary:
 
     @property
     def runtime_version(self) -> int | None:
-        """Return N of the runtime's "RuntimeVersion(N)"."""
+        """Return the runtime's version, the number in its text "RuntimeVersion(N)"; None if unknown."""
         ask = self._library.edgetpu_version
         ask.restype = ctypes.c_char_p
         match = _VERSION.search((ask() or b"").decode(errors="replace"))

@@ -55,7 +55,7 @@ _SIGNS_OF_LIFE: Final = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Message:
+class ChannelMessage:
     """A received message: header and numbers."""
 
     header: Mapping[str, Any]
@@ -83,7 +83,7 @@ class Channel:
         if len(values):
             self._connection.sendall(np.ascontiguousarray(values, np.float32).data.cast("B"))
 
-    def receive(self, *, meanwhile: Callable[[], None] | None = None) -> Message:
+    def receive(self, *, meanwhile: Callable[[], None] | None = None) -> ChannelMessage:
         """Wait for a message, and return it.
 
         `meanwhile` is called repeatedly during the wait. It may end the wait by raising an exception.
@@ -126,7 +126,7 @@ class Channel:
             self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()
 
-    def _message(self, largest_header: int, largest: int, meanwhile: Callable[[], None]) -> Message:
+    def _message(self, largest_header: int, largest: int, meanwhile: Callable[[], None]) -> ChannelMessage:
         def exactly(count: int) -> bytes:
             data = bytearray(count)
             self._fill(memoryview(data), meanwhile)
@@ -144,7 +144,7 @@ class Channel:
             raise ValueError(f"no number of values of which {largest} are the most")
         values = np.empty(count, np.float32)
         self._fill(values.data.cast("B") if count else memoryview(b""), meanwhile)
-        return Message(header, values)
+        return ChannelMessage(header, values)
 
     def _fill(self, room: memoryview, meanwhile: Callable[[], None]) -> None:
         while len(room):

@@ -52,7 +52,7 @@ def test_a_match_is_believed_if_it_is_alike_and_plainly_better_than_the_next_bes
 
 def test_an_image_and_itself_do_not_differ() -> None:
     done = compare(chest(), chest())
-    assert done.aligned.alignment.length_px(100) < 1e-4
+    assert done.aligned.alignment.displacement_percentile_px(100) < 1e-4
     assert done.aligned.regions == ()
     assert comparison_json(done)["regions"] == []
 
