@@ -13,10 +13,10 @@ from typing import Any, Final
 from benchmarks.image_files import KINDS
 from fieldray import cli
 from fieldray.bench.benchmark_case import Report
-from fieldray.commands.bench import number_from
+from fieldray.commands.bench import minimum_number
 from fieldray.commands.console import Console
 from fieldray.commands.options import add_pack_options, load_pack, pack_library, pack_to_measure
-from fieldray.reports.document import lines
+from fieldray.reports.document import console_lines
 from fieldray_cluster.training.formulas import MODES
 
 Argument = tuple[str, Mapping[str, Any]]
@@ -77,7 +77,7 @@ class Command:
 
 def _counts(text: str) -> tuple[int, ...]:
     """Parse `1,2,4` as numbers of 1 or more. Raises ArgumentTypeError."""
-    return tuple(map(number_from(1), text.split(",")))
+    return tuple(map(minimum_number(1), text.split(",")))
 
 
 def _file_kinds(text: str) -> tuple[str, ...]:
@@ -133,7 +133,7 @@ def _amount(text: str) -> float:
 
 
 def _number(name: str, default: int, text: str, *, least: int = 1, to: str | None = None) -> Argument:
-    more: dict[str, Any] = {"type": number_from(least), "default": default, "metavar": "N"}
+    more: dict[str, Any] = {"type": minimum_number(least), "default": default, "metavar": "N"}
     return name, {**more, **({"dest": to} if to else {}), "help": f"{text} (default: {default})"}
 
 
@@ -349,7 +349,7 @@ def _written(
         except (PageRefused, ScreeningFailed) as problem:
             console.print_error(str(problem))
             return 1
-        for line in lines(report.blocks):
+        for line in console_lines(report.blocks):
             console.print_line(line)
         written = write(report, options.out) if options.out else ()
         for path in (*written, *([write_page(report, page)] if page else [])):

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from benchmarks.comparison_pairs import Pair, Part, copied, read_pairs, with_opacity
 from benchmarks.reports import Mark, at_most
 from fieldray.bench.benchmark_case import Points, Report, Table
-from fieldray.comparison.compare import averages, compare, compared_area, spread
-from fieldray.comparison.matching import warped
+from fieldray.comparison.compare import averaged_differences, compare, compared_area, robust_deviation
+from fieldray.comparison.matching import warp
 from fieldray.domain import metrics
 from fieldray.domain.comparison import FRAME_SIDE, ChangeRegion, FramedImage
 from fieldray.domain.mask import Mask
@@ -74,15 +74,15 @@ def _measure_copy(pair: Pair, generator: np.random.Generator, found: Found) -> N
     errors = np.linalg.norm((alignment.displacement - copy.displacement).astype(np.float64), axis=2)
     found.errors_px.append(errors[copy.image.lungs][::_EVERY])
     inside = compared_area(prior, copy.image, alignment.displacement)
-    bands = averages(warped(prior.pixels, alignment.displacement), copy.image, inside)
-    found.noise.append([spread(average, inside) for average in bands.values()])
+    bands = averaged_differences(warp(prior.pixels, alignment.displacement), copy.image, inside)
+    found.noise.append([robust_deviation(average, inside) for average in bands.values()])
     found.false_regions["copies"].append(len(done.aligned.regions))
     found.hits["copies"].append((_finds_opacity(prior, copy.image, generator), pair.patient))
 
 
 def _measure_identical(image: FramedImage, found: Found) -> None:
     done = compare(image, image)
-    found.identical_px.append(done.alignment.length_px(95) if done.alignment else np.inf)
+    found.identical_px.append(done.alignment.displacement_percentile_px(95) if done.alignment else np.inf)
     found.identical_regions.append(len(done.aligned.regions) if done.aligned else 0)
 
 
@@ -93,7 +93,7 @@ def _measure_pair(pair: Pair, generator: np.random.Generator, found: Found) -> N
         return
     alignment = done.aligned.alignment
     if pair.is_same_view:
-        moved = warped(pair.prior.lungs.astype(np.float32), alignment.displacement) > 0.5
+        moved = warp(pair.prior.lungs.astype(np.float32), alignment.displacement) > 0.5
         found.dice.append((_dice(pair.prior.lungs, pair.current.lungs), _dice(moved, pair.current.lungs)))
     if pair.is_stable:
         found.false_regions["stable pairs"].append(len(done.aligned.regions))

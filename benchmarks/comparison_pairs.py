@@ -17,7 +17,7 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.comparison.matching import Displacement, Grey, blurred, warped
+from fieldray.comparison.matching import Displacement, Grey, blur, warp
 from fieldray.domain.comparison import FRAME_SIDE, FramedImage
 from fieldray.domain.image import ImageHeader, ImageRef, PixelMap
 from fieldray.domain.mask import Mask
@@ -116,7 +116,7 @@ class Copy:
 def elastic(generator: np.random.Generator) -> Displacement:
     """Return a smooth random displacement of up to 8 % of the width. Its smoothness has one of three sizes."""
     sigma = float(generator.choice((48.0, 64.0, 96.0)))
-    fields = [blurred(generator.normal(size=(FRAME_SIDE, FRAME_SIDE)).astype(np.float32), sigma) for _ in range(2)]
+    fields = [blur(generator.normal(size=(FRAME_SIDE, FRAME_SIDE)).astype(np.float32), sigma) for _ in range(2)]
     field = np.stack(fields, axis=-1)
     largest = np.hypot(field[..., 0], field[..., 1]).max()
     share = generator.uniform(0.5, 1.0)
@@ -131,10 +131,10 @@ def copied(image: FramedImage, generator: np.random.Generator) -> Copy:
 
 def reshaped(image: FramedImage, displacement: Displacement, generator: np.random.Generator) -> FramedImage:
     """Return an image warped by a displacement, with another gamma, contrast and noise."""
-    grey = warped(image.pixels, displacement)
+    grey = warp(image.pixels, displacement)
     gamma, contrast = generator.uniform(0.85, 1.15), generator.uniform(0.85, 1.0)
     changed = 255 * contrast * (grey / 255) ** gamma + generator.normal(0, _GREY_NOISE, grey.shape)
-    return framed(changed, warped(image.lungs.astype(np.float32), displacement) > 0.5)
+    return framed(changed, warp(image.lungs.astype(np.float32), displacement) > 0.5)
 
 
 def framed(grey: NDArray[np.float32] | NDArray[np.float64], lungs: Mask) -> FramedImage:

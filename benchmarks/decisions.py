@@ -130,7 +130,7 @@ def report(model: Model, *, folder: Path, most: int, kinds: Sequence[str], notif
         workers = open_now.enter_context(contextlib.closing(open_workers(Settings(), cores)))
         engine = open_now.enter_context(Engine(lambda _: None, cpu=functools.partial(Readiness, workers)))
         engine.open(model)
-        engine.serving(model)
+        engine.next_device(model)
         program = Program(assessment=choose(model), workers=workers, engine=engine)
         compared = compare(folder, program, most=most, cores=cores, kinds=kinds, notify=notify)
     if not compared.pairs:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.processes.child import Call, served
+from fieldray.processes.child import Call, handler_of
 from fieldray_adapt.networks.specification import Specification
 
 # One batch (n, rows, columns, channels) uint8 in; the output compared, (n, m), out.
@@ -264,4 +264,4 @@ ENGINES: Final[Mapping[str, Callable[[Opening], tuple[str, Infer]]]] = {
 """Functions that open an engine, by its name."""
 
 _service: Final = NetworkService()
-handle: Final = served((OPEN, _service.open), (RUN, _service.run))
+handle: Final = handler_of((OPEN, _service.open), (RUN, _service.run))

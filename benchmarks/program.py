@@ -89,7 +89,7 @@ class Heard:
         """Receive an event, from any thread."""
         with self._changed:
             if isinstance(event, ImageDone):
-                self.counts[event.image.most_urgent_answer.outcome.category] += 1
+                self.counts[event.image.most_urgent_result.outcome.category] += 1
             elif isinstance(event, BackendChanged) and event.state == "ready":
                 self._is_ready = True
                 self._changed.notify_all()
@@ -105,7 +105,9 @@ def _warm_up(workers: Workers, refs: Sequence[ImageRef], model: Model) -> None:
     """Have every worker read one image of each kind, so that its decoders and networks are loaded."""
     with ThreadPoolExecutor(workers.size) as threads:
         for ref in refs:
-            list(threads.map(lambda again: workers.look(AnalyseRequest(ref=again), model=model), [ref] * workers.size))
+            list(
+                threads.map(lambda again: workers.analyse(AnalyseRequest(ref=again), model=model), [ref] * workers.size)
+            )
 
 
 handle = ScreenService().handle

@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from benchmarks.processes import CHECKOUT
 from fieldray.bench import benchmark_case
-from fieldray.bench.benchmark_case import Report, when_and_where
+from fieldray.bench.benchmark_case import Report, report_header
 from fieldray.bench.machine import machine_facts
 
 PAGES: Final = CHECKOUT / "build" / "benchmarks"
@@ -59,7 +59,7 @@ def at_most(name: str, measured: float | None, goal: float, *, unit: str) -> Mar
 def write(report: Report, folder: Path) -> tuple[Path, ...]:
     """Write `<kind>.json` and `<kind>.md` to a folder. Raises UsageProblem, StorageProblem, OSError."""
     path = benchmark_case.write(report, folder)
-    return path, _written(path.with_suffix(".md"), report, when_and_where())
+    return path, _written(path.with_suffix(".md"), report, report_header())
 
 
 # ---- pages of Markdown, from which a person takes what docs/benchmarks should say (format: its README)

@@ -17,7 +17,7 @@ import psutil
 from PySide6.QtCore import QEventLoop, Qt, QTimer
 from PySide6.QtWidgets import QApplication
 
-from fieldray.desktop.application import Application, favour_the_window
+from fieldray.desktop.application import Application, shorten_switch_interval
 from fieldray.desktop.list_reader import KEYS
 from fieldray.domain.run import ImageDone, RunChanged
 from fieldray.paths import results_path
@@ -73,12 +73,12 @@ class Heart:
 
 @contextlib.contextmanager
 def real_window(pack_id: str) -> Iterator[Application]:
-    """Yield the window with a pack in use, as `favour_the_window` has it. It is closed at the end of the block."""
+    """Yield the window with a pack in use, after `shorten_switch_interval`. The window is closed at the end."""
     os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
     qt = cast("QApplication", QApplication.instance() or QApplication([]))
     qt.setQuitOnLastWindowClosed(False)
     application = Application(qt, Settings({"language": "en", "theme": "light", "pack": pack_id}))
-    favour_the_window(application)
+    shorten_switch_interval(application)
     ended: list[bool] = []
     application.ended.connect(lambda: ended.append(True))
     application.show()

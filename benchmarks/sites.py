@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.processes import CHECKOUT
-from fieldray.audit.figures import arrays, category_at
+from fieldray.audit.figures import category_at, scored_arrays
 from fieldray.audit.units import Case, rank
 from fieldray.bench.benchmark_case import Report, Table
 from fieldray.domain.finding import Category
@@ -175,7 +175,7 @@ def _drawn(site: Films, chosen: NDArray[np.bool_], prevalence: float | None, gen
 def edges(films: Films, point: OperatingPoint, recipe: ClassifierRecipe) -> tuple[float, float]:
     """Return the limits of the uncertain zone, chosen on these films as the recipe chooses them."""
     asked = next(own for own in recipe.evaluation.points if own.name == point.name)
-    scores, truth, _ = arrays([case for case in films.cases if case.score is not None])
+    scores, truth, _ = scored_arrays([case for case in films.cases if case.score is not None])
     low = threshold_for_sensitivity(scores, truth, wanted=asked.band_catches)
     high = 1 - threshold_for_sensitivity(1 - scores, ~truth, wanted=asked.band_clears)
     return min(low, point.threshold), max(high, point.threshold)

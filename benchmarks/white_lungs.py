@@ -27,7 +27,7 @@ from fieldray.domain.lung_thirds import THIRDS, features_of_thirds, halves, thir
 from fieldray.domain.lungs import lung_parts, middle_between
 from fieldray.domain.mask import Mask
 from fieldray.domain.model import LUNG_CHECKS
-from fieldray.imaging.preprocess import to_tensor, with_window
+from fieldray.imaging.preprocess import to_network_input, with_window
 from fieldray.imaging.reading import decode
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
 from fieldray.packs.library import PackLibrary
@@ -56,7 +56,7 @@ class Finder:
 
     def find(self, image: Image) -> tuple[NDArray[np.float32], NDArray[np.uint8]] | None:
         """Return the share of lung in each cell, and the network's input; None if no upright chest is found."""
-        grey = to_tensor(with_window(image), self._input).values[0]
+        grey = to_network_input(with_window(image), self._input).values[0]
         answer = self._network.run(grey)
         passed = {n for n, s in zip(LUNG_CHECKS, answer.scores, strict=True) if s >= self._rules.thresholds[n]}
         assert answer.mask is not None

@@ -6,7 +6,17 @@ from collections.abc import Mapping, Sequence
 
 from fieldray.audit.drift import drift_of
 from fieldray.audit.figures import audit
-from fieldray.audit.report import AuditReport, Paired, PairedFigure, Prices, Side, Subject, Wanted, plan, propose
+from fieldray.audit.report import (
+    AuditReport,
+    ComparedPack,
+    PackComparison,
+    PairedFigure,
+    Prices,
+    ProposalGoal,
+    Subject,
+    plan,
+    propose,
+)
 from fieldray.audit.units import Case, Rule
 from fieldray.domain.image import ImageHeader
 from fieldray.domain.model import OperatingPoint
@@ -46,7 +56,7 @@ def audit_report(
         pack=text, names=names, trust="signed", fingerprint="ab12", model_sha256="c" * 64, label=point.label,
         meaning=names, labels_from=text, run_id=3, paths=("/знімки", text), program_version=text, made_s=1e9,
     )  # fmt: skip
-    proposal = propose(cases, label=point.label, pattern=point, rule=rule, wanted=Wanted())
+    proposal = propose(cases, label=point.label, pattern=point, rule=rule, wanted=ProposalGoal())
     thresholds = proposal.threshold, point.threshold
     return AuditReport(
         subject=subject,
@@ -55,11 +65,11 @@ def audit_report(
         drifts=(drift_of([60, 0], [0, 60], of="scores"),),
         proposal=proposal,
         plan=plan(cases, thresholds, rule=rule, pattern=point, prevalence=0.1, prices=prices),
-        paired=_paired_with_another(Side(run_id=3, pack=text, label=point.label, point=point)),
+        paired=_paired_with_another(ComparedPack(run_id=3, pack=text, label=point.label, point=point)),
     )
 
 
-def _paired_with_another(side: Side) -> Paired:
+def _paired_with_another(side: ComparedPack) -> PackComparison:
     """Return a comparison of this pack with another one of equal name."""
     figures = [
         PairedFigure(
@@ -68,7 +78,7 @@ def _paired_with_another(side: Side) -> Paired:
         )
         for of in ("auc", "detected", "falsely_referred", "sensitivity", "specificity")
     ]  # fmt: skip
-    return Paired(
+    return PackComparison(
         first=side, second=side, images=60, units=31, patients=31, both=58, only_first=1, only_second=1, elsewhere=3,
         figures=tuple(figures),
     )  # fmt: skip

@@ -16,22 +16,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.finding import ReadFacts
-from fieldray.domain.image import Image, ImageRef, PixelMap, Turn, Window
+from fieldray.domain.image import Correction, Image, ImageRef, PixelMap, Window
 from fieldray.domain.model import LUNG_CHECKS, BackendName, Model, Prediction
 from fieldray.errors import BackendProblem, Cancelled, Unreadable
 from fieldray.imaging.discover import members_here
 from fieldray.imaging.quality import check_header
-from fieldray.imaging.reading import unpacked
+from fieldray.imaging.reading import decode_preview
 from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.source import Stamps
-from fieldray.inference.backend import Answer
+from fieldray.inference.backend import NetworkOutput
 from fieldray.reasons import Reason, reason
-from fieldray.workers.calls import AnalyseRequest, AnalysisResult, Elsewhere, RanElsewhere, loading
+from fieldray.workers.calls import AnalyseRequest, AnalysisResult, ElsewhereRequest, ElsewhereResult, load_request
 from fieldray.workers.image_worker import Worker
 from fieldray.workers.pool import PoolClosed
 
 PIXEL_MAP = PixelMap(1.0, 0.0, 1.0, 0.0)
-RunElsewhere = Callable[[int, NDArray[np.uint8]], RanElsewhere]
+RunElsewhere = Callable[[int, NDArray[np.uint8]], ElsewhereResult]
 
 
 def hash_of(ref: ImageRef) -> str:
@@ -58,7 +58,7 @@ class FakeReaders:
     def size(self) -> int:
         return 1
 
-    def look(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
+    def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
         ref, name = question.ref, question.ref.path.name
         if self.closed.is_set():
             raise PoolClosed
@@ -95,11 +95,11 @@ class FakeReaders:
         run_elsewhere: RunElsewhere,
         is_cancelled: Callable[[], bool] = lambda: False,
     ) -> tuple[AnalysisResult, ...]:
-        """Return the results of `look`, with each input run elsewhere. No image is read in finer detail."""
+        """Return the results of `analyse`, with each input run elsewhere. No image is read in finer detail."""
         self.looked.append(len(questions))
 
         def seen(number: int, question: AnalyseRequest, model: Model | None) -> AnalysisResult:
-            found = self.look(question, model=model)
+            found = self.analyse(question, model=model)
             if is_cancelled():
                 raise PoolClosed
             if found.values is not None and not found.problem:
@@ -110,7 +110,7 @@ class FakeReaders:
         return tuple(seen(number, *asked) for number, asked in enumerate(questions))
 
     def read_preview(self, preview: bytes) -> NDArray[np.uint8]:
-        return unpacked(preview)
+        return decode_preview(preview)
 
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
         return Image(pixels=np.zeros((4, 4), np.uint8))
@@ -127,7 +127,7 @@ class FakeReaders:
     def stamp_with(self, stamps: Stamps) -> None:
         """Do nothing, because no file is read."""
 
-    def give_up(self) -> None:
+    def abort_calls(self) -> None:
         given_up, self._given_up = self._given_up, threading.Event()
         given_up.set()
 
@@ -176,7 +176,7 @@ class FakeEngine:
     def unavailable_reason(self, model: Model) -> Reason | None:
         return self.problem or self.problems.get(model)
 
-    def serving(self, model: Model, *, is_cancelled: Callable[[], bool]) -> BackendName:
+    def next_device(self, model: Model, *, is_cancelled: Callable[[], bool]) -> BackendName:
         if is_cancelled():
             raise Cancelled
         if why := self.unavailable_reason(model):
@@ -220,11 +220,11 @@ class FakeFinder:
         self._problem = problem
         self.unloadable: Reason | None = None
 
-    def run(self, _image: NDArray[np.uint8]) -> Answer:
+    def run(self, _image: NDArray[np.uint8]) -> NetworkOutput:
         if self._problem:
             raise BackendProblem(self._problem)
         scores = np.array([self._checks[name] for name in LUNG_CHECKS], np.float32)
-        return Answer(scores=scores, class_maps=None, features=None, latency_ms=0.5, mask=self._mask)
+        return NetworkOutput(scores=scores, class_maps=None, features=None, latency_ms=0.5, mask=self._mask)
 
 
 class PaintedFile:
@@ -250,7 +250,7 @@ class LungReaders(FakeReaders):
     def __init__(self, finder: FakeFinder | None, *, open_file: Callable[..., Any] = PaintedFile) -> None:
         super().__init__()
         self._finder, self._model = finder, None
-        self.turns: list[Turn] = []
+        self.turns: list[Correction] = []
         self._run: RunElsewhere | None = None
         self._worker = Worker(open_file=open_file, open_network=self._network, run_elsewhere=self._elsewhere)
 
@@ -259,14 +259,14 @@ class LungReaders(FakeReaders):
             raise BackendProblem(self._finder.unloadable)
         return self._finder
 
-    def _elsewhere(self, question: Elsewhere) -> RanElsewhere:
+    def _elsewhere(self, question: ElsewhereRequest) -> ElsewhereResult:
         assert self._run
         return self._run(question.number, question.values)
 
-    def look(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
+    def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
         assert model
         self.turns.append(question.ref.turn)
-        self._worker.load(loading(model if self._finder else replace(model, lungs=None)))
+        self._worker.load(load_request(model if self._finder else replace(model, lungs=None)))
         return self._worker.analyse_for_each([replace(question, finds=self._finder is not None)])[0]
 
     def analyse_for_each(
@@ -274,7 +274,7 @@ class LungReaders(FakeReaders):
     ) -> tuple[AnalysisResult, ...]:
         ((question, model),) = questions
         self._run = run_elsewhere
-        return (self.look(question, model=model),)
+        return (self.analyse(question, model=model),)
 
 
 class Terminal(io.StringIO):

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.image import PixelMap
-from fieldray.domain.lungs import LungAnswer, LungFields, find_lungs
+from fieldray.domain.lungs import LungFields, LungNetworkOutput, find_lungs
 from fieldray.domain.model import LUNG_CHECKS, LungRules
 
 RULES = LungRules(mask_threshold=0.5, thresholds=dict.fromkeys(LUNG_CHECKS, 0.5))
@@ -37,8 +37,8 @@ def lungs(shares: NDArray[np.float32] | None = None, **changes: Any) -> LungFiel
     return find_lungs(answered(shares, **changes), **{"rules": RULES, **given})
 
 
-def answered(shares: NDArray[np.float32] | None = None, **changes: Any) -> LungAnswer:
+def answered(shares: NDArray[np.float32] | None = None, **changes: Any) -> LungNetworkOutput:
     """Return the lung network's answer for a mask. `changes` are scores of checks, or other facts."""
     given: dict[str, Any] = {"pixel_map": WHOLE, "rows": ROWS, "columns": COLUMNS}
     given |= {name: changes.pop(name) for name in (*given, "region") if name in changes}
-    return LungAnswer(shares=two_lungs() if shares is None else shares, scores={**CHEST, **changes}, **given)
+    return LungNetworkOutput(shares=two_lungs() if shares is None else shares, scores={**CHEST, **changes}, **given)

@@ -11,7 +11,7 @@ import numpy as np
 from fieldray.domain.finding import Decision, Failed, Finding, ReadFacts, Refused, Screened, decide
 from fieldray.domain.image import ImageHeader, ImageRef, PixelMap
 from fieldray.domain.model import Estimate, OperatingPoint
-from fieldray.domain.run import Overrides, PackSpec, Run, RunSpec, StoredAnswer
+from fieldray.domain.run import Overrides, PackSpec, Run, RunSpec, StoredResult
 from fieldray.reasons import reason
 from fieldray.reports.exporter import StoredRun
 
@@ -56,7 +56,7 @@ def run_spec(**changes: object) -> RunSpec:
     return RunSpec(**{"packs": (pack_spec(**changes),), **values, **own})
 
 
-def stored_run(results: Iterable[StoredAnswer] = (), **changes: object) -> StoredRun:
+def stored_run(results: Iterable[StoredResult] = (), **changes: object) -> StoredRun:
     """Return a finished run with these results, as an exporter receives it."""
     run = Run(run_id=1, spec=run_spec(**changes), state="finished", reason=None, started_s=1.0, ended_s=2.0)
     return StoredRun(run=run, results=results)

@@ -19,8 +19,8 @@ from fieldray.domain.model import (
     InputSpec,
     Label,
     Manifest,
-    OodGate,
     OperatingPoint,
+    OutOfDistributionCheck,
     OutputRoles,
 )
 from fieldray.packs.manifest import Input, LungCheck, LungFieldsManifest, LungOutputs
@@ -67,7 +67,9 @@ def manifest(**changes: object) -> Manifest:
         outputs=OutputRoles(scores=0, class_maps=1, features=2),
         operating_points=points,
         calibration={"abnormal": Calibration(slope=1.5, intercept=-0.25)},
-        ood_gate=OodGate(mean=np.arange(4, dtype=np.float32), projection=np.eye(4, 2, dtype=np.float32), limit=3.5),
+        ood_gate=OutOfDistributionCheck(
+            mean=np.arange(4, dtype=np.float32), projection=np.eye(4, 2, dtype=np.float32), limit=3.5
+        ),
         accepted=HeaderRules(ages_years=(18, 90)),
         provenance={"data": "made by code"},
         metrics={"auc": {"value": 0.9, "n": 100}},

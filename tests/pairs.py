@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.comparison.matching import blurred, warped
+from fieldray.comparison.matching import blur, warp
 from fieldray.domain.comparison import (
     FRAME_SIDE,
     Aligned,
@@ -45,13 +45,13 @@ def smooth_warp(seed: int, *, largest_px: float = 20.0, sigma_px: float = 80.0) 
     """Return a smooth random displacement (FRAME_SIDE, FRAME_SIDE, 2)."""
     random = np.random.default_rng(seed)
     shape = (FRAME_SIDE, FRAME_SIDE)
-    field = np.stack([blurred(random.normal(size=shape).astype(np.float32), sigma_px) for _ in range(2)], axis=-1)
+    field = np.stack([blur(random.normal(size=shape).astype(np.float32), sigma_px) for _ in range(2)], axis=-1)
     return np.asarray(field * (largest_px / np.hypot(field[..., 0], field[..., 1]).max()), np.float32)
 
 
 def moved(image: FramedImage, displacement: NDArray[np.float32]) -> FramedImage:
     """Return an image warped by a displacement. A point at position p is at p + displacement in `image`."""
-    return framed(warped(image.pixels, displacement), warped(image.lungs.astype(np.float32), displacement) > 0.5)
+    return framed(warp(image.pixels, displacement), warp(image.lungs.astype(np.float32), displacement) > 0.5)
 
 
 MIDDLE = PixelMap(600 / FRAME_SIDE, 0.0, 600 / FRAME_SIDE, -44.0)  # 600 x 512 pixels in the middle of a square

@@ -14,7 +14,7 @@ from fieldray.domain.finding import Finding, ReadFacts, Screened
 from fieldray.domain.image import ImageRef, PixelMap, ShownImage
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.mask import CompressedShares
-from fieldray.domain.run import StoredAnswer, Verdict
+from fieldray.domain.run import StoredResult, Verdict
 from fieldray.errors import InputProblem
 from fieldray.imaging.discover import discover
 from fieldray.imaging.preprocess import thumbnail
@@ -128,20 +128,20 @@ def write_frames(path: Path, count: int, *, sop_class_uid: str = "1.2.840.10008.
     dataset.save_as(path)
 
 
-def results_of(outcomes: Iterable[Screened], *, verdict: Verdict | None = None) -> list[StoredAnswer]:
+def results_of(outcomes: Iterable[Screened], *, verdict: Verdict | None = None) -> list[StoredResult]:
     """Return outcomes as the results database gives them."""
     return [
-        StoredAnswer(answer_id=number, row_id=number, run_id=1, outcome=outcome, is_resumed=False, verdict=verdict)
+        StoredResult(answer_id=number, row_id=number, run_id=1, outcome=outcome, is_resumed=False, verdict=verdict)
         for number, outcome in enumerate(outcomes, 1)
     ]
 
 
-def read_here(results: Iterable[StoredAnswer], side: int) -> Iterator[tuple[StoredAnswer, ShownImage | Reason]]:
+def read_here(results: Iterable[StoredResult], side: int) -> Iterator[tuple[StoredResult, ShownImage | Reason]]:
     """Yield images read in this process, as decoders give them."""
     for result in results:
         outcome = result.outcome
         try:
-            image = decode(read_bytes(outcome.ref), outcome.ref).turned(outcome.ref.turn)
+            image = decode(read_bytes(outcome.ref), outcome.ref).corrected(outcome.ref.turn)
         except InputProblem as error:
             yield result, error.reason
             continue
@@ -149,7 +149,7 @@ def read_here(results: Iterable[StoredAnswer], side: int) -> Iterator[tuple[Stor
         yield result, ShownImage(pixels=pixels, rows=outcome.facts.rows, columns=outcome.facts.columns)
 
 
-def run_with(results: Iterable[StoredAnswer], *, options: ReportOptions | None = None, **changes: object) -> StoredRun:
+def run_with(results: Iterable[StoredResult], *, options: ReportOptions | None = None, **changes: object) -> StoredRun:
     """Return a run that an exporter can write, with images."""
     made = replace(stored_run(results), pseudonym_key=KEY, read_images=read_here, options=options or ReportOptions())
     of_pack = {name: changes.pop(name) for name in ("counts", "doubts", "manifest") if name in changes}

@@ -25,18 +25,18 @@ from fieldray.imaging.synthetic import constancy_files
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.signing import load_private_key, sign, verify
 from fieldray.paths import asset, user_data
-from fieldray.pipeline.constancy import Answers, Kept, screened, subject
+from fieldray.pipeline.constancy import ConstancyFile, ExpectedResults, pack_key, screen_test_images
 from fieldray.pipeline.session import Session
 from fieldray.settings import Settings
 
 
-def expected(folder: Path, home: Path, *, without: Sequence[str]) -> tuple[str, Answers]:
+def expected(folder: Path, home: Path, *, without: Sequence[str]) -> tuple[str, ExpectedResults]:
     """Return the answers of a pack."""
     model = PackLibrary(home).load(folder)
     with Session(Settings({"device": CPU.name}), lambda _: None) as session:
         session.use_packs(model)
-        answers = screened(session, model)
-    return subject(model), {name: answers[name] for name in answers if name not in without}
+        answers = screen_test_images(session, model)
+    return pack_key(model), {name: answers[name] for name in answers if name not in without}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
         files = {name: content for name, content in constancy_files() if name.endswith(".jpg")}  # drawn ones may round
         images = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
         answers = dict(expected(one.folder, user_data(), without=options.without) for one in packs)
-        made = Kept(images=images, answers=answers)
+        made = ConstancyFile(images=images, answers=answers)
     content = msgspec.json.format(msgspec.json.encode(made, order="sorted"), indent=1) + b"\n"
     signature = sign(content, key=key)
     asset("constancy.json").write_bytes(content)

@@ -26,9 +26,9 @@ from fieldray.domain.model import Estimate, Model
 from fieldray.errors import FieldrayError
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.manifest import parse
-from fieldray.packs.signing import own_key
+from fieldray.packs.signing import load_or_create_key
 from fieldray.packs.verified import list_files, read_pack, write_described
-from fieldray.typed_json import converted
+from fieldray.typed_json import to_type
 from fieldray_adapt.data.dataset import label_targets
 from fieldray_adapt.data.image_set import read_rows, rows_digest
 from fieldray_adapt.data.layouts import Row, split_rows
@@ -108,8 +108,8 @@ def _figures(model: Model, label: LabelRule, screened: Mapping[str, Screening]) 
         by_group=auc_by_group(select_known(own.scores(label.code), targets, own.rows)),
         shortcuts=before["shortcuts"],
         external_test=elsewhere,
-        float_against_int8=converted(before["float_against_int8"], Int8Comparison),
-        evidence_inside=converted(metrics["evidence_inside"], EvidenceFigures) if is_first else None,
+        float_against_int8=to_type(before["float_against_int8"], Int8Comparison),
+        evidence_inside=to_type(metrics["evidence_inside"], EvidenceFigures) if is_first else None,
     )
 
 
@@ -159,7 +159,10 @@ def measure(recipe: ClassifierRecipe, pack: Path, version: str, key: Path, *, th
     contents = {role: whole.contents[name] for role, name in names.items()} | {"card": card.encode()}
     document["files"] = {role: to_builtins(file) for role, file in list_files(contents).items()}
     return write_described(
-        recipe.packs_folder, description=parse(json.dumps(document).encode()), contents=contents, key=own_key(key)
+        recipe.packs_folder,
+        description=parse(json.dumps(document).encode()),
+        contents=contents,
+        key=load_or_create_key(key),
     )
 
 

@@ -51,7 +51,7 @@ def _take(options: argparse.Namespace, home: Path) -> int:
     from PySide6.QtWidgets import QApplication
 
     from fieldray.desktop.application import Application
-    from fieldray.imaging.synthetic import PARTS, files
+    from fieldray.imaging.synthetic import PARTS, demo_files
     from fieldray.packs.library import PackLibrary
     from fieldray.packs.site_choices import PackMemory
     from fieldray.packs.verified import read_verified_manifest
@@ -62,7 +62,7 @@ def _take(options: argparse.Namespace, home: Path) -> int:
         library.keys.trust(read_verified_manifest(options.pack).fingerprint)
         library.install(options.pack)
     part = next(part for part in PARTS if part.name == options.part)
-    images = _written(files(part), home / "demo" / part.name)
+    images = _written(demo_files(part), home / "demo" / part.name)
     pack = read_verified_manifest(options.pack).description.id if options.pack else part.pack
     qt = QApplication(sys.argv[:1])
     application = Application(qt, Settings({"language": options.language, "theme": options.theme}))

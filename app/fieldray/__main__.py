@@ -1,6 +1,6 @@
-"""The place where all parts meet: files and folders, or nothing, open the window; all else is a command.
+"""The entry point. Files and folders on the command line, or nothing, open the window; anything else is a command.
 
-Everything else is imported inside: a Ctrl-C that comes while the program is still being read ends it quietly, too.
+Other modules are imported inside functions, so that a Ctrl-C during their import ends the program quietly, too.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ PLACES_OF_CODE = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run Fieldray; returns the exit code."""
+    """Run Fieldray with these arguments (by default those of the process). Returns the exit code."""
     return _quietly(lambda: _main(arguments))
 
 
 def _leave_current_directory() -> None:
-    """Where images lie is no place of code: `-m` and an empty entry of PYTHONPATH make it one, before all others.
+    """Remove the current folder from `sys.path`, because a folder of images may also contain Python files.
 
-    Where variables name places of code to Python, the program begins again in a Python that does not listen to them.
+    `python -m` and an empty entry of PYTHONPATH add that folder. If environment variables add other folders of code,
+    the program replaces itself by a Python process that ignores these variables.
     """
     from os import environ, execv, getcwd, name, pathsep
     from os.path import dirname, isabs
@@ -50,12 +51,12 @@ def _leave_current_directory() -> None:
 
 
 def window(arguments: Sequence[str]) -> int:
-    """Run the installed window: `arguments` are files and folders to screen; returns the exit code."""
+    """Run the installed window program on files and folders to screen. Returns the exit code."""
     return _quietly(lambda: _window(arguments))
 
 
 def _quietly(body: Callable[[], int]) -> int:
-    """What a person is to see of an end that came before a command or the window could take care of it."""
+    """Call `body` and return its exit code; 130 for a Ctrl-C before a command or the window handles Ctrl-C."""
     try:
         return body()
     except KeyboardInterrupt:
@@ -96,7 +97,11 @@ def _window(arguments: Sequence[str]) -> int:
 
 
 def _prepare() -> None:
-    """What is around this process as the program needs it; console is imported where nothing foreign is left."""
+    """Protect this process: keep foreign code out, disable core dumps, and open standard
+    streams that the caller closed.
+
+    The console module is imported only after foreign code is kept out.
+    """
     from fieldray.surroundings import disable_core_dumps, keep_foreign_code_out
 
     keep_foreign_code_out()
@@ -107,7 +112,7 @@ def _prepare() -> None:
 
 
 def _open_window(paths: Sequence[Path]) -> int:
-    """Open the window here or, where the program is installed, by the one beside this that has Qt."""
+    """Open the window on some paths: by the installed window program if there is one, else in this process."""
     from fieldray.paths import installed_program
     from fieldray.surroundings import run_window_program
 

@@ -1,8 +1,8 @@
-"""The devices that can run a model: one table, which command line, settings, window, benchmarks and engine read.
+"""The table of devices that can run a model. Command line, settings, window, benchmarks and engine read this table.
 
 To add a device, write a module with a function that takes `inference.backend.BackendOptions` and returns an
-`inference.backend.BackendKind`, and add its row here. The function is named and not imported, as the services of
-child processes are: the table is read while the command line is parsed, and must cost nothing.
+`inference.backend.BackendKind`, and add a row for the device here. The row names the function as text, because the
+table is read while the command line is parsed, when no large module may be imported.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ AUTO: Final = "auto"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendEntry:
-    """One device.
+    """One row of the table: a device that can run a model.
 
-    name           what `--device`, the settings and the stored results call it
-    title          what a person reads: English, translated where it is shown
-    roles          the files of a pack that it runs, by role, preferred ones first
-    kind           "module:function" that makes its `BackendKind`; imported when an engine is made
-    shares_cpu     whether it computes on the CPU, as the workers do
-    clock_setting  the key of the setting for its clock speed, where it has one ("max" is the highest)
+    name           name of the device for `--device`, in the settings and in stored results
+    title          name of the device for a person, in English; translated where it is shown
+    roles          roles of the pack's files that the device can run, the preferred role first
+    kind           "module:function" that makes the device's `BackendKind`; imported when an engine is made
+    shares_cpu     whether the device computes on the CPU, as the workers do
+    clock_setting  key of the setting for the clock speed, "" if the speed is fixed (the value "max" is the highest
+                   speed)
     """
 
     name: str
@@ -48,7 +49,7 @@ CPU: Final = BackendEntry(
 
 
 class BackendTable:
-    """The rows in order of preference; the last one is the last resort."""
+    """The table of devices in order of preference; the last device is used if no other works."""
 
     def __init__(self, *entries: BackendEntry) -> None:
         self._entries = list(entries)
@@ -62,12 +63,15 @@ class BackendTable:
         return tuple(entry.name for entry in self._entries)
 
     def title(self, name: str) -> str:
-        """What a person reads; the name itself where a stored result names a device that is not in the table."""
+        """Return a device's title for a person. For a device that is not in the table, return its name."""
         return next((entry.title for entry in self._entries if entry.name == name), name)
 
     @contextlib.contextmanager
     def added(self, entry: BackendEntry) -> Iterator[None]:
-        """Prefer another device to all others for a while. Raises ValueError if its name is taken."""
+        """Put another device first in the table during the block.
+
+        Raises ValueError if the table has a device of that name.
+        """
         if entry.name in (AUTO, *self.names):
             raise ValueError(f"there is a device {entry.name} already")
         self._entries.insert(0, entry)
@@ -81,5 +85,5 @@ BACKENDS: Final = BackendTable(EDGE_TPU, CPU)
 
 
 def device_choices() -> tuple[str, ...]:
-    """What `--device` and the settings accept: "auto" or the name of a row, as the table is now."""
+    """Return the values that `--device` and the settings accept: "auto" and the name of each device."""
     return (AUTO, *BACKENDS.names)

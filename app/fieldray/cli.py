@@ -32,7 +32,7 @@ from fieldray.errors import (
     PackProblem,
     StorageProblem,
     UsageProblem,
-    unexpected,
+    reason_of_unexpected,
 )
 from fieldray.paths import HOME_VARIABLE, VERSION, user_data
 from fieldray.plain_text import visible
@@ -46,7 +46,7 @@ CANCELLED: Final = 130
 
 
 class Parser(argparse.ArgumentParser):
-    """An `ArgumentParser` whose error messages are printable and on one line: they quote what was typed."""
+    """An `ArgumentParser` that prints each error on one line, without control characters of quoted arguments."""
 
     def error(self, message: str) -> NoReturn:
         super().error(visible(message))
@@ -59,18 +59,18 @@ def run(
     console: Console | None = None,
     parser: argparse.ArgumentParser | None = None,
 ) -> int:
-    """Run one command; the exit code.
+    """Run one command. Returns the exit code.
 
     Parameters
     ----------
     arguments
         The command line without the program's name.
     open_window
-        Shows the window with paths to screen, where there is one.
+        Opens the window on paths to screen; None if the program has no window.
     console
-        Where the command prints; the system's streams without it.
+        The console of the command; by default the system's streams.
     parser
-        Another program's commands (the benchmarks have some); these of `fieldray` without it.
+        The commands, for a program with its own (the benchmarks); by default those of `fieldray`.
     """
     console = console or system_console()
     if parser is None and (slip := _without_command(arguments)):
@@ -128,7 +128,7 @@ def _perform(options: argparse.Namespace, console: Console, signals: Sequence[in
             if not isinstance(error, Exception):
                 raise
             log.exception("command failed")
-            console.print_error(f"{unexpected(error).text} {journal}")
+            console.print_error(f"{reason_of_unexpected(error).text} {journal}")
             return 1
 
 
@@ -172,7 +172,10 @@ def _check_outputs(options: argparse.Namespace) -> None:
 
 
 def command_parser(open_window: OpenWindow | None = None, *, asked: str | None = None) -> argparse.ArgumentParser:
-    """Return the parser of all commands; only the command `asked` for gets its options, the others are names."""
+    """Return the parser of all commands.
+
+    Only the command `asked` gets its options; the other commands are listed by name.
+    """
     parser = Parser(
         prog="fieldray",
         description="Screen chest X-rays offline. Research use only. Not for diagnostic use.",

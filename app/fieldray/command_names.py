@@ -1,9 +1,9 @@
 """The names of all commands: those of this package, and those of two optional packages.
 
 `fieldray_adapt` makes packs, `fieldray_cluster` distributes work over processes and machines; the installed program has
-neither. They are found by these names, and no code of another distribution is (see `registry`). Each lists in its
-module `command_line` its commands, and which of them may use the network. These facts are known before anything large
-is imported, and before the guard of `offline` is active.
+neither. Both packages are found by their names alone: code of any other distribution is never loaded (see `registry`).
+Each package lists its commands, and those that may use the network, in its module `command_line`. This list is read
+before anything large is imported, and before the guard of `offline` is active.
 """
 
 from __future__ import annotations
@@ -37,16 +37,18 @@ PACKAGES: Final = ("fieldray_adapt", "fieldray_cluster")
 
 
 class CommandLine(Protocol):
-    """The commands of an optional package, each with its line in the list of commands."""
+    """The module `command_line` of an optional package: COMMANDS has each command's line for the list of commands."""
 
     COMMANDS: Mapping[str, str]
     IS_TOOLCHAIN: bool  # see `offline.stay_offline`
 
     def joins_cluster(self, arguments: Sequence[str]) -> bool:
-        """Whether the command line, which begins with one of its commands, works with the processes of a cluster."""
+        """Return whether a command line, which begins with a command of this package,
+        works with the processes of a cluster.
+        """
 
     def add_to(self, commands: argparse._SubParsersAction[Any]) -> None:
-        """Add the commands with all of their options."""
+        """Add the commands of this package with all of their options."""
 
 
 def optional_modules(name: str) -> Iterator[ModuleType]:
@@ -71,19 +73,19 @@ def command_line_of(name: str) -> CommandLine | None:
 
 
 def is_command(name: str) -> bool:
-    """Whether there is a command of this name."""
+    """Return whether there is a command of this name."""
     return name in OWN or command_line_of(name) is not None
 
 
 def opens_window(arguments: Sequence[str]) -> bool:
-    """Whether the command line shows a window in its own process."""
+    """Return whether the command line shows a window in its own process."""
     return names_images(arguments) or (arguments[0] == "demo" and "--no-window" not in arguments)
 
 
 def names_images(arguments: Sequence[str]) -> bool:
-    """Whether the command line is nothing but files and folders that exist, for the window to screen (or none).
+    """Return whether the command line is empty, or names only existing files and folders for the window to screen.
 
-    The name of a command is that command, even where a folder is called so: such a folder is `./screen`.
+    A word that is the name of a command always means the command; a folder of that name is written as `./screen`.
     """
     return not (arguments and is_command(arguments[0])) and all(
         not argument.startswith("-") and os.path.exists(argument)  # noqa: PTH110 - Path.exists raises for a long name

@@ -1,20 +1,20 @@
 """The exception tree.
 
-FieldrayError                  carries a `Reason`; its text is fit to be shown
-    EnvironmentProblem         the machine: disk, driver, missing library; the same input may work elsewhere
+FieldrayError                  carries a `Reason`, whose text can be shown to a person
+    EnvironmentProblem         a problem of the computer: disk, driver, missing library; the input may work elsewhere
         StorageProblem         results, settings or exports cannot be read or written
         BackendProblem         no backend can run the model now
         ReaderProblem          no image can be read now
-    InputProblem               what we were given; trying again gives the same
-        Unusable               read well, but not something to assess (ends as *refused*)
-        Unreadable             could not be read (ends as *failed*)
-        PackProblem            a model pack is not loaded
-            PackNotTrusted     its signing key waits for a person's yes
-            PackNotChosen      nobody said whose images these are
-        UsageProblem           the command line or a recipe asks for something that is not there
+    InputProblem               a problem of an input; trying again gives the same problem
+        Unusable               the file was read, but it is not an image to assess (ends as *refused*)
+        Unreadable             the file could not be read (ends as *failed*)
+        PackProblem            a model pack cannot be loaded
+            PackNotTrusted     a person has not confirmed the pack's signing key
+            PackNotChosen      a person has not chosen the pack for the images
+        UsageProblem           the command line or a recipe asks for something impossible
 
-Anything else that reaches the top is our bug and is reported as `internal`.
-Low-level code raises ValueError and TypeError; the file boundary wraps once, `from e`.
+Any other exception that is not caught is a bug, and reported as `internal`. Low-level code raises ValueError and
+TypeError; code at the boundary to files converts them once, with `from`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class FieldrayError(Exception):
 
 
 class EnvironmentProblem(FieldrayError):
-    """The machine lacks or refuses something."""
+    """The computer lacks a resource or refuses an operation."""
 
 
 _SHORTAGES: Final = frozenset({errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN})
@@ -43,8 +43,8 @@ _NOT_MAPPED: Final = ("failed to map segment", "cannot allocate memory", "out of
 _NO_THREAD: Final = "can't start new thread"  # Python says so in a RuntimeError of no class of its own
 
 
-def shortage(error: BaseException) -> EnvironmentProblem | None:
-    """The problem if the system refused this process memory, threads or open files: no input's fault; else None."""
+def resource_problem(error: BaseException) -> EnvironmentProblem | None:
+    """Return the problem if the system refused this process memory, threads or open files; None for other errors."""
     cause: BaseException | None = error
     while cause is not None:  # a library that is refused memory says so in an error of its own
         if detail := _what_is_short(cause):
@@ -65,9 +65,9 @@ def _what_is_short(error: BaseException) -> str | None:
     return None
 
 
-def unexpected(error: Exception) -> Reason:
+def reason_of_unexpected(error: Exception) -> Reason:
     """Return the reason to show for an unexpected exception: a fault of the program, or a refusal by the system."""
-    problem = shortage(error)
+    problem = resource_problem(error)
     return problem.reason if problem else reason("internal", detail=type(error).__name__)
 
 
@@ -76,7 +76,7 @@ class StorageProblem(EnvironmentProblem):
 
 
 class BackendProblem(EnvironmentProblem):
-    """A backend cannot start or stopped."""
+    """A backend cannot be started, or has stopped."""
 
 
 class ReaderProblem(EnvironmentProblem):
@@ -88,19 +88,19 @@ class InputProblem(FieldrayError):
 
 
 class Unusable(InputProblem):
-    """Read well, but not a usable frontal chest X-ray."""
+    """A file was read, but is not a usable frontal chest X-ray."""
 
 
 class Unreadable(InputProblem):
-    """Could not be read."""
+    """A file could not be read as an image."""
 
 
 class PackProblem(InputProblem):
-    """A model pack is not loaded."""
+    """A model pack cannot be loaded."""
 
 
 class PackNotTrusted(PackProblem):
-    """The pack is whole, but its key (`fingerprint`) is not trusted yet."""
+    """A pack is complete, but a person has not yet trusted its key (`fingerprint`)."""
 
     def __init__(self, fingerprint: str) -> None:
         super().__init__(reason("pack_unknown_key", fingerprint=fingerprint))
@@ -108,7 +108,7 @@ class PackNotTrusted(PackProblem):
 
 
 class PackNotChosen(PackProblem):
-    """The pack for the images was not chosen. `choices`: a line for each pack that could be named."""
+    """A person has not chosen the pack for the images. `choices` has a line for each available pack."""
 
     def __init__(self, why: Reason, choices: Sequence[str]) -> None:
         super().__init__(why)
@@ -116,8 +116,8 @@ class PackNotChosen(PackProblem):
 
 
 class UsageProblem(InputProblem):
-    """The request itself is wrong."""
+    """A request is impossible: the command line, a recipe or an argument is wrong."""
 
 
 class Cancelled(Exception):
-    """The result is not wanted any more: the operation stops without a result."""
+    """A caller no longer wants the result, so the operation stops without one."""

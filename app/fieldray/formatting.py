@@ -1,4 +1,7 @@
-"""Words and numbers that the window and the reports share. Never "the patient has", always "the pack flags"."""
+"""Words and numbers that the window and the reports share.
+
+A text states what the pack flags, and never what the patient has.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from fieldray.domain.finding import Category, Decision, Finding, decide
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.model import Estimate, Manifest, OperatingPoint, Trust
-from fieldray.domain.purpose import classes_measured
+from fieldray.domain.purpose import class_distributions
 from fieldray.domain.run import VERDICT_VALUES, PackSpec, Run, RunSpec, Verdict, VerdictChoice
 from fieldray.translation import Translator
 
@@ -26,11 +29,11 @@ def research_only(translator: Translator) -> str:
 
 
 class NamesClasses(Protocol):
-    """A pack, or a stored description of one, with the names of its classes.
+    """A pack, or the stored description of a pack, with the names of its classes.
 
     class_names  the pack's own names for a score above and one below the zone; None without such names
     label_codes  codes of the pack's labels
-    is_bare      a bare model of the dissertation, which has two classes and no zone
+    is_bare      whether the pack is a bare model of the dissertation, which has two classes and no zone
     """
 
     @property
@@ -42,7 +45,7 @@ class NamesClasses(Protocol):
 
 
 def category_label(translator: Translator, category: Category, pack: NamesClasses | None = None) -> str:
-    """The class of one image, as a word or a few: the pack's own where it has some."""
+    """Return the name of a class in the pack's own words, or else in the program's."""
     if pack is not None and pack.class_names and category in pack.class_names:
         return translator.pick(pack.class_names[category])
     if category == "normal" and pack is not None and not pack.is_bare and _looks_for_anything(pack):
@@ -51,9 +54,10 @@ def category_label(translator: Translator, category: Category, pack: NamesClasse
 
 
 def short_label(translator: Translator, category: Category, pack: NamesClasses | None = None) -> str:
-    """The class of one image, as one word where there is little room: that of the program, whatever the pack says.
+    """Return the one-word name of a class, for narrow columns, in the program's own words.
 
-    No image is *normal*: a score below the zone says that the pack did not flag it. Only a bare model has that class.
+    No image is called *normal*: with a score below the zone, the pack did not flag the image. Only a bare model of the
+    dissertation has the class *normal*.
     """
     text = translator.text
     is_of_anything = pack is not None and _looks_for_anything(pack)
@@ -80,12 +84,12 @@ def class_words(translator: Translator, category: Category) -> tuple[str, ...]:
 
 
 def _looks_for_anything(pack: NamesClasses) -> bool:
-    """Whether what the pack flags is called *abnormal*, as the adults' pack and the dissertation's files do."""
+    """Return whether the pack calls its findings *abnormal*, as the adults' pack and the dissertation's models do."""
     return "abnormal" in pack.label_codes
 
 
 def decision_sentence(translator: Translator, finding: Finding) -> str:
-    """What the decision means, in a sentence about the pack and not about the patient."""
+    """Return a sentence on a decision, which speaks of the pack and not of the patient."""
     if finding.is_by_larger_output:
         return translator.text(
             "Unsigned model without a known operating point. The class follows the larger of the model's two outputs."
@@ -104,12 +108,12 @@ def decision_sentence(translator: Translator, finding: Finding) -> str:
     return sentences[finding.decision]
 
 
-def unsigned(translator: Translator) -> str:
+def unsigned_notice(translator: Translator) -> str:
     """Return the notice for results of a model without signature and operating point."""
     return translator.text("unsigned, operating point unknown")
 
 
-def signer(translator: Translator, *, trust: Trust, fingerprint: str) -> str:
+def describe_signer(translator: Translator, *, trust: Trust, fingerprint: str) -> str:
     """Describe the signer of a pack."""
     if trust == "builtin":
         return translator.text("comes with the program")
@@ -140,7 +144,7 @@ def verdict_line(translator: Translator, verdict: Verdict | None, *, reader: str
     """Return what reports print of a reader's verdict: the choice, the reader if named, and the time."""
     if verdict is None:
         return translator.text("not given")
-    given = moment(translator, verdict.given_s) if verdict.given_s else ""
+    given = time_text(translator, verdict.given_s) if verdict.given_s else ""
     return " · ".join(filter(None, (verdict.value.title(translator), reader, given)))
 
 
@@ -151,7 +155,7 @@ def sex_label(translator: Translator, header: ImageHeader) -> str:
     return letters.get(header.patient_sex, "")
 
 
-def what_to_do(translator: Translator, category: Category) -> str:
+def advice_text(translator: Translator, category: Category) -> str:
     """Return the advice for an image without a score, because it was refused or failed."""
     if category == "refused":
         return translator.text("The image is not suitable and has no score. Read the image yourself.")
@@ -159,13 +163,13 @@ def what_to_do(translator: Translator, category: Category) -> str:
 
 
 def point_sentence(translator: Translator, point: OperatingPoint, threshold: str) -> str:
-    """An operating point by its name, with its threshold as it is shown."""
+    """Return an operating point's name with its threshold, which is already formatted as text."""
     name = translator.pick(point.titles)
     return translator.text("Operating point “{name}”: {threshold}", name=name, threshold=threshold)
 
 
 def measured_sentence(translator: Translator, point: OperatingPoint) -> str:
-    """What was measured at an operating point, with intervals."""
+    """Return the sensitivity and specificity that were measured at an operating point, with intervals."""
     return translator.text(
         "Measured at this operating point on {data}: sensitivity {sensitivity}, specificity {specificity} (95 % "
         "confidence interval).",
@@ -188,13 +192,13 @@ def lung_sentences(translator: Translator, lungs: LungFields) -> tuple[str, str]
 
 
 def packs_of_run(translator: Translator, spec: RunSpec) -> str:
-    """The names of all packs of a run."""
+    """Return the names of all packs of a run, as one text."""
     return " + ".join(pack_label(translator, pack) for pack in spec.packs)
 
 
 def pack_label(translator: Translator, spec: PackSpec) -> str:
     """Return a pack's name with the remarks that a list shows."""
-    return f"{spec.pack_name} ({unsigned(translator)})" if spec.trust == "legacy" else spec.pack_name
+    return f"{spec.pack_name} ({unsigned_notice(translator)})" if spec.trust == "legacy" else spec.pack_name
 
 
 def pack_headings(packs: Sequence[tuple[str, str]]) -> list[str]:
@@ -220,7 +224,7 @@ def label_meaning(translator: Translator, label: str, manifest: Manifest | None)
 
 
 def number(translator: Translator, value: float, *, digits: int) -> str:
-    """A number with this language's decimal mark."""
+    """Format a number with the language's decimal mark."""
     return translator.decimal(f"{value:.{digits}f}")
 
 
@@ -242,13 +246,15 @@ def score_digits(score: float, point: OperatingPoint | None, *, least: int) -> i
 
 
 def border_digits(border: float, *, least: int) -> int:
-    """The number of digits, `least` or more, by which a border reads as 0 or 1 only where it is 0 or 1."""
+    """Return the number of digits, at least `least`, with which a border is written as 0
+    or 1 only if it is exactly that.
+    """
     wide = (digits for digits in range(least, _MOST_DIGITS) if round(border, digits) not in (0, 1) or border in (0, 1))
     return next(wide, _MOST_DIGITS)
 
 
 def score_text(translator: Translator, score: float, point: OperatingPoint | None, *, least: int = 2) -> str:
-    """A score with as many digits as its decision needs."""
+    """Format a score with as many digits as its decision needs."""
     return number(translator, score, digits=score_digits(score, point, least=least))
 
 
@@ -260,8 +266,9 @@ def threshold_text(translator: Translator, finding: Finding) -> str:
 
 
 def border_text(translator: Translator, border: float, *, least: int = 2) -> str:
-    """A threshold, or an end of the zone, where no score stands beside it: in full, up to a millionth, and
-    further where it would read as 0 or 1.
+    """Format a threshold, or an end of the uncertain zone, that stands alone.
+
+    The number has up to six digits, and more only if it would otherwise be written as 0 or 1.
     """
     written = f"{border:.6f}".rstrip("0").partition(".")[2]
     return number(translator, border, digits=border_digits(border, least=max(least, len(written))))
@@ -273,18 +280,18 @@ def count(items: int) -> str:
 
 
 def percent(translator: Translator, estimate: Estimate) -> str:
-    """A measured share with its 95 % confidence interval: 93.2 % (91.0-95.1)."""
+    """Format a measured share with its 95 % confidence interval: 93.2 % (91.0-95.1)."""
     value, _, interval = per_hundred(translator, estimate).partition(" ")
     return f"{value} % {interval}"
 
 
 def class_lines(translator: Translator, manifest: Manifest | None, point: OperatingPoint | None) -> list[str]:
-    """What the classes mean: how many of 100 images with the finding, and of 100 without it, are in each.
+    """Return lines on the measured classes: how many of 100 images with and without the finding are in each class.
 
-    Four lines at most, those of another hospital last; none where the pack's maker did not count them.
+    There are at most four lines, those of another hospital last. The result is empty if the pack's maker did not count.
     """
     lines = []
-    for classes in classes_measured(manifest, point):
+    for classes in class_distributions(manifest, point):
         for truth, shares in classes.shares.items():
             values: dict[str, str | int] = {
                 "count": next(iter(shares.values())).of,
@@ -313,7 +320,7 @@ def _class_line(translator: Translator, truth: bool, is_elsewhere: bool, values:
 
 
 def per_hundred(translator: Translator, estimate: Estimate) -> str:
-    """A measured share of 100 images with its 95 % confidence interval: 93.2 (91.0-95.1)."""
+    """Format a measured share as a number of 100 images with its 95 % confidence interval: 93.2 (91.0-95.1)."""
     value, low, high = (
         number(translator, 100 * share, digits=1) for share in (estimate.value, estimate.low, estimate.high)
     )
@@ -321,9 +328,10 @@ def per_hundred(translator: Translator, estimate: Estimate) -> str:
 
 
 def date(translator: Translator, dicom_date: str) -> str:
-    """A DICOM date (PS3.5 6.2, YYYYMMDD) as this language writes dates; anything else as it is.
+    """Format a DICOM date (PS3.5 6.2, YYYYMMDD) in the language's way, with a year of four
+    digits; other texts are unchanged.
 
-    The year has four digits. English has two orders of day and month, so it gets ISO 8601.
+    English writes day and month in two orders, so English dates are in ISO 8601.
     """
     found = DICOM_DATE.fullmatch(dicom_date)
     try:
@@ -334,7 +342,7 @@ def date(translator: Translator, dicom_date: str) -> str:
 
 
 def calendar_date(translator: Translator, day: datetime.date) -> str:
-    """A date as this language writes it."""
+    """Format a date in the language's way."""
     # Translators: how a date is written in numbers, with a year of four digits, such as "{day}.{month}.{year}".
     return translator.in_context(
         "date in numbers", "{year}-{month}-{day}", year=f"{day.year:04}", month=f"{day.month:02}", day=f"{day.day:02}"
@@ -347,31 +355,31 @@ def earlier_text(translator: Translator, header: ImageHeader) -> str:
     return translator.text("earlier, {date}", date=date(translator, header.study_date))
 
 
-def moment(translator: Translator, seconds: float) -> str:
-    """Date and time of day on this computer's clock, of seconds since 1970 (UTC)."""
+def time_text(translator: Translator, seconds: float) -> str:
+    """Format a time, in seconds since 1970 (UTC), as date and time of day in this computer's time zone."""
     here = datetime.datetime.fromtimestamp(seconds)
     return f"{calendar_date(translator, here.date())} {here.isoformat()[11:16]}"
 
 
 def person(dicom_name: str) -> str:
-    """A DICOM person name (PS3.5 6.2.1) for reading: the first written form, parts divided by blanks."""
+    """Format a DICOM person name (PS3.5 6.2.1): the first written form of the name, with blanks between its parts."""
     first = next((form for form in dicom_name.split("=") if form.strip("^ ")), "")
     return " ".join(part for part in first.split("^") if part)
 
 
 def file_name(ref: ImageRef) -> str:
-    """The name of the file or zip member, with the frame of several."""
+    """Return the name of an image's file or zip member, with the frame number if the file has several frames."""
     name = ref.member.rpartition("/")[2] if ref.member else ref.path.name
     return f"{name} #{ref.frame + 1}" if ref.header.number_of_frames > 1 else name
 
 
 def view_label(header: ImageHeader) -> str:
-    """View and side as the file gives them."""
+    """Return view and side of an image as the file states them."""
     return " ".join(part for part in (header.view, header.image_laterality) if part)
 
 
 def duration(translator: Translator, seconds: float) -> str:
-    """A time left as minutes and seconds, or hours and minutes."""
+    """Format a remaining time as minutes and seconds, or as hours and minutes."""
     whole = round(seconds)
     if whole < 3600:
         return f"{whole // 60}:{whole % 60:02}"

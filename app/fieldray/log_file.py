@@ -1,4 +1,4 @@
-"""The log file: errors for the person who fixes them, never with names of patients or of their files."""
+"""The log file of errors for developers, which never contains names of patients or of their files."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ class _QuietHandler(logging.FileHandler):
 
 
 class _RecordFormatter(logging.Formatter):
-    """A record begins a line, and nothing else does: the lines of a traceback are set in, whatever names they hold."""
+    """A formatter that indents all further lines of a record, so that a file name in a
+    traceback cannot imitate a record.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         return "\n    ".join(map(visible, super().format(record).split("\n")))
@@ -63,9 +65,10 @@ class _RecordFormatter(logging.Formatter):
 
 @contextlib.contextmanager
 def configure_logging(folder: Path | None = None) -> Iterator[Path]:
-    """Write warnings and errors of the program to `fieldray.log` in `folder` (the user's data) while inside.
+    """Write the program's warnings and errors to `fieldray.log` in `folder` (by default the
+    user's data) during the block.
 
-    The file is made when there is something to say; a large one is kept as `fieldray.log.1`.
+    The file is created with its first record. A large file is renamed to `fieldray.log.1`.
     """
     path = (folder or user_data()) / FILE_NAME
     with contextlib.suppress(OSError):

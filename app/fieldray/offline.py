@@ -1,4 +1,4 @@
-"""This program opens no internet socket, whatever is installed beside it.
+"""The offline guard: this program opens no internet socket, whatever other packages are installed.
 
 `stay_offline` is the first thing every process of the program does, before anything large is imported. From then on
 
@@ -11,18 +11,18 @@
 One process may make one connection: the window of a user who works on another machine (`ssh -X`). Qt's native code
 connects to its screen, so that in this process, and only if DISPLAY names such a screen, the kernel's filter waits
 until the screen is connected (`screen_connected`). Addresses of other servers that Qt would look up meanwhile, of the
-desktop's bus and its session, are left only if they are inside this computer. Python code is refused sockets
-meanwhile, too, and so is native code in the child processes, which begin with a filter of their own.
+desktop's bus and its session, are left only if they are inside this computer. Python code is refused sockets meanwhile,
+too, and so is native code in the child processes, which begin with a filter of their own.
 
 A process of a cluster (`fieldray_cluster`, never part of the installed program) may open connections, but only to the
 networks that a person named (`reach`), and for one divided training to the processes of that cluster which hold its
 weights (`reaching`), or a server of objects by its name (`reach_server`); its Python is held to them, while everything
 that it starts to read and run images is offline as ever.
 
-What this does not hold: another program of the same user that is not offline can pass an open connection over a
-socket inside this computer to a process that takes it, or carry on what it is told there. Fieldray talks to the
-screen, the desktop and the list of devices only and takes no connection from anybody, but a codec that was taken over
-by a malicious file could look for such a helper. Whoever has to rule that out starts Fieldray as a user of its own.
+What this does not hold: another program of the same user that is not offline can pass an open connection over a socket
+inside this computer to a process that takes it, or carry on what it is told there. Fieldray talks to the screen, the
+desktop and the list of devices only and takes no connection from anybody, but a codec that was taken over by a
+malicious file could look for such a helper. Whoever has to rule that out starts Fieldray as a user of its own.
 """
 
 from __future__ import annotations
@@ -104,18 +104,18 @@ _names: frozenset[str] = frozenset()  # that may be looked up
 
 
 class InternetRefused(PermissionError):
-    """Something in this process asked for the network."""
+    """The guard refused this process an access to the network."""
 
 
 def stay_offline(*, is_toolchain: bool = False, shows_window: bool = False, joins_cluster: bool = False) -> None:
     """Refuse the network to this process from now on; a second call changes nothing.
 
-    is_toolchain    `fieldray_adapt`: TensorFlow insists on `requests`, and a compiler that is called may be the
-                    user's own script that reaches another machine. Only this process's Python is held offline.
-    shows_window    the window itself may reach a screen that the user put on another machine (`ssh -X`); it calls
-                    `screen_connected` when it has
-    joins_cluster   this process may be told networks to `reach`; until then it reaches nothing. Only its Python is
-                    held to them, and it has no window
+    is_toolchain    whether the process belongs to `fieldray_adapt`. TensorFlow imports `requests`, and a compiler may
+                    be the user's script for another machine, so only this process's Python code is held offline
+    shows_window    whether the process is the window, which may connect to a screen on another machine (`ssh -X`), and
+                    then calls `screen_connected`
+    joins_cluster   whether the process may call `reach`; until then it reaches nothing. Only its Python code is held to
+                    these networks, and it has no window
     """
     global _is_installed, _awaits_screen, _joins_cluster
     if _is_installed:
@@ -135,9 +135,9 @@ def stay_offline(*, is_toolchain: bool = False, shows_window: bool = False, join
 
 
 def reach(networks: Sequence[str]) -> None:
-    """Let this process connect to, and be reached at, these addresses or networks (`10.0.0.0/24`) as well.
+    """Allow this process to connect to these addresses or networks (`10.0.0.0/24`), and to be reached from them.
 
-    Raises InternetRefused in a process that began without `joins_cluster`, ValueError for anything but numbers.
+    Raises InternetRefused in a process that began without `joins_cluster`, ValueError for names of hosts.
     """
     global _reachable
     _reachable = tuple(dict.fromkeys((*_reachable, *_ranges(networks))))
@@ -145,7 +145,7 @@ def reach(networks: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def reaching(hosts: Sequence[str]) -> Iterator[None]:
-    """`reach` these addresses within the block alone. Raises InternetRefused, ValueError, as that does."""
+    """Allow connections to these addresses during the block. Raises as `reach`."""
     global _reachable
     own = set(_ranges(hosts)) - set(_reachable)
     _reachable = (*_reachable, *own)
@@ -156,7 +156,7 @@ def reaching(hosts: Sequence[str]) -> Iterator[None]:
 
 
 def reach_server(host: str) -> None:
-    """`reach` a server by its address, or by its name, whatever that stands for when it is looked up."""
+    """Allow connections to a server, given by address or by name; a name stands for any address that it resolves to."""
     global _names
     import socket
 
@@ -186,7 +186,7 @@ def _ranges(networks: Sequence[str]) -> list[tuple[int, int, int]]:
 
 
 def _is_reachable(host: object) -> bool:
-    """Whether `host` is an address, in numbers, that this process was told to reach."""
+    """Return whether `host` is a numeric address that this process may reach."""
     if not _reachable or not isinstance(host, str | bytes):
         return False
     import ipaddress
@@ -199,9 +199,9 @@ def _is_reachable(host: object) -> bool:
 
 
 def allow_only_display_connection(environment: MutableMapping[str, str]) -> None:
-    """Take out every address of a server that is not inside this computer, and what would be used in its absence.
+    """Remove every address of a server outside this computer from the environment, and variables used in its absence.
 
-    Without an address of the desktop's bus Qt starts a program that asks the screen for one.
+    An address of the desktop's bus is always set: without one, Qt would start a program that asks the screen for it.
     """
     folder = environment.get("XDG_RUNTIME_DIR")
     environment.setdefault(_BUSES[0], f"unix:path={folder}/bus" if folder else _NOWHERE)
@@ -221,10 +221,10 @@ def screen_connected() -> None:
 
 
 def is_screen_remote(environment: Mapping[str, str]) -> bool:
-    """Whether Qt will reach its screen through a connection: by X11, and DISPLAY says where in the usual form.
+    """Return whether Qt reaches its screen by a network connection: X11 with a DISPLAY that names a host.
 
-    localhost:10.0 is such a screen; :0 and unix:0 are inside this computer, and `x:` is none. Other platforms of Qt
-    (vnc is one) have no business with a connection.
+    `localhost:10.0` is such a screen. `:0` and `unix:0` are inside this computer, and `x:` is invalid. Qt's other
+    platforms, such as vnc, may not connect.
     """
     platform = environment.get("QT_QPA_PLATFORM", "").partition(":")[0]
     return platform in ("", "xcb") and _REMOTE_SCREEN.fullmatch(environment.get("DISPLAY", "")) is not None
@@ -298,9 +298,9 @@ _MACHINES: Final = {"x86_64": (0xC000_003E, 41, 317, 101, 311), "aarch64": (0xC0
 
 
 def filter_code(architecture: int, socket_call: int, calls_on_others: Sequence[int] = ()) -> bytes:
-    """The filter as BPF instructions of 8 bytes (code, jump if true, jump if false, operand).
+    """Return the kernel's filter as BPF instructions of 8 bytes (code, jump if true, jump if false, operand).
 
-    calls_on_others    system calls by which a process gets at what another one has
+    calls_on_others    system calls by which a process could take over another process's sockets
     """
     refused = (_PIDFD_GETFD, *calls_on_others)
     count = len(refused)
@@ -323,7 +323,9 @@ def filter_code(architecture: int, socket_call: int, calls_on_others: Sequence[i
 
 
 def _forbid_in_kernel() -> None:
-    """Install the filter for all threads of this process and all it starts, where the kernel has one."""
+    """Install the filter for all threads of this process and for all child processes, if the kernel
+    supports filters.
+    """
     machine = _MACHINES.get(os.uname().machine) if sys.platform == "linux" else None
     import ctypes
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from fieldray.command_names import PACKAGES
 from fieldray.errors import StorageProblem
-from fieldray.persistence import clear_abandoned, make_private, storage_problem, unfinished
+from fieldray.persistence import clear_abandoned, make_private, storage_problem, temporary_path
 from fieldray.reasons import reason
 
 APP_NAME: Final = "fieldray"
@@ -41,20 +41,22 @@ _BEGIN: Final = (
 
 
 def _data_root() -> Path:
-    """The folder of `assets`, `models` and the user guide: in the package when installed, else the checkout's root."""
+    """Return the folder of `assets`, `models` and the user guide: inside the installed
+    package, or the root of the checkout.
+    """
     installed = _PACKAGE / "_data"
     return installed if installed.is_dir() else _PACKAGE.parent.parent
 
 
 def asset(name: str) -> Path:
-    """A file of `assets/`, for example `style/fieldray.qss`."""
+    """Return the path of a file of `assets/`, for example `style/fieldray.qss`."""
     return _data_root() / "assets" / name
 
 
 def catalogues() -> dict[str, Path]:
-    """The compiled gettext catalogue of each language, by its code (`uk`, `pt_BR`).
+    """Return the compiled gettext catalogue of each language, by language code (`uk`, `pt_BR`).
 
-    They come with the program; one in `translations/` of the user's data folder adds a language or replaces ours.
+    A catalogue in `translations/` of the user's data folder adds a language, or replaces the program's catalogue.
     """
     found = {}
     for folder in (asset("translations"), _user_folder() / "translations"):
@@ -66,12 +68,12 @@ def catalogues() -> dict[str, Path]:
 
 
 def guide_folder() -> Path:
-    """The user guide: one Markdown file per language (`en.md`), and its pictures."""
+    """Return the folder of the user guide: one Markdown file per language (`en.md`), and its pictures."""
     return _data_root() / "docs" / "guide"
 
 
 def builtin_packs() -> Path:
-    """The folder of the packs that ship with the program."""
+    """Return the folder of the packs that ship with the program."""
     return _data_root() / "models"
 
 
@@ -81,14 +83,14 @@ def licence_table() -> Path:
 
 
 def program_folder() -> Path:
-    """The folder the program is installed in, or the one its Python is in."""
+    """Return the folder in which the program is installed; from a checkout, the folder of its Python."""
     return Path(sys.executable).resolve().parent
 
 
 def user_data() -> Path:
-    """This user's data folder (results, trusted keys), made if absent; FIELDRAY_HOME overrides it.
+    """Return this user's data folder (results, trusted keys); created if absent. FIELDRAY_HOME overrides the path.
 
-    Nobody else may look into it: results name patients. Raises StorageProblem (home_unusable).
+    Only this user may read the folder, because results name patients. Raises StorageProblem (home_unusable).
     """
     folder = _user_folder()
     try:
@@ -100,19 +102,19 @@ def user_data() -> Path:
 
 
 def results_path() -> Path:
-    """Where this user's results are. Raises StorageProblem (home_unusable)."""
+    """Return the path of this user's results database. Raises StorageProblem (home_unusable)."""
     return user_data() / DATABASE_NAME
 
 
 @contextlib.contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A folder in the user's own for files of patients and keys that are needed within the block alone.
+    """Yield a temporary folder, readable only by this user, for patients' files and keys needed during the block.
 
-    What processes that were killed left in theirs is removed first. Raises StorageProblem.
+    Temporary folders of processes that were killed are removed first. Raises StorageProblem.
     """
     folder = user_data() / SCRATCH
     clear_abandoned(folder)
-    own = unfinished(folder / SCRATCH)
+    own = temporary_path(folder / SCRATCH)
     try:
         make_private(folder)
         make_private(own)
@@ -125,7 +127,9 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def installed_program(name: str) -> Path | None:
-    """The installed program `name` beside the one that runs; None when this is no installed program."""
+    """Return the path of an installed program in the folder of the running one; None if this is no
+    installed program.
+    """
     if not getattr(sys, "frozen", False):
         return None
     return Path(sys.executable).with_name(name + (".exe" if sys.platform == "win32" else ""))
@@ -141,34 +145,34 @@ def _user_folder() -> Path:
 
 
 def child_command(service: str) -> list[str]:
-    """The command that starts a child process serving `service` ("module:function" of this package)."""
+    """Return the command that starts a child process for `service` ("module:function" of this package)."""
     worker = installed_program("fieldray-worker")
     return [str(worker), service] if worker else python_command("fieldray.processes.child_main", service)
 
 
 def program_command(*arguments: str) -> list[str]:
-    """The command line of this program, installed, frozen or run from a checkout."""
+    """Return the command line that starts this program, installed, frozen or from a checkout."""
     frozen = getattr(sys, "frozen", False)
     return [sys.executable, *arguments] if frozen else python_command("fieldray.__main__", *arguments)
 
 
 def python_command(module: str, *arguments: str, folders: Sequence[Path] = (_PACKAGE.parent,)) -> list[str]:
-    """The command that runs `main()` of a module of this very package in a Python of its own: the only way to one.
+    """Return the command that runs `main()` of a module of this package in a new Python process.
 
-    That Python is isolated (-I): neither the current directory, where images and pack folders of others lie, nor
-    PYTHONPATH, whose empty entry means the same, nor any other variable names code for it. It takes `fieldray` and the
-    packages beside it from where this process has them, whatever else is installed under these names; that folder comes
-    last for everything else, so that dependencies beside the package are found (`pip install --user` and `--target`,
-    which -I knows nothing of), and nothing there can take the place of a module of the standard library.
+    The process is isolated (-I): it imports no code from the current directory, where images and packs of others may
+    lie, nor from PYTHONPATH or other variables. It imports `fieldray` and its companion packages from the folder from
+    which this process imported them. For all other modules that folder comes last in the search path. So dependencies
+    installed next to the package are found (`pip install --user` and `--target`, which -I ignores), and no module there
+    can replace one of the standard library.
 
     Parameters
     ----------
     module
-        Its full name.
+        Full name of the module.
     arguments
-        What `main()` finds in `sys.argv` after the program's name.
+        Arguments in `sys.argv`, after the program's name.
     folders
-        Where `fieldray` is, and the top-level package of `module` if that is another one (`benchmarks`).
+        Folders of `fieldray` and, if different, of the module's top-level package (`benchmarks`).
     """
     utf8 = ["-X", "utf8"] if sys.flags.utf8_mode else []  # file names have to mean the same bytes there
     named = [str(len(folders)), *map(str, folders)]

@@ -1,11 +1,11 @@
-"""Files that are there whole or not at all, a folder that is this user's alone, and a lock that ends with its process.
+"""Files that are written completely or not at all, folders for one user alone, and locks that end with their process.
 
-One door for every file that is written in one go: its content is written beside its place under a name that nobody can
-foresee, brought to the disk and renamed. A reader never sees half a file, a kill or a power cut leaves the old one or
-the new one, and no link that somebody laid there is followed.
+Every file that is written as a whole is written here: under an unpredictable temporary name in its folder, synced to
+the disk, and then renamed. So a reader never sees half a file, a kill or a power cut leaves either the old or the new
+file, and a link that somebody placed there is not followed.
 
-Locks are the operating system's own: none can be left behind by a process that was killed, so a file that is merely
-there locks nothing. The text inside is only for the sentence that tells who holds it.
+Locks are those of the operating system. A killed process leaves no lock behind, so the presence of a lock file means
+nothing. The text in the file is only for the message that names the holder.
 """
 
 from __future__ import annotations
@@ -39,20 +39,19 @@ _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) 
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = PRIVATE) -> None:
-    """Write `data` to `path`; its folder is made if absent. Raises StorageProblem (disk_full, not_writable)."""
+    """Write `data` to `path`; the folder is created if absent. Raises StorageProblem (disk_full, not_writable)."""
     with writing_atomically(path, mode=mode) as stream:
         stream.write(data)
 
 
 @contextlib.contextmanager
 def writing_atomically(path: Path, *, mode: int = PRIVATE) -> Iterator[BinaryIO]:
-    """A stream whose content appears at `path` when the block ends well, and vanishes when it does not.
+    """Yield a stream whose content appears at `path` when the block ends, and is discarded if the block raises.
 
-    The folder is made if absent, for this user alone where the file is.
-
-    Raises StorageProblem (disk_full, not_writable), and what the block raises.
+    A missing folder is created, with access for this user alone if the file is private. Raises StorageProblem
+    (disk_full, not_writable), and the exceptions of the block.
     """
-    temporary = unfinished(path)
+    temporary = temporary_path(path)
     try:
         make_folder(path.parent, is_private=mode == PRIVATE)
         try:
@@ -70,37 +69,40 @@ def writing_atomically(path: Path, *, mode: int = PRIVATE) -> Iterator[BinaryIO]
 
 
 def replace_durably(temporary: Path, path: Path) -> None:
-    """Bring a complete file to the disk and give it its name; what had the name before is gone. Raises OSError."""
+    """Sync a complete file to the disk and rename it to `path`, replacing the file there. Raises OSError."""
     with temporary.open("r+b") as stream:
         _sync(stream)
     temporary.replace(path)
     sync_folder(path.parent)
 
 
-def unfinished(path: Path) -> Path:
-    """A name beside `path` for what this process has not completed yet.
+def temporary_path(path: Path) -> Path:
+    """Return a temporary name in the folder of `path` for a file that this process has not completed.
 
-    Short, whatever the file is called: a name of the greatest length has no room for an ending.
+    The name is short and does not contain that of `path`, which may already have the maximum length.
     """
     return path.with_name(f".{os.getpid()}-{_process_number()}{secrets.token_hex(4)}.new")
 
 
 @functools.cache
 def _process_number() -> str:
-    """What the names of `unfinished` have in common besides the process: no other process of any computer has it."""
+    """Return the part of `temporary_path` names that is unique to this process among all computers."""
     return _this_computer() + secrets.token_hex(8)
 
 
 @functools.cache
 def _this_computer() -> str:
-    """What such names begin with: a home may be shared, and a process id says nothing of another computer."""
+    """Return the beginning of `temporary_path` names, which identifies this computer.
+
+    Several computers may share a home folder, and a process id has no meaning on another computer.
+    """
     return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
 
 
 def clear_abandoned(folder: Path) -> None:
-    """Remove from a folder what the program's processes on this computer began there and did not live to complete.
+    """Remove unfinished files that killed processes of this program on this computer left in a folder.
 
-    A database has companions there: their names go on behind the ending.
+    Companion files of an unfinished database, whose names have a longer ending, are removed, too.
     """
     for left in folder.glob(".*-*.new*"):
         process, _, number = left.name[1:].partition("-")
@@ -109,7 +111,7 @@ def clear_abandoned(folder: Path) -> None:
 
 
 def _is_at_work(process: int, number: str) -> bool:
-    """Whether the process is there that has this number in its names; one that began later may have its process id."""
+    """Return whether the process with this id and this number still runs. A later process may have got the id."""
     if process == os.getpid():
         return number.startswith(_process_number())
     import psutil
@@ -126,9 +128,9 @@ def _remove(left: Path) -> None:
 
 
 def write_new(path: Path, data: bytes, *, mode: int = PRIVATE) -> None:
-    """Write a file that is not there yet and bring it to the disk, for folders that are renamed as a whole.
+    """Write a new file and sync it to the disk, for a folder that is later renamed as a whole.
 
-    Raises OSError, FileExistsError too.
+    Raises OSError, and FileExistsError for an existing file.
     """
     with _created(path, mode) as stream:
         stream.write(data)
@@ -136,12 +138,15 @@ def write_new(path: Path, data: bytes, *, mode: int = PRIVATE) -> None:
 
 
 def make_empty(path: Path) -> None:
-    """Make a file for this user alone that somebody else fills, as SQLite does. Raises OSError, FileExistsError too."""
+    """Create an empty file for this user alone, which other code such as SQLite will fill.
+
+    Raises OSError, and FileExistsError for an existing file.
+    """
     _created(path, PRIVATE).close()
 
 
-def exchanged(first: Path, second: Path) -> bool:
-    """Whether the system could exchange two names (renameat2(2), RENAME_EXCHANGE)."""
+def exchange_names(first: Path, second: Path) -> bool:
+    """Exchange two names by renameat2(2) with RENAME_EXCHANGE. Returns False if the system cannot do so."""
     if not sys.platform.startswith("linux"):
         return False
     import ctypes
@@ -150,13 +155,15 @@ def exchanged(first: Path, second: Path) -> bool:
     return rename is not None and rename(_HERE, os.fsencode(first), _HERE, os.fsencode(second), _EXCHANGE) == 0
 
 
-def replace_atomically(temporary: Path, path: Path, *, exchange: Callable[[Path, Path], bool] = exchanged) -> None:
-    """Give a completed folder its name and remove the one that has it; both names are `path`'s or `unfinished`.
+def replace_atomically(temporary: Path, path: Path, *, exchange: Callable[[Path, Path], bool] = exchange_names) -> None:
+    """Rename a completed folder to `path`, and remove the folder that was there.
 
-    Its files were brought to the disk by `write_new`; so are their names here, and its own. Linux exchanges the two in
-    one step, on the file systems that can. Elsewhere there is a moment with neither, and both lie beside.
+    temporary  the completed folder, whose name is one of `temporary_path`
+    exchange   exchanges two names and returns whether the system could
 
-    Raises OSError.
+    The files of the folder were synced to the disk by `write_new`; this function syncs the names. On Linux both names
+    are exchanged in one step, if the file system supports this. Elsewhere there is a moment without a folder at `path`,
+    when both folders have temporary names. Raises OSError.
     """
     sync_folder(temporary)
     displaced = temporary
@@ -173,8 +180,11 @@ def replace_atomically(temporary: Path, path: Path, *, exchange: Callable[[Path,
 
 
 def _replaced(temporary: Path, path: Path) -> Path:
-    """Rename what is at `path` and then `temporary`; where the former is now."""
-    displaced = unfinished(path)
+    """Rename the folder at `path` out of the way, then rename `temporary` to `path`.
+
+    Returns the old folder's new path.
+    """
+    displaced = temporary_path(path)
     path.rename(displaced)
     try:
         temporary.rename(path)
@@ -185,9 +195,9 @@ def _replaced(temporary: Path, path: Path) -> Path:
 
 
 def make_folder(folder: Path, *, is_private: bool = False) -> None:
-    """Make a folder if absent, and those above it, and bring their names to the disk. Raises OSError.
+    """Create a folder and its parents if absent, and sync their names to the disk. Raises OSError.
 
-    is_private  whether those that are made are for this user alone; one that is there is left as it is
+    is_private  whether new folders are for this user alone; existing folders are not changed
     """
     if not folder.is_dir():
         make_folder(folder.parent, is_private=is_private)
@@ -196,9 +206,9 @@ def make_folder(folder: Path, *, is_private: bool = False) -> None:
 
 
 def make_private(folder: Path) -> None:
-    """Make a folder if absent, and keep everybody else out of it, whatever the umask. Raises OSError.
+    """Create a folder if absent, and allow only this user to access it, whatever the umask. Raises OSError.
 
-    One that belongs to somebody else, or to everybody (as /tmp does), is left as it is.
+    A folder of another user, or one for everybody such as /tmp, is not changed.
     """
     folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
     if os.name != "posix":
@@ -210,17 +220,16 @@ def make_private(folder: Path) -> None:
             folder.chmod(PRIVATE_FOLDER)
 
 
-def require_plain(path: Path) -> None:
-    """Refuse what is there but is no ordinary file: a link would lead writing to a place nobody named.
-
-    Raises StorageProblem (not_plain).
+def require_regular_file(path: Path) -> None:
+    """Raise StorageProblem (not_plain) if the path is a link, a folder or a device,
+    because a link would redirect writing.
     """
-    if not is_plain(path):
+    if not is_regular_or_absent(path):
         raise StorageProblem(reason("not_plain", path=path))
 
 
-def is_plain(path: Path) -> bool:
-    """Whether the path is a regular file or nothing is there. False for links, folders and devices."""
+def is_regular_or_absent(path: Path) -> bool:
+    """Return whether the path is a regular file or does not exist. False for links, folders and devices."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:
@@ -228,12 +237,12 @@ def is_plain(path: Path) -> bool:
 
 
 def is_open_to_others(path: Path) -> bool:
-    """Whether other users of this computer may read or change a file, as far as the system says. Raises OSError."""
+    """Return whether other users of this computer may read or change a file, as far as is known. Raises OSError."""
     return os.name == "posix" and bool(path.stat().st_mode & _OTHERS)
 
 
 def storage_problem(error: OSError, path: Path) -> StorageProblem:
-    """What the operating system says about writing to `path`, in words for a person."""
+    """Return the problem for an OSError that occurred when `path` was written."""
     if error.errno in _FULL:
         return StorageProblem(reason("disk_full", path=path))
     if error.errno == errno.EIO:
@@ -251,9 +260,9 @@ def _sync(stream: BinaryIO) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk, where the system can: a new one is sure only then.
+    """Sync the names in a folder to the disk, so that a new file survives a power cut. Raises OSError if that fails.
 
-    Raises OSError where it can and did not.
+    Does nothing on a system that cannot sync folders.
     """
     if os.name != "posix":
         return
@@ -278,7 +287,9 @@ _HELD_ERRNO: Final = frozenset({errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK})
 
 
 class LockHeldError(Exception):
-    """Somebody else holds the lock; `holder` is what they wrote about themselves."""
+    """Another process, or another lock object of this process, holds the lock; `holder` is its
+    description of itself.
+    """
 
     def __init__(self, holder: str) -> None:
         super().__init__(holder)
@@ -286,13 +297,14 @@ class LockHeldError(Exception):
 
 
 class FileLock(contextlib.AbstractContextManager["FileLock"]):
-    """Held from birth until `release`, or the end of the process.
+    """A lock on a file, held from construction until `release` or the end of the process.
 
-    holder    one line about who holds it, at most 200 characters of ASCII; a disk without room for it locks as well
-    wait_s    how long to wait for somebody else at most
-    is_made   whether the file is made where there is none; otherwise FileNotFoundError is raised
-    Raises LockHeldError if somebody else holds it, this process included; OSError if the file cannot be opened or its
-    file system knows no locks.
+    holder   one line about the holder, at most 200 characters of ASCII. The lock also works if the disk is full
+    wait_s   maximum time to wait for another holder
+    is_made  whether a missing file is created; otherwise FileNotFoundError is raised
+
+    Raises LockHeldError if somebody else holds the lock, this process included. Raises OSError if the file cannot be
+    opened or its file system has no locks.
     """
 
     def __init__(self, path: Path, *, holder: str, wait_s: float = 0.0, is_made: bool = True) -> None:
@@ -311,13 +323,13 @@ class FileLock(contextlib.AbstractContextManager["FileLock"]):
         self.release()
 
     def release(self) -> None:
-        """Give it back; safe to call twice."""
+        """Release the lock. May be called twice."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
 
     def remove(self) -> None:
-        """Delete its file and give it back; safe to call twice. Whoever waits for it takes the next file there is."""
+        """Delete the lock file and release the lock. May be called twice. A waiting process creates the next file."""
         if self._handle < 0:
             return
         if os.name == "posix":
@@ -332,7 +344,10 @@ class FileLock(contextlib.AbstractContextManager["FileLock"]):
             self._path.unlink(missing_ok=True)
 
     def _take(self, flags: int, *, until_s: float) -> None:
-        """Lock the file that others find. One that was deleted meanwhile is not it: then the next one is opened."""
+        """Lock the file at the path.
+
+        If the locked file was deleted meanwhile, the file that replaced it is locked instead.
+        """
         for _ in range(_MOST_FILES):
             self._handle = os.open(self._path, flags, 0o600)
             self._wait(until_s)
@@ -342,7 +357,7 @@ class FileLock(contextlib.AbstractContextManager["FileLock"]):
         raise LockHeldError("?")
 
     def _wait(self, until_s: float) -> None:
-        """The systems' own waiting knows no end, so the lock is asked for again and again."""
+        """Try to lock again and again, because the operating system's own waiting has no time limit."""
         while True:
             try:
                 return _lock(self._handle)
@@ -354,7 +369,7 @@ class FileLock(contextlib.AbstractContextManager["FileLock"]):
             time.sleep(_ASK_AGAIN_S)
 
     def _is_at_its_path(self) -> bool:
-        """Whether the file that is locked is the one that others find."""
+        """Return whether the locked file is still the one at the path."""
         if os.name != "posix":
             return True
         try:
@@ -369,10 +384,9 @@ class FileLock(contextlib.AbstractContextManager["FileLock"]):
 
 @contextlib.contextmanager
 def only_writer(path: Path, *, wait_s: float = 10.0) -> Iterator[None]:
-    """While inside, nobody else who asks for the same changes the file at `path`.
+    """During the block, let no other caller of this function change the file at `path`.
 
-    wait_s  how long to wait for somebody else at most: a change takes milliseconds, on a slow disk a second
-    Raises StorageProblem (file_in_use, disk_full, disk_failing, not_writable), and what the block raises.
+    wait_s  maximum time to wait for another writer. A change takes milliseconds, on a slow disk a second
     """
     try:
         held = FileLock(path.with_suffix(".lock"), holder=f"process {os.getpid()}", wait_s=wait_s)
@@ -385,7 +399,7 @@ def only_writer(path: Path, *, wait_s: float = 10.0) -> Iterator[None]:
 
 
 def _lock(handle: int) -> None:
-    """Raises OSError: one of `_HELD_ERRNO` if it is locked."""
+    """Lock an open file. Raises OSError; its code is one of `_HELD_ERRNO` if somebody else holds the lock."""
     if sys.platform == "win32":
         import msvcrt
 

@@ -1,8 +1,8 @@
-"""Text from outside as what it is: one line, in the order of its letters, with nothing in it that cannot be seen.
+"""Text from outside, shown safely: on one line, in the order of its letters, and without invisible characters.
 
-Names of files, fields of images and the words of packs may hold anything. Where such a text is shown, in the window
-and on the console alike, characters that end a line, reorder it, steer a terminal or have no width are shown by their
-escapes: `\\n`, `\\x1b`, `\\u202e`. A text that is clean already comes out unchanged, so it may pass through twice.
+Names of files, fields of images and texts of packs may contain any character. In the window and on the console,
+characters that end a line, reorder it, control a terminal or have no width are shown as escapes: `\\n`, `\\x1b`,
+`\\u202e`. A text without such characters is unchanged, so the functions may be applied twice.
 """
 
 from __future__ import annotations
@@ -23,43 +23,43 @@ _LEADING_ZEROS: Final = re.compile("(?<![0-9])0+(?=[0-9])")
 
 
 def visible(text: str) -> str:
-    """The text on one line, all of it to be seen; what cannot be seen as an escape, as Python writes it."""
+    """Return a text as one line, with an escape in Python's notation for each invisible character."""
     if text.isprintable() and not _WITHOUT_SHAPE.search(text):
         return text
     return "".join(map(_shown, text))
 
 
 def as_cell(text: str) -> str:
-    """A text for a cell of a console table: `visible`, and blanks that follow a blank are escaped.
+    """Return a text for a cell of a console table: `visible`, and repeated blanks are escaped.
 
-    With enough of them a name fills its row of the screen, and its end looks like the next row.
+    Otherwise a name with enough blanks could fill its line of the screen, and imitate the next row.
     """
     text = re.sub("^([a-z][a-z0-9+.-]+):/(?=[^/])", r"\1://", text)  # a path keeps one slash of an address
     return _BLANKS.sub(lambda blank: _escape(blank[0]), visible(text))
 
 
 def is_seen(letter: str) -> bool:
-    """Whether a character has a shape or a width of its own and leaves the order of the others alone."""
+    """Return whether a character has a shape or a width of its own and does not reorder others."""
     if letter.isprintable():
         return not _WITHOUT_SHAPE.match(letter)
     return unicodedata.category(letter) == "Zs"
 
 
-def look_alike(number: str) -> str:
-    """One text for all numbers of patients that a person takes for the same one.
+def comparison_form(number: str) -> str:
+    """Return a text that is equal for all patient numbers that a person would take for one number.
 
-    They differ in case, in blanks, in zeros before a number, in the width of letters, or in Latin, Cyrillic and Greek
-    letters of one shape.
+    Ignored are letter case, blanks, zeros before a number, the width of letters, and differences between Latin,
+    Cyrillic and Greek letters of one shape.
     """
     plain = unicodedata.normalize("NFKC", number).upper().translate(_LOOK_ALIKE)
     return _LEADING_ZEROS.sub("", "".join(plain.split()))
 
 
-def look_alikes(numbers: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Pairs of an earlier text and a different one that looks like it, each pair once."""
+def find_look_alikes(numbers: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield each pair of different texts that look alike, the earlier one first."""
     first: dict[str, str] = {}
     for number in dict.fromkeys(numbers):
-        if number and (first_number := first.setdefault(look_alike(number), number)) != number:
+        if number and (first_number := first.setdefault(comparison_form(number), number)) != number:
             yield first_number, number
 
 
@@ -68,7 +68,7 @@ def _shown(letter: str) -> str:
 
 
 def _escape(letter: str) -> str:
-    """`\\x20`, `\\u2003`, `\\U000e0001`; `\\t`, `\\n` and `\\r` by their names."""
+    """Return the escape of a character: `\\x20`, `\\u2003`, `\\U000e0001`, or the short form `\\t`, `\\n`, `\\r`."""
     if letter == " ":
         return "\\x20"
     return letter.encode("unicode_escape").decode("ascii")

@@ -1,10 +1,10 @@
-"""Every reason a person can be shown, as a code with a plain English sentence.
+"""The reasons that a person can be shown: each is a code with an English sentence.
 
-A reason is a value: it travels between processes, is stored, translated and counted by its code. Parameters are
-filled in last, so a translation can put them where its grammar wants them. Rules for the sentences: say what is
-wrong and, where a person can act, what to do; no exception names, no jargon.
+A reason is a value. It can be sent between processes, stored, translated, and counted by its code. Parameters are
+inserted last, so that a translation can put them where its grammar requires. A sentence says what is wrong and, if a
+person can act, what to do. It contains no names of exceptions and no jargon.
 
-Sentences that belong to one room stand in the room's own module `reasons`, as `TEMPLATES`; all others stand here.
+Sentences of one sub-package are in its module `reasons`, as `TEMPLATES`; all other sentences are here.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ from fieldray.plain_text import visible
 
 @dataclass(frozen=True, slots=True)
 class Plural:
-    """A sentence with a number: `one` for exactly 1, `many` for others; `by` is the parameter that counts."""
+    """A sentence with a number: `one` for exactly 1, `many` for others; `by` is the name of the number's parameter."""
 
     one: str
     many: str
     by: str
 
     def number(self, parameters: Sequence[tuple[str, str]]) -> int:
-        """The number that the parameters state; 0 where it is none (an older version may have stored another text)."""
+        """Return the number in the parameters; 0 if it is no number (an earlier version may have stored
+        another text).
+        """
         value = dict(parameters)[self.by]
         return int(value) if value.isdecimal() else 0
 
@@ -497,7 +499,10 @@ HARMLESS: Final = NUMBERS | frozenset(_WITHOUT_NAMES.split())
 
 
 def template_of(code: str) -> Template:
-    """The sentence with this code, from here or from the room that it belongs to. Raises KeyError."""
+    """Return the sentence with this code, from this module or from the module `reasons` of a sub-package.
+
+    Raises KeyError.
+    """
     return TEMPLATES[code] if code in TEMPLATES else templates_of_rooms()[code]
 
 
@@ -514,9 +519,9 @@ def templates_of_rooms() -> Mapping[str, Template]:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A code of `template_of` and its parameters, in a fixed order.
+    """A code of `template_of` with its parameters, in a fixed order.
 
-    Raises KeyError at birth for an unknown code or a missing parameter.
+    The constructor raises KeyError for an unknown code or a missing parameter.
     """
 
     code: str
@@ -527,7 +532,7 @@ class Reason:
 
     @property
     def template(self) -> str:
-        """The English sentence with its fields, in the form that the number in it asks for."""
+        """The English sentence with its placeholders, in singular or plural as its number requires."""
         template = template_of(self.code)
         if isinstance(template, Plural):
             return template.one if template.number(self.parameters) == 1 else template.many
@@ -535,12 +540,12 @@ class Reason:
 
     @property
     def text(self) -> str:
-        """The English sentence."""
+        """The English sentence with its parameters inserted."""
         return self.template.format(**dict(self.parameters))
 
 
 def reason(code: str, **parameters: object) -> Reason:
-    """Make a `Reason`; parameter values are turned into texts of one line, all of it to be seen, at most 200 long."""
+    """Make a `Reason`. Parameter values become visible text on one line, at most 200 characters long."""
     return Reason(code, tuple((key, _plain(value)) for key, value in sorted(parameters.items())))
 
 
@@ -550,7 +555,7 @@ def _plain(value: object) -> str:
 
 
 def merged_by_code(whys: Counter[Reason]) -> Counter[Reason]:
-    """Reasons with the same code as one, that has "…" for what is not the same in all of them."""
+    """Merge reasons of one code, and add up their counts. A parameter that differs between them becomes "…"."""
     found = Counter[Reason]()
     for code in dict.fromkeys(why.code for why in whys):
         alike = [why for why in whys if why.code == code]

@@ -1,9 +1,9 @@
-"""Tables whose entries are found, not listed: a module put into a package adds an entry, and nothing else changes.
+"""Tables whose entries are discovered: each module in a package adds an entry, and no list has to be edited.
 
-The modules are found through the import system (`pkgutil`), which PyInstaller's importer answers as well; listing a
-folder would find nothing in the installed program. Entry points of installed distributions were rejected: any package
-on the computer could then run code inside the program. A list in one module was rejected because it is a second place
-to edit. An entry that lives elsewhere, in a test for example, is put into the table.
+Modules are found by the import system (`pkgutil`), which also works in PyInstaller's frozen program, where listing a
+folder finds nothing. Entry points of installed distributions were rejected, because any package on the computer could
+then run code in this program. A list in one module was rejected, because it is a second place to edit. A test adds its
+own entry to the table.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from typing import Any
 
 
 def table_of(package: str, attribute: str) -> dict[str, Any]:
-    """What the modules of a package, in the order of their names, hold under an attribute; each entry by its `name`."""
+    """Return the attribute of this name from each module of a package, by the value's own
+    `name`, in order of module names.
+    """
     modules = pkgutil.iter_modules(importlib.import_module(package).__path__)
     names = sorted(f"{package}.{module.name}" for module in modules)
     entries = [getattr(importlib.import_module(name), attribute) for name in names]

@@ -1,7 +1,7 @@
-"""The program's settings: one table, from which defaults, file and dialog derive.
+"""The program's settings: one table, from which defaults, file and dialog are made.
 
-To add a setting, add a row. The file is `settings.json` in the user's data folder. What this version does not know in
-it, keys as well as values, falls back to the default, is reported, and stays in the file: a newer version may know it.
+To add a setting, add a row. The file is `settings.json` in the user's data folder. A key or value in the file that this
+version does not know is reported, replaced by the default, and kept in the file, because a newer version may know it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Final
 from fieldray.backends import device_choices
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.paths import catalogues, user_data
-from fieldray.persistence import only_writer, require_plain, write_atomically
+from fieldray.persistence import only_writer, require_regular_file, write_atomically
 from fieldray.reasons import Reason, reason
-from fieldray.typed_json import decoded
+from fieldray.typed_json import parse_json
 
 _MOST_FOLDERS: Final = 8
 Value = str | int | float | bool
@@ -26,7 +26,10 @@ Value = str | int | float | bool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One setting. `among` limits a text; `low`..`high` limits a number; `label` is the dialog's text."""
+    """One setting.
+
+    `among` lists the allowed texts, `low` and `high` limit a number, `label` is the text in the dialog.
+    """
 
     key: str
     label: str
@@ -38,11 +41,11 @@ class Row:
 
     @property
     def choices(self) -> Sequence[str]:
-        """What a text may be, as it is now."""
+        """The allowed texts at this moment."""
         return self.among() if callable(self.among) else self.among
 
     def problem(self, value: object) -> Reason | None:
-        """Why `value` is not allowed, or None."""
+        """Return the reason why `value` is not allowed, or None."""
         if type(value) is not type(self.default):
             return reason("setting_type", key=self.key, value=value, kind=type(self.default).__name__)
         if self.choices and value not in self.choices:
@@ -53,7 +56,7 @@ class Row:
 
 
 def language_choices() -> tuple[str, ...]:
-    """What the language may be: the system's, English, or that of a catalogue, as they are now."""
+    """Return the allowed languages: that of the system, English, and those of the present catalogues."""
     return tuple(dict.fromkeys(("system", "en", *catalogues())))
 
 
@@ -97,7 +100,10 @@ ROWS: Final[Mapping[str, Row]] = {row.key: row for row in TABLE}
 
 
 class Settings:
-    """The values now in force. Reading a key gives its value; `set` checks, `save` writes."""
+    """The current values of the settings.
+
+    Reading a key returns its value, `set` checks a new value, and `save` writes the file.
+    """
 
     def __init__(self, values: Mapping[str, Value] | None = None) -> None:
         self._values: dict[str, Value] = {}
@@ -109,13 +115,13 @@ class Settings:
         return self._values.get(key, ROWS[key].default)
 
     def integer(self, key: str) -> int:
-        """The value of a whole-number setting."""
+        """Return the value of a setting that is a whole number."""
         return int(self[key])
 
     def set(self, key: str, value: Value, *, is_kept: bool = False) -> None:
-        """Change one value; `is_kept`: the file has it already.
+        """Change one value. Raises UsageProblem for a value that the row does not allow, KeyError for an unknown key.
 
-        Raises UsageProblem for a value the row does not allow, KeyError for an unknown key.
+        is_kept  whether the file already has the value
         """
         problem = ROWS[key].problem(value)
         if problem:
@@ -125,29 +131,30 @@ class Settings:
             self._changed[key] = value
 
     def choose_pack(self, name: str, operating_point: str = "") -> None:
-        """Make a pack this site's default (its id, or id-version, with its signer), or none ("")."""
+        """Make a pack this site's default: its id or `id-version`, with its signer; "" for none."""
         self.set("pack", name)
         self.set("operating_point", operating_point)
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """The folders that were opened, the last one first; none where they are not to be remembered."""
+        """The folders that were opened, the last one first; empty if folders are not to be remembered."""
         with contextlib.suppress(ValueError):
-            return decoded(str(self["folders"]), tuple[str, ...]) if self["keep_folders"] else ()
+            return parse_json(str(self["folders"]), tuple[str, ...]) if self["keep_folders"] else ()
         return ()
 
     def remember_folders(self, opened: Sequence[str]) -> None:
-        """Remember the folders that were opened, if the settings allow it; without any, forget all."""
+        """Remember opened folders, if the settings allow it. Without folders, forget all."""
         kept = (*opened, *self.folders) if opened and self["keep_folders"] else ()
         self.set("folders", json.dumps(list(dict.fromkeys(kept))[:_MOST_FOLDERS]))
 
     def save(self, path: Path | None = None) -> None:
-        """Write what was changed since the last time into the file; all else stays as it is there by now.
+        """Write the values changed since the last call into the file, and leave its other content unchanged.
 
-        Raises StorageProblem, also where a link lies in its place or it cannot be read: nobody knows what is in it.
+        Raises StorageProblem, also for a link in place of the file and for an unreadable file, whose content is
+        unknown.
         """
         path = path or default_path()
-        require_plain(path)
+        require_regular_file(path)
         with only_writer(path):
             changed, self._changed = self._changed, {}
             try:
@@ -162,7 +169,7 @@ class Settings:
 
 
 def _content(path: Path) -> dict[str, object]:
-    """What is in the file; nothing where there is none, or what is there makes no sense. Raises OSError."""
+    """Return the content of the settings file; empty if the file is missing or invalid. Raises OSError."""
     with contextlib.suppress(FileNotFoundError, ValueError, RecursionError):
         values = json.loads(path.read_text(encoding="utf-8"))
         return values if isinstance(values, dict) else {}
@@ -170,16 +177,19 @@ def _content(path: Path) -> dict[str, object]:
 
 
 def default_path() -> Path:
-    """Where the settings file is."""
+    """Return the path of the settings file."""
     return user_data() / "settings.json"
 
 
 def load(path: Path | None = None) -> tuple[Settings, tuple[Reason, ...]]:
-    """Read the file; what is wrong in it is left at its default and reported."""
+    """Read the settings file.
+
+    Returns the settings, and the problems found; an invalid value is replaced by its default.
+    """
     path = path or default_path()
     settings, problems = Settings(), []
     try:
-        require_plain(path)
+        require_regular_file(path)
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return settings, ()

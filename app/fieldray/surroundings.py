@@ -1,12 +1,10 @@
-"""What is around this process: variables of the environment, signals that end it, a screen for the window, the CPU.
+"""The surroundings of this process: environment variables, signals that end the process, the screen, and the CPU.
 
-This program and its children keep those variables that are known, and no other.
-
-Any other may name code: libraries and plugins (Qt, GTK, OpenSSL, the C library), drivers of graphics, configurations
-that name either (Dask, matplotlib). The program brings its own parts of Qt and OpenSSL; what a shell's start-up file or
-a desktop entry names instead may lie anywhere, also beside the images. An entry of a search path that is empty or
-relative is the current directory. What the system's loader (LD_PRELOAD) and Python (PYTHONPATH) do before the first
-line of this program is not in its hands.
+This program and its children keep only known environment variables. Any other variable may name code: libraries and
+plugins (Qt, GTK, OpenSSL, the C library), graphics drivers, or configurations that name either (Dask, matplotlib). The
+program brings its own parts of Qt and OpenSSL. Files that a shell's start-up file or a desktop entry names may lie
+anywhere, even beside the images. An empty or relative entry of a search path means the current directory. The program
+cannot prevent what the system's loader (LD_PRELOAD) and Python (PYTHONPATH) do before its first line.
 """
 
 from __future__ import annotations
@@ -47,7 +45,10 @@ _SEARCHED: Final = re.compile(
 
 
 def keep_foreign_code_out(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Take all others out, and the current directory out of search paths; call it before any library is loaded."""
+    """Remove all unknown environment variables, and the current directory from search paths.
+
+    Call this function before any library is loaded.
+    """
     kept = frozenset(_KEPT.split())
     for name in list(environment):
         if name not in kept and not name.startswith(_KEPT_FAMILIES):
@@ -60,7 +61,7 @@ def keep_foreign_code_out(environment: MutableMapping[str, str] = os.environ) ->
 
 
 def disable_core_dumps() -> None:
-    """A process that crashes leaves no image of its memory, in which names of patients are; its children neither."""
+    """Prevent core dumps of this process and its children, because the memory contains names of patients."""
     if os.name == "posix":
         import resource
 
@@ -68,9 +69,9 @@ def disable_core_dumps() -> None:
 
 
 def shutdown_signals() -> tuple[int, ...]:
-    """The signals that ask this process to end in order: Ctrl-C, a shutdown, and a terminal that is closed.
+    """Return the signals that ask this process to end: Ctrl-C, a shutdown, and a closed terminal.
 
-    The last one asks for nothing where it is ignored already (`nohup`), and Windows has none.
+    The signal of a closed terminal is left out if it is ignored already (`nohup`), and on Windows.
     """
     hang_up = getattr(signal, "SIGHUP", None)
     is_heard = hang_up is not None and signal.getsignal(hang_up) != signal.SIG_IGN
@@ -98,7 +99,7 @@ def has_screen(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def _x_answers(name: str) -> bool:
-    """Whether a server of X11 lets a client in, asked of the library that Qt asks."""
+    """Return whether an X11 server accepts a client. The library that Qt uses is asked."""
     import ctypes
 
     try:
@@ -126,7 +127,7 @@ def _wayland_answers(name: str, folder: str) -> bool:
 
 
 def has_window() -> bool:
-    """Whether a window can be opened: there are a screen and either the window's program or Qt."""
+    """Return whether a window can be opened: there is a screen, and either the window program or Qt is installed."""
     import importlib.util
 
     from fieldray.paths import installed_program
@@ -137,9 +138,10 @@ def has_window() -> bool:
 
 
 def run_window_program(program: Path, paths: Sequence[Path]) -> int:
-    """Start the installed window with files and folders to screen. Raises OSError.
+    """Start the installed window program with files and folders to screen. Raises OSError.
 
-    On Windows it returns at once, so that the console is free again; elsewhere this process becomes the window.
+    On Windows the function returns at once, so that the console is free. Elsewhere the window program replaces this
+    process.
     """
     import subprocess
 
@@ -161,17 +163,18 @@ _STEPS: Final = {"lowered": 5, "normal": 0, "raised": -10}
 
 
 def usable_cores() -> int:
-    """Cores this process may use, 1 or more."""
+    """Return the number of CPU cores that this process may use, 1 or more."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def give_priority(pid: int | None, priority: Priority) -> bool:
-    """Change the priority of a process and all its threads; whether that was permitted. None is no process.
+    """Change the priority of a process and all its threads. Returns whether that was
+    permitted; False for no process (None).
 
-    On Windows users may change their own processes; Linux and macOS let only an administrator raise one. Nothing is
-    raised where a person has lowered this program itself (`nice fieldray ...`).
+    On Windows, users may change their own processes. On Linux and macOS, only an administrator may raise a priority. No
+    priority is raised if a person has lowered that of this program (`nice fieldray ...`).
     """
     is_lowered = sys.platform != "win32" and os.getpriority(os.PRIO_PROCESS, 0) > 0
     if pid is None or priority == "normal" or (priority == "raised" and is_lowered):
@@ -192,7 +195,7 @@ def give_priority(pid: int | None, priority: Priority) -> bool:
 
 @functools.cache
 def lower_priority() -> None:
-    """From now on leave the CPU to what somebody is waiting for; at most once, for it cannot be taken back."""
+    """Lower the priority of this process, so that others that somebody waits for run first. This cannot be undone."""
     give_priority(os.getpid(), "lowered")
 
 
@@ -209,7 +212,10 @@ def _set_class(pid: int, priority: Priority) -> None:
 
 
 def _threads(pid: int) -> Iterator[int]:
-    """On Linux niceness belongs to each thread; threads started later take that of the thread that starts them."""
+    """Yield the ids of a process's threads.
+
+    On Linux each thread has its own priority, inherited by threads that it starts.
+    """
     if sys.platform == "linux":
         yield from (int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir())
     else:

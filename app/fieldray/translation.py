@@ -1,7 +1,7 @@
-"""Texts in a person's language: English texts are the keys (msgids) of gettext catalogues.
+"""Texts in a person's language. English texts are the keys (msgids) of gettext catalogues.
 
-A language is one file, `translations/<code>/LC_MESSAGES/fieldray.mo`, beside the program or in the user's data folder
-(`paths.catalogues`). No module names a language: settings, window and installer ask which catalogues there are. What a
+A language is one file, `translations/<code>/LC_MESSAGES/fieldray.mo`, of the program or in the user's data folder
+(`paths.catalogues`). No module names a language: settings, window and installer list the catalogues. A text that a
 catalogue lacks is shown in English. `make translations` collects the texts, updates the .po files and compiles them.
 """
 
@@ -22,10 +22,10 @@ SOURCE: Final = "en"
 
 
 class Translator:
-    """The texts of one language.
+    """The texts in one language.
 
-    language     A code such as "uk" or "pt_BR". English is spoken where it has no catalogue that can be read
-    hides_names  whether patients' names are not to be seen now, nor those of their files and folders
+    language     a code such as "uk" or "pt_BR"; English if it has no readable catalogue
+    hides_names  whether names of patients, and of their files and folders, are hidden now
     """
 
     def __init__(self, language: str = SOURCE, hides_names: Callable[[], bool] = bool) -> None:
@@ -33,22 +33,25 @@ class Translator:
         self._catalogue = _open(language)
 
     def text(self, english: str, **parameters: object) -> str:
-        """The text in this language, with `{name}` fields filled in."""
+        """Return a text in this language, with its `{name}` placeholders filled in."""
         return _filled(self._catalogue.gettext(english) if english else "", english, parameters)
 
     def in_context(self, context: str, english: str, **parameters: object) -> str:
-        """The translation of a word with several meanings: `context` says which, in English, and is part of the key."""
+        """Return the translation of a word with several meanings.
+
+        `context` names the meaning in English, and is part of the key.
+        """
         return _filled(self._catalogue.pgettext(context, english), english, parameters)
 
     def plural(self, one: str, many: str, count: int, **parameters: object) -> str:
-        """The form of the text that `count` asks for in this language; `{count}` is filled in, too."""
+        """Return the form of a text that `count` requires in this language. `{count}` is filled in, too."""
         english = one if count == 1 else many
         return _filled(self._catalogue.ngettext(one, many, count), english, {"count": count, **parameters})
 
     def reason(self, why: Reason) -> str:
-        """A reason's sentence in this language; a detail that is a phrase of ours is translated too.
+        """Return a reason's sentence in this language; a parameter that is a phrase of the program is translated, too.
 
-        While names are hidden, so is each parameter that may tell of a patient (see `reasons.HARMLESS`).
+        While names are hidden, so is each parameter that may reveal a patient (see `reasons.HARMLESS`).
         """
         template = template_of(why.code)
         values = {name: self.decimal(value) if name in NUMBERS else self.text(value) for name, value in why.parameters}
@@ -60,18 +63,18 @@ class Translator:
         return _filled(found, why.template, values)
 
     def name(self, name: str, *, row_id: int | None = None) -> str:
-        """The name of a patient, a file or a folder; while names are hidden, the number of the image's row instead."""
+        """Return the name of a patient, a file or a folder; while names are hidden, the number of the image's row."""
         if not self.hides_names():
             return name
         return self.text("(hidden)") if row_id is None else self.text("Image {number}", number=row_id)
 
     def decimal(self, digits: str) -> str:
-        """A number written with a point, with the decimal mark of this language."""
+        """Return a number, written with a point, with the decimal mark of this language."""
         # Translators: what stands between the whole number and its decimals: "," in most languages.
         return digits.replace(".", self.in_context("decimal mark", "."))
 
     def pick(self, texts: Mapping[str, str]) -> str:
-        """The text of a pack in this language, English if it has none."""
+        """Return a pack's text in this language; in English if it has none."""
         # Catalogues are named as gettext does ("pt_BR"), texts of packs by BCP 47 ("pt-BR").
         language = self.language.replace("_", "-")
         return texts.get(language) or texts.get(language.partition("-")[0]) or texts.get(SOURCE, "")
@@ -82,13 +85,13 @@ LocalText = Callable[[Translator], str]
 
 
 def languages() -> dict[str, str]:
-    """The languages there are, English first: each code with the language's name in itself."""
+    """Return the available languages, English first: each code with the language's own name."""
     names = {code: _own_name(code) for code in sorted(catalogues())}
     return {SOURCE: "English"} | {code: name for code, name in names.items() if name}
 
 
 def best_language(wanted: Iterable[str]) -> str:
-    """The first language of `wanted` (tags such as "uk-UA", the dearest first) that there is, else English."""
+    """Return the first available language of `wanted` (tags such as "uk-UA", the preferred first), else English."""
     known = languages()
     for tag in wanted:
         whole = tag.replace("-", "_")
@@ -99,7 +102,7 @@ def best_language(wanted: Iterable[str]) -> str:
 
 
 def _own_name(code: str) -> str:
-    """What a language calls itself; "" where its catalogue cannot be read."""
+    """Return a language's own name; "" if its catalogue cannot be read."""
     catalogue = _open(code)
     # Translators: the name of your own language, written in it, as people pick it in the settings.
     name = catalogue.gettext("English")
@@ -119,7 +122,7 @@ def _open(language: str) -> gettext.NullTranslations:
 
 
 def _filled(template: str, english: str, parameters: Mapping[str, object]) -> str:
-    """`template` with its fields; the English text where a catalogue asks for fields that there are not."""
+    """Fill in a template's placeholders; use the English text if the template has unknown placeholders."""
     if not parameters:
         return template
     try:

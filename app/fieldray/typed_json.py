@@ -1,11 +1,11 @@
-"""JSON that somebody else may have written, as values of a type: one error, whatever is wrong with it.
+"""Conversion of untrusted JSON to values of a type, with one exception for all that can be wrong.
 
-Text that is no JSON, JSON of another type, and lists within lists until no stack holds them. Names of files may hold
-bytes that are no text, which `msgspec` alone would refuse.
+Wrong are invalid JSON, values of another type, and nesting that exceeds the stack. File names that are no valid
+Unicode, which `msgspec` refuses, are allowed.
 
-`msgspec` reads what a class says the first time that it meets it, and keeps that on the class before it is whole: a
-second thread that meets the class just then ends the process. So each type is met here first, by one thread at a time,
-and nowhere else is `msgspec` asked to decode or convert.
+`msgspec` analyses a class at its first use, and stores the result on the class before the result is complete. If a
+second thread uses the class at that moment, the process crashes. So each type is first used here, by one thread at a
+time, and no other module may call msgspec's functions to decode or convert.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _meeting: Final = threading.Lock()
 _decoders: Final[dict[Any, msgspec.json.Decoder[Any]]] = {}
 
 
-def decoded(data: bytes | str, kind: type[T]) -> T:
-    """What a JSON document says. Raises ValueError unless it is of this type."""
+def parse_json(data: bytes | str, kind: type[T]) -> T:
+    """Parse a JSON document to a value of type `kind`. Raises ValueError for any other content."""
     try:
         read: T = _decoder(kind).decode(data)
         return read
@@ -35,14 +35,15 @@ def decoded(data: bytes | str, kind: type[T]) -> T:
         value = json.loads(data)
     except RecursionError as error:
         raise ValueError("lists and objects are nested too deep") from error
-    return converted(value, kind)
+    return to_type(value, kind)
 
 
-def encoded(value: Any) -> bytes:
-    """A plain value, a dataclass or a struct as JSON in ASCII without blanks. Raises TypeError for any other object.
+def format_json(value: Any) -> bytes:
+    """Format a plain value, a dataclass or a struct as JSON in ASCII without blanks. Raises
+    TypeError for any other object.
 
-    `msgspec` takes a tenth of the time of `json`. But it writes numbers that are not finite as null and texts as UTF-8,
-    and refuses file names that are no text, and NumPy's numbers.
+    `msgspec` takes a tenth of the time of `json`. But msgspec writes infinite numbers and NaN as null and texts as
+    UTF-8, and refuses file names that are no valid Unicode, and NumPy's numbers. These cases are handled here.
     """
     try:
         data = msgspec.json.encode(value)
@@ -53,10 +54,10 @@ def encoded(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), default=msgspec.to_builtins).encode()
 
 
-def converted(value: Any, kind: type[T], others: Callable[[type, Any], Any] | None = None) -> T:
-    """Plain values, as a JSON parser returns them, as an object of type `kind`. Raises ValueError.
+def to_type(value: Any, kind: type[T], others: Callable[[type, Any], Any] | None = None) -> T:
+    """Convert plain values, as a JSON parser returns them, to an object of type `kind`. Raises ValueError.
 
-    others  makes what `msgspec` does not know, of a type and a plain value
+    others  makes an object of a type that `msgspec` does not know, from the type and a plain value
     """
     _decoder(kind)
     try:

@@ -20,7 +20,7 @@ from fieldray.inference.backend import BackendKind, BackendOptions, check_golden
 from fieldray.packs import signing
 from fieldray.packs.verified import list_files, read_pack, require_classifier, write_described
 from fieldray.reasons import reason
-from fieldray.typed_json import converted
+from fieldray.typed_json import to_type
 from fieldray_adapt.data.dataset import DATA_STEP, describe_left_out, find_data_problems
 from fieldray_adapt.evaluation.cross_validation import CROSS_VALIDATION_STEP
 from fieldray_adapt.evaluation.evaluate_step import EVALUATE_STEP
@@ -48,7 +48,7 @@ from fieldray_adapt.run import Progress, Run, Step, StepFacts, Trainer, lock_run
 from fieldray_adapt.training.profile import PROFILE_STEP, profile_study
 from fieldray_adapt.training.steps import QUANTISE_STEP, TRAIN_STEP, recipe_specification
 
-Say = Callable[[str], None]
+LineHandler = Callable[[str], None]
 
 CLASSIFIER_STEPS: Final[tuple[Step, ...]] = (
     DATA_STEP,
@@ -103,7 +103,7 @@ class RecipeKind:
     check: Callable[[Any], list[Problem]]
     steps: Callable[[Any], Mapping[str, tuple[Step, ...]]] = lambda _: {}
     check_run: Callable[[Any], list[Problem]] | None = None
-    perform: Callable[[Any, str, Say, Progress], None] | None = None
+    perform: Callable[[Any, str, LineHandler, Progress], None] | None = None
     has_credits: bool = True
     is_divided: bool = False
 
@@ -116,7 +116,7 @@ def _by_name(steps: tuple[Step, ...], **alone: tuple[Step, ...]) -> Mapping[str,
     return {"run": steps, **{step.name: steps[: number + 1] for number, step in enumerate(steps)}, **alone}
 
 
-def run_recipe(step: str, path: Path, *, say: Say, progress: Progress, trainer: Trainer | None = None) -> None:
+def run_recipe(step: str, path: Path, *, say: LineHandler, progress: Progress, trainer: Trainer | None = None) -> None:
     """Run the steps of the recipe at `path` up to `step`, and skip steps that are done.
 
     Parameters
@@ -139,7 +139,7 @@ def run_recipe(step: str, path: Path, *, say: Say, progress: Progress, trainer: 
 
 
 def perform_step(
-    step: str, document: RecipeDocument, *, say: Say, progress: Progress, trainer: Trainer | None = None
+    step: str, document: RecipeDocument, *, say: LineHandler, progress: Progress, trainer: Trainer | None = None
 ) -> None:
     """Run the steps of a recipe document, which may have been changed in memory. See `run_recipe`.
 
@@ -217,7 +217,7 @@ def compile_pack(
     *,
     key: Path,
     output_folder: Path | None,
-    say: Say,
+    say: LineHandler,
     compiler: Path | None = None,
     kinds: Sequence[BackendKind] = (),
 ) -> Path:
@@ -258,14 +258,16 @@ def compile_pack(
         minimum_edgetpu_runtime=placement.least_runtime,
         provenance={"compiled_from": f"{signed.pack_name}@{signed.fingerprint}", **signed.description.provenance},
     )
-    folder_above = output_folder or folder.resolve().parent
-    with undone_on_failure(key, folder_above):
-        return write_described(folder_above, description=description, contents=contents, key=signing.own_key(key))
+    parent = output_folder or folder.resolve().parent
+    with undone_on_failure(key, parent):
+        return write_described(parent, description=description, contents=contents, key=signing.load_or_create_key(key))
 
 
 def _signer(key: Path, data: bytes) -> str:
     """Return the fingerprint of the public key that belongs to a key file; "" without the file."""
-    return signing.verify(data, signature=signing.sign(data, key=signing.own_key(key))) if key.is_file() else ""
+    return (
+        signing.verify(data, signature=signing.sign(data, key=signing.load_or_create_key(key))) if key.is_file() else ""
+    )
 
 
 def _golden_on(kind: BackendKind, model: Model) -> str:
@@ -306,7 +308,7 @@ def _check_study(recipe: StudyRecipe) -> list[Problem]:
     return [] if file.is_file() else [Problem(("data", "file"), f"names {file}, which is not there")]
 
 
-def _perform_study(recipe: StudyRecipe, step: str, say: Say, progress: Progress) -> None:
+def _perform_study(recipe: StudyRecipe, step: str, say: LineHandler, progress: Progress) -> None:
     with lock_run_folder(recipe.run):
         if step == "profile":
             profile_study(recipe, say=say, progress=progress)
@@ -323,12 +325,12 @@ def _lung_steps(recipe: LungRecipe) -> Mapping[str, tuple[Step, ...]]:
     )
 
 
-def _execute(run: Run, wanted: tuple[Step, ...], say: Say) -> None:
+def _execute(run: Run, wanted: tuple[Step, ...], say: LineHandler) -> None:
     run.execute(wanted, say=say)
     for known in wanted:
         say(_line(known.name, run.step_statuses[known.name].facts))
     if any(one.name == "pack" for one in wanted):
-        for warning in converted(run.step_statuses["pack"].facts, WrittenPack).warnings:
+        for warning in to_type(run.step_statuses["pack"].facts, WrittenPack).warnings:
             say(f"Warning: {warning}")
     if any(one.name == DATA_STEP.name for one in wanted):
         for line in describe_left_out(run.recipe.run):

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from fieldray import persistence
 from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
-from fieldray.reports.outputs import Kind, require_free, write_own
+from fieldray.reports.outputs import Kind, require_free, write_output
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -47,7 +47,7 @@ def json_bytes(content: object) -> bytes:
 
 def write_published(path: Path, data: bytes) -> None:
     """Write a `.json` or `.html` file to a path that the user chose. Raises UsageProblem, StorageProblem."""
-    write_own(path, _kind(path), data)
+    write_output(path, _kind(path), data)
 
 
 def require_publishable(*paths: Path) -> None:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from fieldray.plain_text import look_alikes
+from fieldray.plain_text import find_look_alikes
 from fieldray.reasons import Reason, reason
 
 
@@ -29,12 +29,12 @@ def hash_share(patient: str, *, seed: int) -> float:
     return int.from_bytes(hashlib.sha256(f"{seed} {patient}".encode()).digest()[:8], "big") / 2**64
 
 
-def find_similar_numbers(origins: Mapping[str, str]) -> Iterator[Reason]:
+def find_similar_patient_numbers(origins: Mapping[str, str]) -> Iterator[Reason]:
     """Yield a reason (data_patients_alike) for each pair of patient numbers that a person would confuse.
 
     `origins` has the origin of each number, for the message.
     """
-    for first, second in look_alikes(origins):
+    for first, second in find_look_alikes(origins):
         yield reason("data_patients_alike", patient=first, other=second, first=origins[first], second=origins[second])
 
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from fieldray.errors import FieldrayError, StorageProblem, UsageProblem
 from fieldray.persistence import FileLock, LockHeldError
 from fieldray.reasons import reason
-from fieldray.typed_json import converted, decoded
+from fieldray.typed_json import parse_json, to_type
 from fieldray_adapt.files import (
     digest,
     file_sha256,
@@ -181,7 +181,7 @@ def append_epoch(folder: Path, row: EpochFigures) -> None:
     Rows of this epoch and later ones, which an earlier training left, are removed.
     """
     try:
-        before = decoded((folder / HISTORY_NAME).read_bytes(), list[EpochFigures])
+        before = parse_json((folder / HISTORY_NAME).read_bytes(), list[EpochFigures])
     except (OSError, ValueError):
         before = []
     kept = [known for known in before if known.epoch < row.epoch]
@@ -217,7 +217,7 @@ class Run:
         """Read a JSON result of a step as this type. Raises OSError, StorageProblem (run_file_damaged)."""
         path = self.folder(step) / name
         with reporting_damage(path):
-            return decoded(path.read_bytes(), kind)
+            return parse_json(path.read_bytes(), kind)
 
     @contextmanager
     def arrays(self, step: str, name: str) -> Iterator[Mapping[str, NDArray[Any]]]:
@@ -240,8 +240,8 @@ class Run:
         if not path.is_file():
             return {}
         with reporting_damage(path):
-            found = decoded(path.read_bytes(), dict[str, dict[str, object]])
-            return {name: StepStatus(converted(entry, StepRecord), entry) for name, entry in found.items()}
+            found = parse_json(path.read_bytes(), dict[str, dict[str, object]])
+            return {name: StepStatus(to_type(entry, StepRecord), entry) for name, entry in found.items()}
 
     def execute(self, steps: tuple[Step, ...], *, say: Callable[[str], None]) -> None:
         """Perform the steps that are not done, and all steps after the first of these.

@@ -46,13 +46,13 @@ from fieldray.persistence import (
     writing_atomically,
 )
 from fieldray.pipeline.run_recorder import open_store, require_kept
-from fieldray.processes.wire import NONSENSE
+from fieldray.processes.wire import INVALID_MESSAGE_ERRORS
 from fieldray.reasons import Reason, reason
 from fieldray.reports.outputs import is_own_report
 from fieldray.settings import Settings
 from fieldray.store.results import ResultQuery, ResultStore
 from fieldray.store.rows import ref_of, ref_text
-from fieldray.typed_json import decoded
+from fieldray.typed_json import parse_json
 from fieldray.workers.pool import open_workers
 from fieldray_cluster.archive_worker import ArchiveRequest
 from fieldray_cluster.object_server import ObjectServer, address_to_path, is_address
@@ -117,16 +117,16 @@ class ArchiveFolder:
             write_atomically(path, json.dumps(dataclasses.asdict(request), indent=1).encode("ascii"))
             return
         try:
-            before = decoded(path.read_bytes(), ArchiveRequest)
+            before = parse_json(path.read_bytes(), ArchiveRequest)
         except (OSError, ValueError) as error:
             raise UsageProblem(reason("archive_damaged", path=path)) from error
-        if before.work != request.work:
+        if before.result_key != request.result_key:
             raise UsageProblem(reason("archive_other_work", folder=self.path, pack=before.pack_name))
 
     def merged_run_id(self) -> int | None:
         """Return the number of the run into which all results were merged; None before the merge."""
         try:
-            return decoded((self.path / "merged.json").read_bytes(), dict[str, int]).get("run")
+            return parse_json((self.path / "merged.json").read_bytes(), dict[str, int]).get("run")
         except (OSError, ValueError):
             return None
 
@@ -148,7 +148,7 @@ class ArchiveFolder:
     def _noted(self) -> _ListNote:
         """The stored length and digest of the list, by which a changed list is recognised."""
         try:
-            return decoded((self.path / REQUEST_NAME).read_bytes(), _ListNote)
+            return parse_json((self.path / REQUEST_NAME).read_bytes(), _ListNote)
         except (OSError, ValueError):
             return _ListNote()
 
@@ -269,7 +269,7 @@ class ImageList:
         texts = tuple(self._column(piece, "ref"))
         try:
             is_of_files = tuple(ref_of(text).path for text in texts) == self.files(piece)
-        except NONSENSE:
+        except INVALID_MESSAGE_ERRORS:
             is_of_files = False
         if not is_of_files:
             raise UsageProblem(reason("archive_damaged", path=self._path))
@@ -291,7 +291,7 @@ class ImageList:
                 for rows in self._file.iter_batches(columns=["path"])
                 for file in rows["path"].to_pylist()
             )
-        except (OSError, pa.ArrowException, *NONSENSE):
+        except (OSError, pa.ArrowException, *INVALID_MESSAGE_ERRORS):
             return False
 
     def _column(self, piece: Piece, name: str) -> list[str]:
@@ -411,5 +411,5 @@ def is_merged(database: Path, run_id: int, spec: RunSpec) -> bool:
         except UsageProblem:
             return False
         counts = query.counts(run_id)
-        has_all = run.state == "finished" and run.spec.work == spec.work and not counts.get("failed")
+        has_all = run.state == "finished" and run.spec.result_key == spec.result_key and not counts.get("failed")
         return has_all and image_count(counts) > 0

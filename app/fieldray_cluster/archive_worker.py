@@ -39,7 +39,7 @@ from fieldray.paths import VERSION, user_data
 from fieldray.persistence import storage_problem
 from fieldray.pipeline.screen import screen_image
 from fieldray.pipeline.session import system_engine
-from fieldray.processes.wire import NONSENSE
+from fieldray.processes.wire import INVALID_MESSAGE_ERRORS
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
 from fieldray.store.pictures import picture_row, thumbnail_of
@@ -100,7 +100,7 @@ class ArchiveRequest:
         return ()
 
     @property
-    def work(self) -> str:
+    def result_key(self) -> str:
         """The key of the request. All starts on one output folder must have an equal key."""
         return result_key(
             sorted(self.paths), self.pack_name, self.model_sha256, self.settings_hash, self.settings,
@@ -379,7 +379,12 @@ def unpack_outcomes(data: bytes, request: ArchiveRequest) -> tuple[Outcome, ...]
     """Read the outcomes of this request, with previews, from a Parquet file. Raises ValueError for other bytes."""
     try:
         return tuple(_outcome(row, request) for row in _table(data).to_pylist())
-    except (pa.ArrowException, OSError, RecursionError, *NONSENSE) as error:  # Arrow raises OSError for damage, too
+    except (
+        pa.ArrowException,
+        OSError,
+        RecursionError,
+        *INVALID_MESSAGE_ERRORS,
+    ) as error:  # Arrow raises OSError for damage, too
         raise ValueError(f"no results of a piece: {type(error).__name__}") from error
 
 
@@ -401,7 +406,7 @@ def parse_results(
     # A small file with another encoding may expand to a huge table.
     if found.num_rows != len(refs) or size > max_answer_bytes(len(refs)) or not encodings <= {"PLAIN", "RLE"}:
         raise ValueError(f"{found.num_rows} results of {size} bytes for {len(refs)} images")
-    if (found.metadata or {}).get(_WORK) != request.work.encode():
+    if (found.metadata or {}).get(_WORK) != request.result_key.encode():
         raise ValueError("results of other work")
     outcomes = unpack_outcomes(data, request)
     for outcome, ref in zip(outcomes, refs, strict=True):
@@ -424,7 +429,7 @@ def _table(data: bytes) -> pa.Table:
 def _file(table: pa.Table, request: ArchiveRequest) -> bytes:
     stream = io.BytesIO()
     pq.write_table(
-        table.replace_schema_metadata({_WORK: request.work}), stream, compression="zstd", use_dictionary=False
+        table.replace_schema_metadata({_WORK: request.result_key}), stream, compression="zstd", use_dictionary=False
     )
     return stream.getvalue()
 

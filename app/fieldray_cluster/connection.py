@@ -43,7 +43,7 @@ from distributed.scheduler import WorkerState
 
 from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.paths import scratch_folder
-from fieldray.processes.wire import NONSENSE
+from fieldray.processes.wire import INVALID_MESSAGE_ERRORS
 from fieldray.reasons import Reason, reason
 from fieldray.surroundings import usable_cores
 from fieldray_cluster.certificates import Role, make_certificates, require_certificates
@@ -222,7 +222,7 @@ def _making_sense(client: Client) -> Iterator[None]:
         yield
     except ForbiddenPickle:
         raise
-    except NONSENSE as error:
+    except INVALID_MESSAGE_ERRORS as error:
         why = reason("cluster_other_answer").text
         raise EnvironmentProblem(reason("cluster_node_problem", node=client.scheduler.address, detail=why)) from error
 

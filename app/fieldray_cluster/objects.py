@@ -24,7 +24,7 @@ import numpy as np
 from fieldray.domain.finding import Failed, Outcome
 from fieldray.domain.image import ImageRef
 from fieldray.errors import InputProblem, Unreadable
-from fieldray.imaging.beginning import Beginning, Identify
+from fieldray.imaging.beginning import Identify, ObjectBeginning
 from fieldray.imaging.discover import Members
 from fieldray.imaging.identify import failed_ref
 from fieldray_cluster.object_server import (
@@ -72,7 +72,7 @@ def list_objects(
                 data, state = server.read_beginning(address, state, length)
                 size_bytes = int(state.partition(" ")[0])
                 try:
-                    beginning = Beginning(ref=ref, data=np.frombuffer(data, np.uint8), size_bytes=size_bytes)
+                    beginning = ObjectBeginning(ref=ref, data=np.frombuffer(data, np.uint8), size_bytes=size_bytes)
                     found = identify(beginning)
                 except InputProblem as problem:
                     return [failed_ref(ref, problem)], state, False

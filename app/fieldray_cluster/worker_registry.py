@@ -37,7 +37,7 @@ from distributed import Client, Future, KilledWorker, wait
 from fieldray.errors import EnvironmentProblem, StorageProblem
 from fieldray.paths import VERSION
 from fieldray.reasons import Reason, reason
-from fieldray.typed_json import decoded
+from fieldray.typed_json import parse_json
 from fieldray_adapt.files import digest
 from fieldray_cluster.connection import (
     ANSWER_TIMEOUT_S,
@@ -185,7 +185,7 @@ def incompatibility_reason(answer: object, on_message: Callable[[Reason], None])
     `on_message` receives further messages about the worker.
     """
     try:
-        report = decoded(answer if isinstance(answer, str) else "", NodeReport)
+        report = parse_json(answer if isinstance(answer, str) else "", NodeReport)
     except (ValueError, KeyError):  # KeyError: an unknown code of a reason
         return reason("cluster_other_answer")
     if report.versions != required_versions():

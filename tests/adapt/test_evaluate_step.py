@@ -23,14 +23,14 @@ from fieldray.domain.finding import Category
 from fieldray.domain.image import ImageHeader
 from fieldray.domain.metrics import Share, auc
 from fieldray.domain.model import Estimate
-from fieldray.domain.purpose import performance
+from fieldray.domain.purpose import performance_sentences
 from fieldray.errors import UsageProblem
-from fieldray.packs.cards import parts
+from fieldray.packs.cards import split_card
 from fieldray.packs.verified import read_pack
 from fieldray.reasons import reason
 from fieldray.reports.audit_files import plain_classes
 from fieldray.translation import Translator
-from fieldray.typed_json import converted
+from fieldray.typed_json import to_type
 from fieldray_adapt.data.dataset import DATA_STEP, find_data_problems, find_duplicates, thumbnails
 from fieldray_adapt.data.layouts import Row
 from fieldray_adapt.evaluation.cross_validation import CROSS_VALIDATION_STEP
@@ -230,7 +230,7 @@ def test_a_card_counts_as_an_audit_of_images_does() -> None:
     assert (own.detected, own.falsely_referred) == (at.detected, at.falsely_referred)
     assert (own.sensitivity, own.specificity) == (at.sensitivity, at.specificity)
     assert to_builtins(own.classes) == plain_classes(at.classes)
-    assert (found.images, found.scored, found.auc) == (400, 390, audited.area)
+    assert (found.images, found.scored, found.auc) == (400, 390, audited.auc)
     assert found.calibration_error == audited.calibration_error
     # the first 14 are half with the finding: 5 of them refused, 2 read first, which are referred whatever the score
     kept = test.where(np.arange(400) >= 14)
@@ -278,7 +278,7 @@ def test_every_judged_image_is_scored_out_of_its_fold(tmp_path: Path) -> None:
     assert published is not None and to_builtins(published) == {"bright": found}
     said = render_template("classifier_cross.md", code="bright", meaning="Bright", found=published["bright"])
     assert f"As the int8 file that a pack holds: AUC {found['stages']['int8']['auc']['value']:.3f} (" in said
-    only_trained = converted({**found, "stages": {"trained": found["stages"]["trained"]}}, CrossFigures)
+    only_trained = to_type({**found, "stages": {"trained": found["stages"]["trained"]}}, CrossFigures)
     said = render_template("classifier_cross.md", code="bright", meaning="Bright", found=only_trained)
     assert "before pruning and int8: AUC" in said
     other = replace(run.recipe, training=replace(run.recipe.training, epochs=5))
@@ -313,13 +313,13 @@ def test_the_thresholds_of_the_own_hospital_are_measured_at_another_on_nobody_of
     assert results["gate"]["elsewhere_refused"]["of"] == 20
     pack = tmp_path / "packs" / "quick-0.1.0"
     manifest = read_pack(pack).model.manifest
-    said = [sentence.text for sentence in performance(manifest)]
+    said = [sentence.text for sentence in performance_sentences(manifest)]
     assert len(said) == 2 and "on 20 images of another hospital. Area under the ROC curve: 1.00" in said[1]
     card = (tmp_path / "packs" / "quick-0.1.0" / "MODEL_CARD.md").read_text(encoding="utf-8")
     assert "At another hospital, on which nothing was trained or chosen: 20 images of 20 patients" in card
     assert "Of the other hospital's: " in card and "- data_licence: CC0\n" in card
     assert "has no file compiled for the Edge TPU.\n\n- Forecast for the Edge TPU" in card
-    ukrainian = parts(card)["uk"]
+    ukrainian = split_card(card)["uk"]
     assert "В іншій лікарні, на знімках якої нічого не навчали й не вибирали: знімків 20, пацієнтів 20" in ukrainian
     assert "| balanced | зі знахідкою |" in ukrainian and "Зі знімків іншої лікарні: " in ukrainian
     assert "не має файлу, скомпільованого для Edge TPU.\n\n- Прогноз" in ukrainian

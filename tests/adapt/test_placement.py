@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fake_compilers import fake_compile, fake_compiler, package
 from fieldray.backends import CPU
 from fieldray.errors import BackendProblem, EnvironmentProblem, PackProblem, UsageProblem
-from fieldray.inference.backend import Answer, BackendKind
+from fieldray.inference.backend import BackendKind, NetworkOutput
 from fieldray.inference.coral import edgetpu_kind, read_package
 from fieldray.inference.worker import WorkerBackend, cpu_kind
 from fieldray.packs.verified import read_card, read_pack, read_verified_manifest
@@ -183,7 +183,7 @@ def test_a_failure_repeats_the_last_words(tmp_path: Path, status: int, made: byt
 class Blind(WorkerBackend):
     """The CPU, which gives every image the least score."""
 
-    def run(self, image: NDArray[np.uint8]) -> Answer:
+    def run(self, image: NDArray[np.uint8]) -> NetworkOutput:
         return replace(super().run(image), scores=np.zeros(1, np.float32))
 
 

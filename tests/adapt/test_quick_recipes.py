@@ -16,7 +16,7 @@ from drawn_data import draw_digits, draw_images, draw_lungs, project
 from fieldray.audit.drift import reference_counts
 from fieldray.domain.model import LUNG_CHECKS
 from fieldray.errors import UsageProblem
-from fieldray.packs.cards import parts
+from fieldray.packs.cards import split_card
 from fieldray.packs.manifest import LungFieldsManifest, parse
 from fieldray.packs.verified import read_pack
 from fieldray_adapt.command import CLASSIFIER_STEPS
@@ -186,7 +186,7 @@ shows = "region"
     assert f"{masks['int8']['shenzhen']['dice']['value']:.4f} (" in card and "Dice of the lungs" in card
     assert "Sources with masks for evaluation only, never for training: shenzhen." in card
     assert "has no file compiled for the Edge TPU.\n\n- Forecast for the Edge TPU" in card
-    ukrainian, dice = parts(card)["uk"], f"{masks['int8']['shenzhen']['dice']['value']:.4f}".replace(".", ",")
+    ukrainian, dice = split_card(card)["uk"], f"{masks['int8']['shenzhen']['dice']['value']:.4f}".replace(".", ",")
     assert "лише випробувано й нічого не навчено: shenzhen." in ukrainian and f"{dice} (від " in ukrainian
     report = (run / "report.html").read_text(encoding="utf-8")
     assert report.count("data:image/png;base64,") == 3 and "worst" in report

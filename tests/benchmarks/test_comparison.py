@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.comparison_pairs import copied, elastic, part_of, with_opacity
-from fieldray.comparison.matching import min_jacobian, warped
+from fieldray.comparison.matching import min_jacobian, warp
 from pairs import chest
 
 
@@ -25,7 +25,7 @@ def test_warps_reach_half_to_all_of_8_percent_and_do_not_fold() -> None:
 
 def test_a_copy_shows_at_a_place_what_the_image_has_at_place_and_displacement() -> None:
     copy = copied(chest(), np.random.default_rng(2))
-    expected = warped(chest().pixels, copy.displacement)
+    expected = warp(chest().pixels, copy.displacement)
     assert np.corrcoef(expected.ravel(), copy.image.pixels.ravel())[0, 1] > 0.99
 
 

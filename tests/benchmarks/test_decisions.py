@@ -36,7 +36,7 @@ class Darker(FakeReaders):
         self._grey = grey
         self.kinds: list[str] = []
 
-    def look(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
+    def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
         ref, is_full = question.ref, question.detail == "full"
         spec = model.manifest.input
         if is_full and "bad" in ref.path.name:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.persistence import FileLock
-from fieldray.pipeline.constancy import ConstancyRecords, Record
+from fieldray.pipeline.constancy import ConstancyRecord, ConstancyRecords
 from fieldray.reports.content import CATEGORY_TEXTS
 from program import Fieldray, write_images
 from stores import change, rows_of
@@ -97,7 +97,7 @@ def test_a_month_is_summed_up_for_who_runs_a_programme(screened: Fieldray, home:
     images = sum(one["images"] for one in found["images"])
     assert (found["report"], found["first_day"], images > 0) == ("month", f"{month}-01", True)
     assert "No constancy test was run" in screened("history", "month").out
-    record = Record("made-up-1.0.0 - - -", "cpu", time.time(), "0", images=9, different=0, largest=0.01)
+    record = ConstancyRecord("made-up-1.0.0 - - -", "cpu", time.time(), "0", images=9, different=0, largest=0.01)
     ConstancyRecords(home).add(record, {})
     said = screened("history", "month").out
     assert record.summary.text in said and record.summary.text not in screened("history", "month", "2001-02").out

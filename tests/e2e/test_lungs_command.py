@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fieldray.domain.model import InputSpec, OodGate, Requirement
+from fieldray.domain.model import InputSpec, OutOfDistributionCheck, Requirement
 from program import Fieldray
 from tiny_lungs import write_tiny_lungs
 from tiny_packs import fingerprint, write_tiny_pack
@@ -152,7 +152,7 @@ def test_a_place_that_cannot_be_written_is_said_before_anything_is_screened(
 def test_images_unlike_the_packs_own_are_screened_noted_and_counted(tmp_path: Path, well: Fieldray) -> None:
     folder = tmp_path / "drive" / "fieldray"
     write_tiny_lungs(folder)
-    far = OodGate(mean=np.full(4, 50.0, np.float32), projection=np.eye(4, dtype=np.float32), limit=1.0)
+    far = OutOfDistributionCheck(mean=np.full(4, 50.0, np.float32), projection=np.eye(4, dtype=np.float32), limit=1.0)
     with_lungs = write_tiny_pack(folder, requires=(LUNGS,), ood_gate=far)
     save(tmp_path / "images" / "chest.png", chest())
     save(tmp_path / "images" / "other.png", chest(grey=180))

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.imaging.synthetic import PARTS, files
+from fieldray.imaging.synthetic import PARTS, demo_files
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import VERSION
-from fieldray.pipeline.constancy import ConstancyRecords, Record, subject
+from fieldray.pipeline.constancy import ConstancyRecord, ConstancyRecords, pack_key
 from harness.record import Record as Ended
 from program import Fieldray, write_images
 from tiny_packs import fingerprint, write_tiny_pack
@@ -85,11 +85,11 @@ def test_the_demo_writes_over_no_image_but_its_own(tmp_path: Path, fieldray: Fie
 def test_the_demo_of_another_version_is_replaced_and_nothing_else_in_its_folder(home: Path, fieldray: Fieldray) -> None:
     folder = home / "demo" / "adults"
     folder.mkdir(parents=True)
-    shown = next(name for name, _ in files(PARTS[1]))
+    shown = next(name for name, _ in demo_files(PARTS[1]))
     (folder / shown).write_bytes(b"an image of an earlier version")
     (folder / "somebody-s.txt").write_bytes(b"somebody's")
     fieldray("demo", "adults", "--no-window").ends_with(0, 1)
-    assert (folder / shown).read_bytes() == dict(files(PARTS[1]))[shown]
+    assert (folder / shown).read_bytes() == dict(demo_files(PARTS[1]))[shown]
     assert (folder / "somebody-s.txt").read_bytes() == b"somebody's"
 
 
@@ -135,9 +135,9 @@ def test_a_pack_whose_constancy_cannot_be_checked_is_named(fieldray: Fieldray, h
     for found in packs.builtin():
         if found.can_screen:  # as a pack of one's own that runs on two devices is checked for the first time
             for device, is_first in (("cpu", True), ("edgetpu", False)):
-                whose = subject(packs.load(found.folder))
+                whose = pack_key(packs.load(found.folder))
                 values = {"at_s": time.time(), "program": VERSION, "images": 3, "different": 0, "largest": 0.0}
-                records.add(Record(subject=whose, device=device, is_first=is_first, **values), {})
+                records.add(ConstancyRecord(subject=whose, device=device, is_first=is_first, **values), {})
     fieldray("constancy", "--status").ends_with(0)
     (broken := home / "packs" / "ours-1.0.0").mkdir(parents=True)
     (broken / "manifest.json").write_text("{")

@@ -11,13 +11,13 @@ from fake_compilers import fake_compile
 from faults.double import DoubleEdgeTpu
 from fieldray.errors import BackendProblem
 from fieldray.inference.coral import is_compiled, oldest_runtime
-from fieldray.inference.coral_status import CoralStatus, LibraryAnswer, ask_library, look
+from fieldray.inference.coral_status import CoralStatus, LibraryAnswer, ask_library, find_status
 from fieldray.reasons import reason
 from tiny_models import TinyType, tiny_model_bytes
 
 
 def status(edgetpu: DoubleEdgeTpu) -> CoralStatus:
-    return look(ask=lambda: ask_library([str(edgetpu.library)]), find=edgetpu.find)
+    return find_status(ask=lambda: ask_library([str(edgetpu.library)]), find=edgetpu.find)
 
 
 def test_an_edgetpu_is_found_with_runtime_and_port(edgetpu: DoubleEdgeTpu) -> None:
@@ -43,11 +43,11 @@ def test_a_library_that_is_absent_or_text(edgetpu: DoubleEdgeTpu, tmp_path: Path
     text.write_text("not a library\n" * 100)
     for library, code in ((tmp_path / "none.so", "coral_no_library"), (text, "coral_bad_library")):
         edgetpu.unplug()
-        without = look(ask=lambda name=str(library): ask_library([name]), find=edgetpu.find)
+        without = find_status(ask=lambda name=str(library): ask_library([name]), find=edgetpu.find)
         assert without.reason is not None and without.reason.code == "edgetpu_not_here"
         assert without.library_problem is not None and without.library_problem.code == code
         edgetpu.plug()
-        found = look(ask=lambda name=str(library): ask_library([name]), find=edgetpu.find)
+        found = find_status(ask=lambda name=str(library): ask_library([name]), find=edgetpu.find)
         assert found.reason == found.library_problem == without.library_problem
 
 

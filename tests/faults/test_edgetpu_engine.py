@@ -184,7 +184,7 @@ def test_a_compiled_file_in_the_cpu_role_is_refused_in_plain_words(edgetpu: Doub
     compiled = replace(tiny_model(), files={"litert": edgetpu_model().files["edgetpu"]})
     refused = pytest.raises(BackendProblem, match="made for another device")
     with opened(edgetpu, compiled, device="cpu") as (engine, _, _), refused:
-        engine.serving(compiled)
+        engine.next_device(compiled)
 
 
 def test_it_is_measured_through_the_doors_of_the_cpu_from_its_first_image(edgetpu: DoubleEdgeTpu) -> None:

@@ -192,7 +192,7 @@ class Clinic:
             if isinstance(event, BackendChanged):
                 self.backends[event.backend] = event.state
             if isinstance(event, ImageDone):
-                self.record.add(event.image.most_urgent_answer.outcome)
+                self.record.add(event.image.most_urgent_result.outcome)
             publish(event)
 
         def engines(heard: Publish, settings: Settings, workers: Workers) -> Engine:

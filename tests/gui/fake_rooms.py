@@ -26,20 +26,20 @@ from fieldray.domain.model import Estimate, HeaderRules, InputSpec, Label, Manif
 from fieldray.domain.prior import Prior, StoredPriors
 from fieldray.domain.run import (
     BackendChanged,
-    Count,
     ImageDone,
     Overrides,
     PackOfRun,
+    ProgressHandler,
     Publish,
     RunChanged,
     RunSpec,
-    StoredAnswer,
     StoredImage,
+    StoredResult,
     Verdict,
 )
 from fieldray.errors import Cancelled, FieldrayError
 from fieldray.imaging.preprocess import thumbnail
-from fieldray.imaging.quality import are_empty
+from fieldray.imaging.quality import are_empty_folders
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.naming import PackCandidate
 from fieldray.packs.site_choices import PackMemory, with_site_points
@@ -210,7 +210,7 @@ def save(
 
 def done(row_id: int, outcome: Outcome, *, run_id: int = 1) -> ImageDone:
     """That an image has its one answer."""
-    answer = StoredAnswer(answer_id=row_id, row_id=row_id, run_id=run_id, outcome=outcome, is_resumed=False)
+    answer = StoredResult(answer_id=row_id, row_id=row_id, run_id=run_id, outcome=outcome, is_resumed=False)
     return ImageDone(image=StoredImage(row_id=row_id, run_id=run_id, answers=(answer,)))
 
 
@@ -287,7 +287,7 @@ class FakeSession:
     def choose_devices(self) -> None:
         self.device_choices += 1
 
-    def reconsider(self, name: str) -> None:
+    def retry_backend(self, name: str) -> None:
         self.reconsidered.append(name)
 
     def start(
@@ -469,10 +469,10 @@ class FakePriors:
     def __post_init__(self) -> None:
         self.may_compare.set()
 
-    def stored(self, current: Outcome, *, run_id: int | None) -> StoredPriors:
+    def stored_priors(self, current: Outcome, *, run_id: int | None) -> StoredPriors:
         if self.problem is not None:
             raise self.problem
-        return Priors(self.database, system_comparer(Settings())).stored(current, run_id=run_id)
+        return Priors(self.database, system_comparer(Settings())).stored_priors(current, run_id=run_id)
 
     def read(self, path: Path, current: Outcome) -> Outcome:
         if path not in self.files:
@@ -535,10 +535,10 @@ class FakeRooms:
         self.priors = FakePriors()
         self.stored: dict[int, Verdict] = {}
         self.exported: list[tuple[int, Path, tuple[str, ...], ReportOptions]] = []
-        self.while_exporting: Callable[[Count], None] = lambda progress: progress(0, 1)
+        self.while_exporting: Callable[[ProgressHandler], None] = lambda progress: progress(0, 1)
         self.load_study: StoredLoadStudy | None = None
         self.measured: list[tuple[Path, str]] = []
-        self.while_measuring: Callable[[Count], None] = lambda progress: progress(1, 12)
+        self.while_measuring: Callable[[ProgressHandler], None] = lambda progress: progress(1, 12)
         self.open_problem: FieldrayError | None = None
         self.may_open = threading.Event()
         self.may_open.set()
@@ -573,7 +573,7 @@ class FakeRooms:
             session=self.session,
             library=self.library,
             memory=self.memory,
-            are_empty=are_empty,
+            are_empty=are_empty_folders,
             may_lack_ages=lambda paths: self.lacks_ages,
             drives=self.drives,
             audit=self.audit,
@@ -585,7 +585,7 @@ class FakeRooms:
             measure_load=self._measure_load,
         )
 
-    def _measure_load(self, folder: Path, signer: str, progress: Count) -> StoredLoadStudy:
+    def _measure_load(self, folder: Path, signer: str, progress: ProgressHandler) -> StoredLoadStudy:
         self.measured.append((folder, signer))
         self.while_measuring(progress)
         self.load_study = load_study()
@@ -596,7 +596,14 @@ class FakeRooms:
         return tuple(self.checks)
 
     def _export(
-        self, run_id: int, folder: Path, formats: Sequence[str], *, options: ReportOptions, progress: Count, **_: object
+        self,
+        run_id: int,
+        folder: Path,
+        formats: Sequence[str],
+        *,
+        options: ReportOptions,
+        progress: ProgressHandler,
+        **_: object,
     ) -> tuple[Path, ...]:
         self.while_exporting(progress)
         self.exported.append((run_id, folder, tuple(formats), options))

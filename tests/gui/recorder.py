@@ -5,7 +5,7 @@ from __future__ import annotations
 from PySide6.QtCore import QEvent, QObject
 
 from fieldray.desktop.application import Application
-from fieldray.desktop.verdicts import Judged
+from fieldray.desktop.verdicts import VerdictSubject
 from fieldray.desktop.viewer import Viewer
 
 
@@ -40,10 +40,10 @@ class Recorder(QObject):
             self._viewer = window.area.viewer
             self._viewer.installEventFilter(self)
 
-    def _look(self, judged: Judged) -> None:
+    def _look(self, judged: VerdictSubject) -> None:
         bench = self._application.controller
         image, row = bench.image, bench.image.row
-        if row is None or judged != Judged(row.answer_id, row.outcome):
+        if row is None or judged != VerdictSubject(row.answer_id, row.outcome):
             self.wrong.append(f"a verdict on row {judged.answer_id}, which was not open")
             return
         content = row.outcome.facts.content_sha256

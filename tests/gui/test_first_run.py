@@ -17,7 +17,7 @@ from fieldray.desktop.packs_page import PackDialog, answer_lines
 from fieldray.domain.prior import prior_from
 from fieldray.domain.run import RunChanged
 from fieldray.errors import PackNotTrusted
-from fieldray.packs.naming import grouped
+from fieldray.packs.naming import grouped_digits
 from fieldray.packs.site_choices import FOLDERS_NAME, RememberedPack
 from fieldray.reasons import reason
 from fieldray.settings import Settings, load
@@ -365,7 +365,7 @@ def test_a_question_goes_over_to_the_window_in_another_language(desk: Desk, aske
 
 
 def test_a_key_is_not_asked_about_by_the_name_of_the_pack_that_lay_there_before(desk: Desk) -> None:
-    packs, other = desk.bench.packs, grouped("ab" * 32)
+    packs, other = desk.bench.packs, grouped_digits("ab" * 32)
     plug_in(desk, trust="unknown_key", problem=reason("pack_legacy"))
     entry = desk.rooms.library.on_drives[EDGETPU][0]
     desk.rooms.library.problems[MEANWHILE] = PackNotTrusted(entry.fingerprint)

@@ -16,14 +16,14 @@ from PySide6.QtWidgets import QApplication, QFileDialog, QPushButton
 from fieldray.desktop.dialogs import ExportDialog
 from fieldray.desktop.list_reader import KEYS
 from fieldray.domain.finding import ReadFacts
-from fieldray.domain.image import Turn
+from fieldray.domain.image import Correction
 from fieldray.domain.run import (
     BackendChanged,
-    Count,
     DeviceChanged,
     DeviceState,
     Overrides,
     Progress,
+    ProgressHandler,
     RunChanged,
     Speed,
     StoreUnwritable,
@@ -283,12 +283,12 @@ def test_what_lies_wrong_is_turned_if_a_person_asks_for_it_and_shown_upright(des
     turn.click()
     desk.until_shown("The image was turned, but is still not suitable")
     made = screened(5, 0.9)
-    session.again = replace(made, ref=replace(made.ref, turn=Turn(90)), notes=(reason("turned_back"),))
+    session.again = replace(made, ref=replace(made.ref, turn=Correction(90)), notes=(reason("turned_back"),))
     turn.click()
     desk.until(lambda: "turned 90 degrees anticlockwise" in texts(panel))
     image = desk.bench.image
     desk.until(lambda: not image.is_loading and image.pyramid is not None)
-    assert session.read[-1].turn == Turn(90)
+    assert session.read[-1].turn == Correction(90)
     assert [overrides for _, overrides in session.overrides] == [Overrides(turns=True)] * 2
 
 
@@ -330,7 +330,7 @@ def test_a_banner_that_comes_moves_no_row_under_the_pointer(desk: Desk) -> None:
 
 def test_saving_shows_how_far_it_is_and_can_be_stopped(desk: Desk, tmp_path: Path) -> None:
 
-    def slow(progress: Count) -> None:
+    def slow(progress: ProgressHandler) -> None:
         """Until somebody stops it."""
         while True:
             progress(410, 1000)
@@ -347,7 +347,7 @@ def test_saving_shows_how_far_it_is_and_can_be_stopped(desk: Desk, tmp_path: Pat
 def test_stop_ends_the_export_that_runs_and_not_the_one_that_waits(desk: Desk, tmp_path: Path) -> None:
     turns = iter((True, False))
 
-    def slow_at_first(progress: Count) -> None:
+    def slow_at_first(progress: ProgressHandler) -> None:
         """The first until somebody stops it."""
         is_first = next(turns)
         while is_first:

@@ -14,7 +14,7 @@ from fake_rooms import SPEC, FakeRooms, failed, screened
 from PySide6.QtWidgets import QFileDialog, QInputDialog, QLineEdit, QMessageBox, QTableWidget, QWidget
 
 from fieldray.desktop.history_page import HistoryPage
-from fieldray.desktop.open_image import enlarged
+from fieldray.desktop.open_image import enlarge_preview
 from fieldray.domain.run import Verdict
 from fieldray.pipeline.history import History
 from fieldray.reasons import reason
@@ -361,7 +361,7 @@ def test_the_work_list_is_filtered_by_verdict_and_device(desk: Desk, page: Histo
 
 @pytest.mark.parametrize(("rows", "columns"), [(0, 4), (-4, -4), (-1, 1), (2**14, 2**13)])
 def test_a_preview_is_not_enlarged_to_an_impossible_image(rows: int, columns: int) -> None:
-    assert enlarged(np.zeros((2, 2), np.uint8), rows=rows, columns=columns) is None
+    assert enlarge_preview(np.zeros((2, 2), np.uint8), rows=rows, columns=columns) is None
 
 
 def test_how_the_images_were_taken_is_counted_by_day(desk: Desk, page: HistoryPage, store: Path) -> None:

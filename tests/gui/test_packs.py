@@ -17,7 +17,7 @@ from fieldray.domain.run import RunChanged
 from fieldray.errors import PackNotTrusted, PackProblem
 from fieldray.packs.naming import PackCandidate
 from fieldray.paths import VERSION
-from fieldray.pipeline.constancy import ConstancyRecords, Record, subject
+from fieldray.pipeline.constancy import ConstancyRecord, ConstancyRecords, pack_key
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
 
@@ -356,11 +356,11 @@ def test_a_model_card_is_read_in_the_language_of_the_window(desk: Desk, language
 # ---- constancy
 
 
-def constancy(desk: Desk, **changes: object) -> Record:
+def constancy(desk: Desk, **changes: object) -> ConstancyRecord:
     values = {"device": "cpu", "at_s": time.time(), "program": VERSION, "images": 37, "different": 0, "largest": 0.01}
     used = desk.bench.packs.model
     assert used
-    return Record(**{"subject": subject(used), **values, **changes})
+    return ConstancyRecord(**{"subject": pack_key(used), **values, **changes})
 
 
 @pytest.fixture

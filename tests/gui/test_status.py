@@ -14,8 +14,8 @@ from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QTableWidget
 
 from fieldray.bench.benchmark_case import Report
-from fieldray.bench.load import StoredLoadStudy, keep, load_study_in_child, stored_load_study
-from fieldray.desktop.past_runs import Machine
+from fieldray.bench.load import StoredLoadStudy, load_study_in_child, store_load_study, stored_load_study
+from fieldray.desktop.past_runs import ComputerLoad
 from fieldray.domain.run import Speed
 from fieldray.errors import Cancelled, UsageProblem
 from fieldray.reasons import reason
@@ -67,7 +67,7 @@ def test_speed_and_load_are_drawn_over_the_run_and_a_new_run_begins_anew(desk: D
 def test_a_long_run_keeps_few_samples_from_its_whole_length(desk: Desk) -> None:
     seconds = iter(range(5001))
     bench = desk.bench
-    machine = Machine(bench.screening, clock=lambda: float(next(seconds)))
+    machine = ComputerLoad(bench.screening, clock=lambda: float(next(seconds)))
     for _ in range(5000):
         machine.take(Speed(cpu_percent=1.0, memory_mb=1.0))
     times = [sample.at_s for sample in machine.samples]
@@ -136,7 +136,7 @@ def test_a_study_is_kept_without_its_single_times_and_nonsense_is_none(home: Pat
         "fps_avg": 2.0, "fps_max": 3.0, "level": {"name": "60 %", "share": 0.6, "is_irregular": False},
         "times_ms": [[1.0] * 1000],
     }  # fmt: skip
-    keep(Report(kind="bench-load", title="", blocks=(), data={"cells": [cell], "is_disturbed": False}))
+    store_load_study(Report(kind="bench-load", title="", blocks=(), data={"cells": [cell], "is_disturbed": False}))
     study = stored_load_study()
     assert study is not None and study.cells[0].published == 0.132
     assert abs(study.made - datetime.datetime.now(datetime.UTC)) < datetime.timedelta(minutes=5)

@@ -19,7 +19,7 @@ from fake_rooms import screened
 from PySide6.QtCore import QTimer
 from pytestqt.qtbot import QtBot
 
-from fieldray.desktop.background import Background, Bridge
+from fieldray.desktop.background import Background, EventBridge
 from fieldray.desktop.list_reader import KEYS, WorkRow
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.worklist_model import WorkListModel
@@ -29,7 +29,7 @@ from fieldray.reasons import reason
 
 
 def test_events_of_one_thread_arrive_in_order_in_the_windows_thread(qtbot: QtBot) -> None:
-    bridge, got, threads = Bridge(), [], set()
+    bridge, got, threads = EventBridge(), [], set()
     bridge.published.connect(lambda event: (got.append(event.run_id), threads.add(threading.current_thread())))
 
     def publish() -> None:
@@ -45,7 +45,7 @@ def test_events_of_one_thread_arrive_in_order_in_the_windows_thread(qtbot: QtBot
 
 
 def test_a_flood_of_events_leaves_room_for_the_window(qtbot: QtBot) -> None:
-    bridge, handled, turns = Bridge(), [], []
+    bridge, handled, turns = EventBridge(), [], []
 
     def handle(event: RunChanged) -> None:
         end = time.perf_counter() + 0.001
@@ -154,7 +154,7 @@ def test_after_close_nothing_comes_any_more(background: Background, qtbot: QtBot
 
 def test_emitting_costs_no_reference_to_true(qtbot: QtBot) -> None:
     """PySide6 6.12.0 drops one at every signal: before Python 3.12 a long run ends in a crash of the interpreter."""
-    bridge = Bridge()
+    bridge = EventBridge()
     event = RunChanged(run_id=1, state="running")
     before = sys.getrefcount(True)
     for _ in range(200):

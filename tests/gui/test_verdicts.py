@@ -25,7 +25,7 @@ from fieldray.desktop.dialogs import SettingsDialog
 from fieldray.desktop.keys import KEYS as TABLE
 from fieldray.desktop.list_reader import KEYS
 from fieldray.desktop.overlay import TOP_LEFT, corner_texts
-from fieldray.desktop.verdicts import Commands, Judged, Read, Verdicts, Write
+from fieldray.desktop.verdicts import Commands, ReadVerdict, Verdicts, VerdictSubject, WriteVerdict
 from fieldray.desktop.worklist_model import VERDICT_ROLE
 from fieldray.domain.finding import Outcome, ReadFacts, Screened
 from fieldray.domain.run import ImageDone, Verdict, VerdictChoice
@@ -39,19 +39,19 @@ from fieldray.translation import Translator
 AGREE, DISAGREE, UNSURE = (Verdict(choice=choice) for choice in ("agree", "disagree", "unsure"))
 ACCESSIBLE = Qt.ItemDataRole.AccessibleTextRole
 FULL = reason("disk_full", path="/home/results.sqlite")
-FIRST, SECOND = Judged(1, screened(1, 0.9)), Judged(2, screened(2, 0.1))
+FIRST, SECOND = VerdictSubject(1, screened(1, 0.9)), VerdictSubject(2, screened(2, 0.1))
 
 
 def opened(stored: Verdict | None = None) -> Verdicts:
     """With the first image open, in which this lies."""
     verdicts = Verdicts()
-    assert verdicts.open(FIRST, stored) == (Read(FIRST),)
+    assert verdicts.open(FIRST, stored) == (ReadVerdict(FIRST),)
     assert verdicts.found(FIRST, stored) == ()
     return verdicts
 
 
-def write(verdict: Verdict | None, *over: Verdict | None, judged: Judged = FIRST) -> Commands:
-    return (Write(judged, verdict, frozenset(over)),)
+def write(verdict: Verdict | None, *over: Verdict | None, judged: VerdictSubject = FIRST) -> Commands:
+    return (WriteVerdict(judged, verdict, frozenset(over)),)
 
 
 def test_what_is_given_while_another_one_is_saved_is_saved_after_it() -> None:
@@ -68,7 +68,7 @@ def test_a_verdict_that_could_not_be_put_back_is_saved_where_it_still_lies() -> 
     verdicts.choose("disagree")
     verdicts.failed(FIRST, FULL)
     assert verdicts.choose("agree") == write(AGREE, AGREE, DISAGREE)
-    assert verdicts.failed(FIRST, FULL) == (Read(FIRST),)
+    assert verdicts.failed(FIRST, FULL) == (ReadVerdict(FIRST),)
     assert verdicts.of(FIRST).state == "not_saved"
     verdicts.found(FIRST, AGREE)
     assert verdicts.of(FIRST).state == "saved"
@@ -96,7 +96,7 @@ def test_a_newer_verdict_of_another_window_is_asked_about() -> None:
     assert verdicts.keep_own_verdict(FIRST) == write(UNSURE, UNSURE, DISAGREE)
     assert verdicts.written(FIRST, None) == ()  # meanwhile they withdrew it
     assert (given.asks, given.stored) == (True, None)
-    assert verdicts.keep_stored_verdict(FIRST) == (Read(FIRST),)
+    assert verdicts.keep_stored_verdict(FIRST) == (ReadVerdict(FIRST),)
     assert (given.state, given.wanted) == (None, None)
 
 
@@ -105,7 +105,7 @@ def test_the_other_verdict_that_is_kept_is_the_one_that_the_store_has_by_then() 
     verdicts = opened()
     verdicts.choose("agree")
     verdicts.written(FIRST, DISAGREE)
-    assert verdicts.keep_stored_verdict(FIRST) == (Read(FIRST),)
+    assert verdicts.keep_stored_verdict(FIRST) == (ReadVerdict(FIRST),)
     verdicts.found(FIRST, None)
     assert (verdicts.of(FIRST).state, verdicts.of(FIRST).wanted) == (None, None)
 
@@ -176,7 +176,7 @@ def test_what_another_window_said_since_is_not_taken_back() -> None:
 
 def test_another_result_of_the_image_has_no_verdict_of_the_one_before() -> None:
     verdicts = opened(AGREE)
-    again = Judged(1, screened(1, 0.1))
+    again = VerdictSubject(1, screened(1, 0.1))
     verdicts.open(again)
     assert verdicts.of(again).wanted is None
     assert verdicts.state_of(1, FIRST.outcome, None) is None
@@ -186,7 +186,7 @@ def test_another_result_of_the_image_has_no_verdict_of_the_one_before() -> None:
 
 PLAYBOOKS = int(os.environ.get("FIELDRAY_PLAYBOOKS", "200"))
 IMAGES = (FIRST, SECOND)
-Answer = tuple[str, Judged, Verdict | None]
+Answer = tuple[str, VerdictSubject, Verdict | None]
 
 
 @dataclass(eq=False)
@@ -195,11 +195,11 @@ class Window:
 
     name: str
     verdicts: Verdicts = field(default_factory=Verdicts)
-    commands: deque[Read | Write] = field(default_factory=deque)
+    commands: deque[ReadVerdict | WriteVerdict] = field(default_factory=deque)
     answers: deque[Answer] = field(default_factory=deque)
-    clicked: set[tuple[Judged, VerdictChoice]] = field(default_factory=set)
-    seen: dict[Judged, set[Verdict | None]] = field(default_factory=lambda: defaultdict(set))
-    last: dict[Judged, Verdict | None] = field(default_factory=dict)
+    clicked: set[tuple[VerdictSubject, VerdictChoice]] = field(default_factory=set)
+    seen: dict[VerdictSubject, set[Verdict | None]] = field(default_factory=lambda: defaultdict(set))
+    last: dict[VerdictSubject, Verdict | None] = field(default_factory=dict)
     notes: int = 0
 
     def take(self, commands: Commands) -> None:
@@ -221,15 +221,15 @@ class RandomWalk(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.windows = (Window("a"), Window("b"))
-        self.store: dict[Judged, tuple[Verdict | None, str]] = dict.fromkeys(IMAGES, (None, ""))
-        self.kept: dict[Judged, set[Verdict | None]] = {image: {None} for image in IMAGES}
-        self.refused: dict[Judged, Verdict | None] = {}
-        self.clicked_elsewhere: set[tuple[Judged, VerdictChoice]] = set()
+        self.store: dict[VerdictSubject, tuple[Verdict | None, str]] = dict.fromkeys(IMAGES, (None, ""))
+        self.kept: dict[VerdictSubject, set[Verdict | None]] = {image: {None} for image in IMAGES}
+        self.refused: dict[VerdictSubject, Verdict | None] = {}
+        self.clicked_elsewhere: set[tuple[VerdictSubject, VerdictChoice]] = set()
         self.is_full = False
         for number in range(2):
             self.open(number, 0)
 
-    def put(self, image: Judged, verdict: Verdict | None, writer: str) -> None:
+    def put(self, image: VerdictSubject, verdict: Verdict | None, writer: str) -> None:
         self.store[image] = verdict, writer
         self.kept[image].add(verdict)
 
@@ -339,7 +339,7 @@ class RandomWalk(RuleBasedStateMachine):
         window = self.windows[number]
         command = window.commands.popleft()
         image, (found, writer) = command.judged, self.store[command.judged]
-        if isinstance(command, Read):
+        if isinstance(command, ReadVerdict):
             window.answers.append(("found", image, found))
         elif found != command.verdict and found not in command.over:
             window.answers.append(("written", image, found))
@@ -400,7 +400,7 @@ class RandomWalk(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """With room on the disk all is saved in the end, or asked about."""
-        self.clicked_elsewhere: set[tuple[Judged, VerdictChoice]] = set()
+        self.clicked_elsewhere: set[tuple[VerdictSubject, VerdictChoice]] = set()
         for number, window in enumerate(self.windows):
             for _ in ("what is under way", "what was refused"):
                 while window.commands or window.answers:

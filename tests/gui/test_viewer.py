@@ -17,7 +17,7 @@ from PySide6.QtPrintSupport import QPrintDialog
 from PySide6.QtWidgets import QLineEdit, QMenu
 
 from fieldray.desktop.image_area import ImageArea, lay_on_page, picture_of
-from fieldray.desktop.image_painting import Line, Size, ViewState, like_window
+from fieldray.desktop.image_painting import Line, Size, ViewState, matching_window
 from fieldray.desktop.overlay import (
     BOTTOM_RIGHT,
     TOP_LEFT,
@@ -552,15 +552,15 @@ def test_the_same_key_closes_it_and_so_does_another_run(desk: Desk, area: ImageA
 
 def test_a_window_of_another_image_is_as_far_from_its_own(area: ImageArea) -> None:
     shown, other = area.viewer.pyramid, area.second_viewer.pyramid
-    assert like_window(None, shown, other) is None
+    assert matching_window(None, shown, other) is None
     for own, its in zip(shown.presets, other.presets, strict=True):
-        assert like_window(own, shown, other) == its
+        assert matching_window(own, shown, other) == its
     start = shown.start_window
     wide = Window(start.center + start.width / 2, start.width * 2, "LINEAR_EXACT")
-    like = like_window(wide, shown, other)
+    like = matching_window(wide, shown, other)
     assert like.width == pytest.approx(other.start_window.width * 2)
     assert like.center == pytest.approx(other.start_window.center + other.start_window.width / 2)
-    assert like_window(like, other, shown).center == pytest.approx(wide.center)
+    assert matching_window(like, other, shown).center == pytest.approx(wide.center)
 
 
 def test_a_place_is_a_share_of_the_image() -> None:

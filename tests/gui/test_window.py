@@ -623,10 +623,10 @@ def test_qt_s_dialog_keeps_no_folder_of_its_own(tmp_path: Path) -> None:
     code = """
 import sys, shiboken6
 from PySide6.QtWidgets import QApplication, QFileDialog
-from fieldray.desktop.application import let_qt_keep_nothing
+from fieldray.desktop.application import disable_dialog_history
 qt = QApplication([])
 if "nothing" in sys.argv:
-    let_qt_keep_nothing()
+    disable_dialog_history()
 dialog = QFileDialog(None, "", sys.argv[1])
 dialog.setFileMode(QFileDialog.FileMode.Directory)
 dialog.open()

@@ -33,7 +33,7 @@ from recorder import Recorder
 from fieldray.desktop.application import Application
 from fieldray.desktop.background import Background
 from fieldray.desktop.list_reader import KEYS, WorkRow
-from fieldray.desktop.verdicts import Judged
+from fieldray.desktop.verdicts import VerdictSubject
 from fieldray.desktop.worklist_model import VERDICT_ROLE
 from fieldray.domain.finding import Screened
 from fieldray.domain.image import Image
@@ -210,7 +210,7 @@ class WindowWalk(RuleBasedStateMachine):
             index = model.index(position, KEYS.index("patient"))
             row = model.row_at(index)
             if row is not None and model.data(index, VERDICT_ROLE) == "saved":
-                given = verdicts.of(Judged(row.answer_id, row.outcome))
+                given = verdicts.of(VerdictSubject(row.answer_id, row.outcome))
                 shown[row.row_id] = given.wanted or row.verdict
         panel, opened = self.window.result.verdict, self.bench.image.row
         if opened is not None and panel._how.text().startswith("Your verdict was saved"):
@@ -222,7 +222,7 @@ class WindowWalk(RuleBasedStateMachine):
         if not row_ids:
             return {}
         with _roomy(), ResultQuery(self.rooms.database) as query:
-            return {found.row_id: found.most_urgent_answer.verdict for found in query.images(tuple(row_ids))}
+            return {found.row_id: found.most_urgent_result.verdict for found in query.images(tuple(row_ids))}
 
     def _shown_names(self) -> list[str]:
         """What of the window names a patient, or the file or folder of one, while names are hidden."""
@@ -286,10 +286,10 @@ class WindowWalk(RuleBasedStateMachine):
         if row is None:
             return
         self._judge(row)
-        before = self.bench.judging.verdicts.of(Judged(row.answer_id, row.outcome)).wanted
+        before = self.bench.judging.verdicts.of(VerdictSubject(row.answer_id, row.outcome)).wanted
         for _ in range(2):
             self.window.result.verdict.buttons[choice].click()
-        given = self.bench.judging.verdicts.of(Judged(row.answer_id, row.outcome))
+        given = self.bench.judging.verdicts.of(VerdictSubject(row.answer_id, row.outcome))
         if self.bench._why_not_judged() is None and not given.asks:
             assert given.wanted is not None and given.wanted.choice == choice
         else:

@@ -26,8 +26,8 @@ from fieldray.desktop.background import Background
 from fieldray.desktop.image_painting import Switches
 from fieldray.desktop.list_reader import KEYS, SeenRows, WorkRow
 from fieldray.desktop.notices import NoticeBoard
-from fieldray.desktop.verdicts import Judged, Verdicts
-from fieldray.desktop.worklist_delegate import WorkListDelegate, wrapped
+from fieldray.desktop.verdicts import Verdicts, VerdictSubject
+from fieldray.desktop.worklist_delegate import WorkListDelegate, wrap_text
 from fieldray.desktop.worklist_model import EARLIER_ROLE, GROUP_ROLE, VERDICT_ROLE, WorkListModel
 from fieldray.domain.finding import Outcome, Refused
 from fieldray.domain.run import ImageDone, Verdict
@@ -78,7 +78,7 @@ class StoredList:
     def judge(self, row_id: int, choice: str) -> None:
         """Give a verdict on a row, here and in the store."""
         verdict = Verdict(choice=choice)  # type: ignore[arg-type]
-        judged = Judged(row_id, self.store.answer(row_id).outcome)
+        judged = VerdictSubject(row_id, self.store.answer(row_id).outcome)
         self.verdicts.open(judged)
         self.verdicts.choose(verdict.choice)
         self.model.verdict_changed(judged)
@@ -314,7 +314,7 @@ def test_a_verdict_that_is_saved_is_not_shown_with_what_the_image_gave_meanwhile
 ) -> None:
     listed.add(screened(1, 0.9))
     (row,) = listed.rows()
-    shown = Judged(1, row.outcome)
+    shown = VerdictSubject(1, row.outcome)
     listed.verdicts.open(shown)
     listed.verdicts.choose("agree")
     listed.add(screened(1, 0.1))
@@ -512,11 +512,11 @@ def test_a_reason_has_two_lines_of_the_list(qapp: object) -> None:
     words = QFontMetrics(font)
     text = reason("unlike_training").text
     for width in (words.horizontalAdvance("The image is unlike"), words.horizontalAdvance(text) + 1, 1):
-        lines = wrapped(text, font, width, most=2)
+        lines = wrap_text(text, font, width, most=2)
         assert " ".join(lines) == text
         assert len(lines) == (1 if width > words.horizontalAdvance(text) else 2)
         assert width == 1 or words.horizontalAdvance(lines[0]) <= width
-    assert wrapped("", font, 100, most=2) == []
+    assert wrap_text("", font, 100, most=2) == []
 
 
 def test_a_list_that_is_not_by_urgency_names_its_column(listed: StoredList, model: WorkListModel) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 
 from fieldray.domain.finding import Outcome
 from fieldray.domain.image import ImageHeader, ImageRef
-from fieldray.domain.run import Event, Run, RunSpec, StoredAnswer, StoreRepaired
+from fieldray.domain.run import Event, Run, RunSpec, StoredResult, StoreRepaired
 from fieldray.errors import FieldrayError
 from fieldray.imaging.discover import IsKnown
 from fieldray.imaging.source import Stamps
@@ -145,9 +145,9 @@ class Place:
         open_store(self.store, publish).close()
         return " ".join(said)
 
-    def results(self, run_id: int) -> dict[str, StoredAnswer]:
+    def results(self, run_id: int) -> dict[str, StoredResult]:
         """The results of a run by image. Raises Lost where one is there twice or is wrong."""
-        found: dict[str, StoredAnswer] = {}
+        found: dict[str, StoredResult] = {}
         with ResultQuery(self.store) as query:
             for result in query.answers(run_id):
                 name = result.outcome.ref.path.name

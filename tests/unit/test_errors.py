@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from fieldray.errors import shortage, unexpected
+from fieldray.errors import reason_of_unexpected, resource_problem
 
 
 def chained(cause: Exception, *, is_explicit: bool) -> Exception:
@@ -35,12 +35,12 @@ def chained(cause: Exception, *, is_explicit: bool) -> Exception:
     ],
 )
 def test_a_shortage_is_told_as_one(error: Exception, detail: str) -> None:
-    found = shortage(error)
+    found = resource_problem(error)
     assert found is not None and found.reason.parameters == (("detail", detail),)
-    assert unexpected(error).code == "system_short"
+    assert reason_of_unexpected(error).code == "system_short"
 
 
 @pytest.mark.parametrize("error", [ValueError("memory"), ImportError("No module named 'x'"), OSError(errno.ENOENT, "")])
 def test_nothing_else_is(error: Exception) -> None:
-    assert shortage(error) is None
-    assert unexpected(error).code == "internal"
+    assert resource_problem(error) is None
+    assert reason_of_unexpected(error).code == "internal"

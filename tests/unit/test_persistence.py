@@ -18,13 +18,13 @@ from fieldray.persistence import (
     PRIVATE,
     SHARED,
     clear_abandoned,
-    exchanged,
+    exchange_names,
     make_folder,
     make_private,
     replace_atomically,
-    require_plain,
+    require_regular_file,
     sync_folder,
-    unfinished,
+    temporary_path,
     write_atomically,
     write_new,
     writing_atomically,
@@ -137,9 +137,9 @@ def test_what_is_no_ordinary_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name in ("link", "folder", "pipe"):
         with pytest.raises(StorageProblem) as problem:
-            require_plain(tmp_path / name)
+            require_regular_file(tmp_path / name)
         assert problem.value.reason.code == "not_plain"
-    require_plain(tmp_path / "absent")
+    require_regular_file(tmp_path / "absent")
 
 
 def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_place_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
 
 def completed(path: Path, content: bytes) -> Path:
     """A folder with one file, beside its place."""
-    temporary = unfinished(path)
+    temporary = temporary_path(path)
     temporary.mkdir()
     write_new(temporary / "file", content)
     return temporary
@@ -165,7 +165,7 @@ def not_exchanged(first: Path, second: Path) -> bool:
     return False
 
 
-@pytest.mark.parametrize("exchange", [exchanged, not_exchanged])
+@pytest.mark.parametrize("exchange", [exchange_names, not_exchanged])
 def test_a_folder_takes_a_free_name_and_that_of_another_and_nothing_else_is_left(
     tmp_path: Path, exchange: Callable[[Path, Path], bool]
 ) -> None:
@@ -207,7 +207,7 @@ def test_a_folder_that_nobody_can_bring_to_the_disk_is_no_error(tmp_path: Path) 
 def test_what_processes_left_that_have_ended_is_removed_and_nothing_else(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         ended.wait()
-    own = unfinished(tmp_path / "x").name
+    own = temporary_path(tmp_path / "x").name
     here = own.partition("-")[2][:8]  # this computer
     gone = [f".{process}-{here}{'0' * 24}.new{more}" for process, more in ((ended.pid, ""), (ended.pid, "-wal"))]
     gone += [f".{os.getpid()}-{here}{'0' * 24}.new"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from fieldray.typed_json import converted, decoded, encoded
+from fieldray.typed_json import format_json, parse_json, to_type
 from program import python
 
 
@@ -20,13 +20,13 @@ class Place:
 
 
 def test_what_fits_its_type_is_taken() -> None:
-    assert decoded(b'{"name": "a", "sides": [1, 2], "share": 1}', Place) == Place("a", (1, 2), 1.0)
-    assert decoded('{"name": "a", "sides": [1, 2], "newer": [[]]}', Place) == Place("a", (1, 2))
-    assert converted({"a": ["x"]}, dict[str, list[str]]) == {"a": ["x"]}
+    assert parse_json(b'{"name": "a", "sides": [1, 2], "share": 1}', Place) == Place("a", (1, 2), 1.0)
+    assert parse_json('{"name": "a", "sides": [1, 2], "newer": [[]]}', Place) == Place("a", (1, 2))
+    assert to_type({"a": ["x"]}, dict[str, list[str]]) == {"a": ["x"]}
 
 
 def test_names_of_files_that_are_no_text_pass() -> None:
-    assert decoded(b'{"name": "\\udcff", "sides": [1, 2]}', Place).name == "\udcff"
+    assert parse_json(b'{"name": "\\udcff", "sides": [1, 2]}', Place).name == "\udcff"
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_names_of_files_that_are_no_text_pass() -> None:
 )
 def test_all_else_is_one_error(data: bytes) -> None:
     with pytest.raises(ValueError):
-        decoded(data, Place)
+        parse_json(data, Place)
 
 
 @pytest.mark.parametrize(
@@ -63,26 +63,26 @@ def test_all_else_is_one_error(data: bytes) -> None:
     ],
 )
 def test_what_is_written_is_read_again_and_is_ascii(value: list[object] | dict[str, object]) -> None:
-    data = encoded(value)
-    assert decoded(data, type(value)) == value
+    data = format_json(value)
+    assert parse_json(data, type(value)) == value
     assert data.isascii() and b" " not in data
 
 
 def test_what_is_no_number_stays_so_and_is_not_left_out() -> None:
-    assert math.isnan(decoded(encoded([math.nan]), list[float])[0])
-    assert encoded(Place("a", (1, 2), math.nan)) == b'{"name":"a","sides":[1,2],"share":NaN}'
+    assert math.isnan(parse_json(format_json([math.nan]), list[float])[0])
+    assert format_json(Place("a", (1, 2), math.nan)) == b'{"name":"a","sides":[1,2],"share":NaN}'
 
 
 _FIRST_MET_BY_MANY = """
 import sys, threading
 from dataclasses import make_dataclass
 
-from fieldray.typed_json import converted, decoded
+from fieldray.typed_json import to_type, parse_json
 
 def meet(kind, inner, barrier):
     barrier.wait()
-    assert decoded('{"size": 1, "inner": {"name": "a"}}', kind) == kind(1, inner("a"))
-    assert converted({"size": 2}, kind) == kind(2, None)
+    assert parse_json('{"size": 1, "inner": {"name": "a"}}', kind) == kind(1, inner("a"))
+    assert to_type({"size": 2}, kind) == kind(2, None)
 
 sys.setswitchinterval(1e-6)
 for _ in range(40):

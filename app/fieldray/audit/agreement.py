@@ -60,7 +60,7 @@ def agreements(
 
     for name, truths in judges.items() if points else ():
         units = judged(truths, [case for case in cases if case.image in truths])
-        yield from agreement("pack", name, [is_referred(unit, rule.edge(points[0])) for unit in units], units)
+        yield from agreement("pack", name, [is_referred(unit, rule.referral_score(points[0])) for unit in units], units)
     for (first, own), (second, others) in combinations(readers.items(), 2):
         both = [case for case in cases if case.image in own and case.image in others]
         said = [unit.truth for unit in judged(own, both)]

@@ -19,9 +19,9 @@ from typing import Final
 from fieldray.audit.layouts import NO_FINDING, LabelRow, Layout, finding_test, named_columns, published_layout
 from fieldray.domain.finding import Screened, leading_finding
 from fieldray.domain.image import ImageRef
-from fieldray.domain.run import StoredAnswer
+from fieldray.domain.run import StoredResult
 from fieldray.errors import UsageProblem
-from fieldray.plain_text import look_alikes
+from fieldray.plain_text import find_look_alikes
 from fieldray.reasons import Reason, reason
 
 POSITIVE_NAMES: Final = frozenset(
@@ -383,7 +383,7 @@ class _Matching:
 
     def check_rows(self) -> None:
         """Raise UsageProblem with all problems of the table, or if no row names an image."""
-        for first, second in look_alikes(self._patients):
+        for first, second in find_look_alikes(self._patients):
             self._wrong["numbers"].append(f"{self._patients[first]}, {self._patients[second]} ({first}, {second})")
         if self._wrong:
             raise _problems(self._table, self._wrong)
@@ -456,7 +456,7 @@ def _names(ref: ImageRef) -> set[str]:
     return {name for name in {ref.key.replace("\\", "/"), ref.header.sop_instance_uid, *ends} if name}
 
 
-def verdict_truths(results: Iterable[StoredAnswer], *, label: str) -> dict[str, bool]:
+def verdict_truths(results: Iterable[StoredResult], *, label: str) -> dict[str, bool]:
     """Return whether each image has the finding `label`, by readers' verdicts on the program's results.
 
     A reader agrees or disagrees with a result. Only a result *abnormal* or *normal* can give a label. Images that were

@@ -193,8 +193,8 @@ def reference_counts(metrics: Mapping[str, object], label: str) -> Counts:
     return counts
 
 
-def compare(now: Counts, before: Counts, *, against: Reference) -> tuple[Drift, ...]:
-    """Return the drift of each quantity for which the run and the reference have enough images."""
+def compare_histograms(now: Counts, before: Counts, *, against: Reference) -> tuple[Drift, ...]:
+    """Return the drift of each quantity of which the run and the reference both have enough images."""
     return tuple(
         drift_of(now[of], before[of], of=of, against=against)
         for of in now

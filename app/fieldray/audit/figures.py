@@ -74,18 +74,18 @@ class Bin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class Subgroup:
     """The figures of a subgroup: the images for which the attribute `by` has the value `name`, as view and PA.
 
     units   number of units of the subgroup
-    area    area under the ROC curve
+    auc     area under the ROC curve
     points  the performance of each operating point on the subgroup
     """
 
     by: str
     name: str
     units: int
-    area: Estimate
+    auc: Estimate
     points: tuple[PointPerformance, ...]
 
 
@@ -108,7 +108,7 @@ class Audit:
 
     positives          units with the condition
     assessed           units with a score, or with an image to be read first
-    area               area under the ROC curve of the scores
+    auc                area under the ROC curve of the scores
     curve              points of the ROC curve (1 - specificity, sensitivity)
     prevalence         prevalence at which the predictive values hold, 0..1
     counts             number of units by category and truth
@@ -128,7 +128,7 @@ class Audit:
     units: int
     positives: int
     assessed: int
-    area: Estimate
+    auc: Estimate
     curve: tuple[tuple[float, float], ...]
     points: tuple[PointPerformance, ...]
     prevalence: float
@@ -138,7 +138,7 @@ class Audit:
     not_assessed: tuple[NotAssessed, ...]
     bins: tuple[Bin, ...]
     calibration_error: float
-    groups: tuple[Group, ...]
+    groups: tuple[Subgroup, ...]
     disagreements: tuple[Case, ...]
     agreements: tuple[Agreement, ...]
     cases: tuple[Case, ...]
@@ -171,7 +171,7 @@ def audit(
     require_prevalence(prevalence)
     units = rule.units(cases)
     scored = [unit for unit in units if unit.score is not None]
-    scores, truth, patients = arrays(scored)
+    scores, truth, patients = scored_arrays(scored)
     if not truth.any() or truth.all():
         raise UsageProblem(reason("audit_one_class_scored", units=len(units), scored=len(scored)))
     known = float(np.mean([unit.truth for unit in units])) if prevalence is None else prevalence
@@ -184,7 +184,7 @@ def audit(
         units=len(units),
         positives=sum(unit.truth for unit in units),
         assessed=sum(map(is_assessed, units)),
-        area=metrics.area(scores, truth, patients=patients),
+        auc=metrics.auc_estimate(scores, truth, patients=patients),
         curve=roc_curve(scores, truth),
         points=tuple(performance_at(units, point, rule=rule, prevalence=known) for point in points),
         prevalence=known,
@@ -202,7 +202,7 @@ def audit(
     )
 
 
-def arrays(cases: Sequence[Case]) -> tuple[Scores, Truth, list[str]]:
+def scored_arrays(cases: Sequence[Case]) -> tuple[Scores, Truth, list[str]]:
     """Return scores (n,) float64, truths (n,) bool and patients of cases that all have a score."""
     return (
         np.array([case.score for case in cases], np.float64),
@@ -222,11 +222,12 @@ def roc_curve(scores: Scores, truth: Truth) -> tuple[tuple[float, float], ...]:
 def performance_at(units: Sequence[Case], point: OperatingPoint, *, rule: Rule, prevalence: float) -> PointPerformance:
     """Return the performance of an operating point on units, assessed or not.
 
-    The units must be of both classes. The point must have been chosen on other images, or its figures flatter.
+    The units must be of both classes. The operating point must have been chosen on other images: on its own images the
+    performance is overestimated.
 
     prevalence  prevalence for the predictive values, 0..1, exclusive
     """
-    referred = np.array([is_referred(unit, rule.edge(point)) for unit in units], np.bool_)
+    referred = np.array([is_referred(unit, rule.referral_score(point)) for unit in units], np.bool_)
     truth, assessed = (np.array(list(map(of, units)), np.bool_) for of in (lambda unit: unit.truth, is_assessed))
     patients = [unit.patient for unit in units]
 
@@ -234,7 +235,7 @@ def performance_at(units: Sequence[Case], point: OperatingPoint, *, rule: Rule, 
         return share(hits[of], patients=[who for who, own in zip(patients, of, strict=True) if own])
 
     detected, falsely = part(referred, truth), part(referred, ~truth)
-    positive, negative = predictive_values(detected, complement(falsely), prevalence=prevalence)
+    positive, negative = predictive_values(detected, complement_share(falsely), prevalence=prevalence)
     categories = [category_at(point, unit.score, otherwise=unit.category) for unit in units]
     return PointPerformance(
         point=point,
@@ -251,7 +252,7 @@ def performance_at(units: Sequence[Case], point: OperatingPoint, *, rule: Rule, 
 def category_at(point: OperatingPoint, score: float | None, *, otherwise: Category) -> Category:
     """Return the class of a score at an operating point.
 
-    Returns `otherwise`, the class that the image has already, if there is no score or if that class is always referred.
+    Without a score, or if the image's present class `otherwise` is always referred, the class stays `otherwise`.
     """
     if score is None or otherwise in ALWAYS_REFERRED:
         return otherwise
@@ -295,13 +296,13 @@ def predictive_values(hits: Share, spared: Share, *, prevalence: float) -> tuple
     prevalence    0..1, exclusive
     """
     odds = (1 - prevalence) / prevalence
-    positive = _interval_of_ratio(complement(spared), hits)
-    negative = _interval_of_ratio(complement(hits), spared)
+    positive = _interval_of_ratio(complement_share(spared), hits)
+    negative = _interval_of_ratio(complement_share(hits), spared)
     return positive and _predictive(positive, odds), negative and _predictive(negative, 1 / odds)
 
 
-def complement(found: Share) -> Share:
-    """Return 1 - share: count, value and interval of the units that the share does not count."""
+def complement_share(found: Share) -> Share:
+    """Return 1 - share, as a share: count, value and interval of the remaining units."""
     return Share(found.of - found.count, found.of, 1 - found.value, 1 - found.high, 1 - found.low)
 
 
@@ -342,7 +343,7 @@ def calibration_bins(scores: Scores, truth: Truth, *, patients: Sequence[str]) -
 
 
 def images_needed(value: float) -> int:
-    """Return how many images make the 95 % interval of a share `HALF_WIDTH` wide or less on either side.
+    """Return the number of images with which the 95 % interval of a share is at most `HALF_WIDTH` wide on either side.
 
     Wilson's interval of a share around `value` is used, with each image of another patient. The images are of one
     class: positives for a sensitivity, negatives for a specificity.
@@ -374,7 +375,9 @@ def _disagreements(units: Sequence[Case], points: Sequence[OperatingPoint], rule
     """
 
     def referred(unit: Case) -> bool:
-        return is_referred(unit, rule.edge(points[0])) if points else unit.category in ("read_first", "abnormal")
+        return (
+            is_referred(unit, rule.referral_score(points[0])) if points else unit.category in ("read_first", "abnormal")
+        )
 
     def doubt(unit: Case) -> tuple[bool, float]:
         return unit.score is None, -abs((unit.score or 0.0) - unit.truth)
@@ -404,7 +407,7 @@ def _age_group(years: float | None) -> str:
     return next((f"{low} to {high - 1}" for low, high in _AGE_GROUPS if low <= years < high), "")
 
 
-def grouped(cases: Sequence[Case], rule: Rule) -> Iterator[tuple[str, str, list[Case]]]:
+def subgroups(cases: Sequence[Case], rule: Rule) -> Iterator[tuple[str, str, list[Case]]]:
     """Yield the subgroups that have enough scored units of both classes for figures of their own.
 
     Each item is (attribute, value, units), for example ("sex", "F", units).
@@ -419,13 +422,13 @@ def grouped(cases: Sequence[Case], rule: Rule) -> Iterator[tuple[str, str, list[
 
 def _groups(
     cases: Sequence[Case], points: Sequence[OperatingPoint], *, rule: Rule, prevalence: float
-) -> tuple[Group, ...]:
+) -> tuple[Subgroup, ...]:
     found = []
-    for by, name, units in grouped(cases, rule):
-        scores, truth, patients = arrays([unit for unit in units if unit.score is not None])
+    for by, name, units in subgroups(cases, rule):
+        scores, truth, patients = scored_arrays([unit for unit in units if unit.score is not None])
         judged = tuple(performance_at(units, point, rule=rule, prevalence=prevalence) for point in points)
-        area = metrics.area(scores, truth, patients=patients)
-        found.append(Group(by=by, name=name, units=len(units), area=area, points=judged))
+        auc = metrics.auc_estimate(scores, truth, patients=patients)
+        found.append(Subgroup(by=by, name=name, units=len(units), auc=auc, points=judged))
     return tuple(found)
 
 

@@ -22,18 +22,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.audit.drift import Drift
-from fieldray.audit.figures import Audit, arrays, complement, grouped, predictive_values
+from fieldray.audit.figures import Audit, complement_share, predictive_values, scored_arrays, subgroups
 from fieldray.audit.units import Case, Rule, is_assessed, is_referred, moved_zone, ranks, score_and_category
 from fieldray.domain import metrics
 from fieldray.domain.metrics import Scores, Share, share_of
 from fieldray.domain.model import Estimate, OperatingPoint, Trust
-from fieldray.domain.run import StoredAnswer
+from fieldray.domain.run import StoredResult
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ProposalGoal:
     """The goal of a proposed operating point. All shares are of all units, assessed or not.
 
     threshold    the threshold itself, 0..1; None to choose one
@@ -68,7 +68,7 @@ class Proposal:
 
     label: str
     rule: Rule
-    wanted: Wanted
+    wanted: ProposalGoal
     threshold: float
     unsure_low: float
     unsure_high: float
@@ -91,7 +91,7 @@ class Proposal:
 
 
 def propose(
-    cases: Sequence[Case], *, label: str, pattern: OperatingPoint | None, rule: Rule, wanted: Wanted
+    cases: Sequence[Case], *, label: str, pattern: OperatingPoint | None, rule: Rule, wanted: ProposalGoal
 ) -> Proposal:
     """Propose the threshold that suits the goal `wanted`.
 
@@ -176,7 +176,7 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class ComparedPack:
     """One of the two packs of a comparison, with the run that holds the pack's results.
 
     point  the operating point in force in the run; None if there was none
@@ -211,7 +211,7 @@ class PairedFigure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Paired:
+class PackComparison:
     """The comparison of two packs on the labelled images that are in both runs.
 
     both                     number of units that both packs assessed
@@ -221,8 +221,8 @@ class Paired:
                              operating point
     """
 
-    first: Side
-    second: Side
+    first: ComparedPack
+    second: ComparedPack
     images: int
     units: int
     patients: int
@@ -234,7 +234,9 @@ class Paired:
     kappa: tuple[float, float, float] | None = None
 
 
-def pair(cases: Sequence[Case], results: Iterable[StoredAnswer], *, first: Side, second: Side, rule: Rule) -> Paired:
+def compare_packs(
+    cases: Sequence[Case], results: Iterable[StoredResult], *, first: ComparedPack, second: ComparedPack, rule: Rule
+) -> PackComparison:
     """Compare two packs on the images whose bytes are in both runs.
 
     cases    the labelled images with the results of the first pack
@@ -249,19 +251,19 @@ def pair(cases: Sequence[Case], results: Iterable[StoredAnswer], *, first: Side,
     pairs = list(zip(rule.units(images), rule.units(others), strict=True))
     both = [each for each in pairs if all(map(is_assessed, each))]
     scored = [each for each in pairs if each[0].score is not None and each[1].score is not None]
-    (scores, truth, patients), (of_second, _, _) = (arrays([each[side] for each in scored]) for side in (0, 1))
+    (scores, truth, patients), (of_second, _, _) = (scored_arrays([each[side] for each in scored]) for side in (0, 1))
     if not truth.any() or truth.all():
         raise UsageProblem(reason("audit_pairs_one_class", run=second.run_id, images=len(images), both=len(scored)))
-    areas = [metrics.area(own, truth, patients=patients) for own in (scores, of_second)]
-    value, low, high = metrics.area_difference(np.column_stack([scores, of_second]), truth, patients=patients)
+    areas = [metrics.auc_estimate(own, truth, patients=patients) for own in (scores, of_second)]
+    value, low, high = metrics.auc_difference(np.column_stack([scores, of_second]), truth, patients=patients)
     figures = [PairedFigure(of="auc", first=areas[0], second=areas[1], difference=value, low=low, high=high)]
     kappa = None
     if first.point and second.point:
-        edges = rule.edge(first.point), rule.edge(second.point)
+        edges = rule.referral_score(first.point), rule.referral_score(second.point)
         figures += _shares(pairs, both, edges)
         referred = _referred(pairs, edges)
         kappa = metrics.kappa(referred[:, 0], referred[:, 1], patients=[one.patient for one, _ in pairs])
-    return Paired(
+    return PackComparison(
         first=first,
         second=second,
         images=len(images),
@@ -328,7 +330,7 @@ class AuditReport:
     drifts: tuple[Drift, ...]
     proposal: Proposal
     plan: Plan | None = None
-    paired: Paired | None = None
+    paired: PackComparison | None = None
 
 
 SCREENED: Final = 1000  # number of units to which the numbers of a plan refer
@@ -430,7 +432,7 @@ def plan(
     (scores, truth, _), groups = ranks(units), {}
     thresholds = sorted(points | {math.floor(_STEPS * score) / _STEPS for score in scores if math.isfinite(score)})
     zones = {at: (rule.referral_score_at(at, pattern), *moved_zone(pattern, at)) for at in thresholds}
-    for by, name, members in ((*ALL_UNITS, units), *grouped(cases, rule)):
+    for by, name, members in ((*ALL_UNITS, units), *subgroups(cases, rule)):
         if both := _by_truth(members):
             groups[by, name] = {
                 at: _step(at, zone, both, prevalence=prevalence, prices=prices) for at, zone in zones.items()
@@ -487,7 +489,7 @@ def _step(
     spared = share_of(int(np.searchsorted(negatives, edge)), len(negatives), number=others)
     ppv, npv = predictive_values(hits, spared, prevalence=prevalence)
     detected = SCREENED * prevalence * hits.value
-    referred = detected + SCREENED * (1 - prevalence) * complement(spared).value
+    referred = detected + SCREENED * (1 - prevalence) * complement_share(spared).value
     in_zone = [int(np.searchsorted(own, high) - np.searchsorted(own, low)) / len(own) for own in (positives, negatives)]
     unsure = SCREENED * (prevalence * in_zone[0] + (1 - prevalence) * in_zone[1])
     cost = SCREENED * prices.screening + referred * prices.test + unsure * prices.unsure if prices else None

@@ -15,11 +15,11 @@ from typing import Final
 import numpy as np
 
 from fieldray.audit.cases import Reference
-from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome, Screened, asked_for, calibrate, reason_of
+from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome, Screened, calibrate, override_notes, reason_of
 from fieldray.domain.image import ImageHeader, known_person
 from fieldray.domain.metrics import Referral, Scores, Truth, Unit, logit
 from fieldray.domain.model import Calibration, OperatingPoint
-from fieldray.domain.run import StoredAnswer
+from fieldray.domain.run import StoredResult
 from fieldray.reasons import Reason
 
 ALWAYS_REFERRED: Final[frozenset[str]] = frozenset({"read_first"})  # the top of the work list, whatever the score
@@ -67,7 +67,7 @@ def score_and_category(outcome: Outcome, label: str) -> tuple[float | None, Cate
     return own[0].score if own else None, replace(outcome, findings=own).category
 
 
-def make_cases(results: Iterable[StoredAnswer], reference: Reference, *, label: str) -> Iterator[Case]:
+def make_cases(results: Iterable[StoredResult], reference: Reference, *, label: str) -> Iterator[Case]:
     """Yield the images of one run that have a reference label, each with its result.
 
     The patient comes from the reference, or else from a valid Patient ID. Without either, the examination counts as a
@@ -91,7 +91,7 @@ def make_cases(results: Iterable[StoredAnswer], reference: Reference, *, label: 
                 category=category,
                 header=ref.header,
                 why=reason_of(result.outcome),
-                is_asked=bool(asked_for(result.outcome)),
+                is_asked=bool(override_notes(result.outcome)),
                 has_patient=bool(patient),
                 identity=result.identity,
             )
@@ -121,9 +121,9 @@ class Rule:
         members: dict[tuple[str, str], list[Case]] = {}
         for case in cases:
             members.setdefault((case.patient, case.exam if self.unit == "exam" else ""), []).append(case)
-        return [_whole(own) for own in members.values()]
+        return [_merged_case(own) for own in members.values()]
 
-    def edge(self, point: OperatingPoint) -> float:
+    def referral_score(self, point: OperatingPoint) -> float:
         """Return the score from which on a unit is referred at an operating point."""
         return point.threshold if self.refers == "above" else point.unsure_low
 
@@ -146,7 +146,7 @@ class Rule:
         return max(_shifted(edge, of=pattern.unsure_low, to=pattern.threshold), edge)
 
 
-def _whole(images: Sequence[Case]) -> Case:
+def _merged_case(images: Sequence[Case]) -> Case:
     """Merge the images of a unit into one case: the most urgent image, with the unit's truth and highest score."""
     scores = [case.score for case in images if case.score is not None]
     deciding = min(images, key=lambda case: (WORK_LIST_ORDER.index(case.category), -(case.score or 0.0)))

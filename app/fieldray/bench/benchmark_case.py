@@ -33,7 +33,7 @@ from fieldray.inference.worker import cpu_kind
 from fieldray.paths import VERSION
 from fieldray.reasons import Reason, reason
 from fieldray.reports.document import Points, Table
-from fieldray.reports.outputs import own_text
+from fieldray.reports.outputs import open_output
 from fieldray.settings import Settings
 from fieldray.surroundings import Priority, give_priority
 from fieldray.workers.pool import Workers
@@ -176,7 +176,7 @@ def read_images(refs: Sequence[ImageRef], spec: InputSpec, readers: Workers) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """The size of a measurement: `repeats` fresh processes with `images` images each."""
+    """The size of a measurement: `repeats` repetitions, each in a fresh process that runs `images` images."""
 
     repeats: int
     images: int
@@ -251,7 +251,7 @@ def _accelerators(settings: Settings) -> list[BackendKind]:
     return [kind for kind in system_kinds(options) if not kind.entry.shares_cpu]
 
 
-def usable(cases: Sequence[BenchmarkCase]) -> tuple[tuple[BenchmarkCase, ...], dict[str, Reason]]:
+def find_usable_cases(cases: Sequence[BenchmarkCase]) -> tuple[tuple[BenchmarkCase, ...], dict[str, Reason]]:
     """Divide cases into those whose backend opens now, and the others.
 
     Returns the usable cases, and the reason for each other case by case name. Raises BackendProblem if the first case
@@ -309,12 +309,12 @@ class Report:
 def write(report: Report, folder: Path) -> Path:
     """Write a report as `<kind>.json` into a folder, and return the path. Raises UsageProblem, StorageProblem."""
     path = folder / f"{report.kind}.json"
-    with own_text(path, "json") as stream:
-        stream.write(json.dumps({"report": report.kind, **when_and_where(), **report.data}, indent=1))
+    with open_output(path, "json") as stream:
+        stream.write(json.dumps({"report": report.kind, **report_header(), **report.data}, indent=1))
     return path
 
 
-def when_and_where() -> dict[str, Any]:
+def report_header() -> dict[str, Any]:
     """Return the time, the program version and the system: the first keys of every report's JSON file."""
     return {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),

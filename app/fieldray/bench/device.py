@@ -41,7 +41,7 @@ from fieldray.bench.benchmark_case import (
 )
 from fieldray.bench.machine import NO_LOAD, Level, MeasuredLoad, measured_load, parallel_load
 from fieldray.domain.model import BackendName, Model
-from fieldray.domain.run import Say
+from fieldray.domain.run import LineHandler
 from fieldray.reasons import Reason, reason
 from fieldray.workers.pool import Workers
 
@@ -158,7 +158,7 @@ def measure(
     cases: Mapping[BenchmarkCase, Sequence[LoadedImage]],
     effort: Effort,
     *,
-    notify: Say,
+    notify: LineHandler,
     options: MeasureOptions = MeasureOptions(),
 ) -> tuple[Measurement, ...]:
     """Time every case on its images, in each scope and under each load, with interleaved repetitions.

@@ -22,7 +22,7 @@ from fieldray.bench.machine import MachineFacts, machine_facts
 from fieldray.domain.model import Model
 from fieldray.domain.run import DeviceState
 from fieldray.errors import FieldrayError, StorageProblem
-from fieldray.inference.coral_status import CoralStatus, look
+from fieldray.inference.coral_status import CoralStatus, find_status
 from fieldray.inference.litert import RUNTIME
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.naming import PackCandidate
@@ -31,14 +31,14 @@ from fieldray.paths import VERSION
 from fieldray.reasons import Reason, reason
 from fieldray.workers.calls import AnalyseRequest
 
-Weight = Literal["stop", "change", "well"]
+Severity = Literal["stop", "change", "well"]
 
 MIN_MEMORY_MB: Final = 2048
 MIN_DISK_MB: Final = 1024
 _BUSY: Final = 0.3
 _HELPS_OTHERS: Final = "pack_not_classifier"  # no fault: classifiers use such a pack
 _FAST: Final = frozenset({"AVX2", "NEON"})
-_TITLES: Final[Mapping[Weight, str]] = {"stop": "Has to be fixed", "change": "What to change", "well": "In order"}
+_TITLES: Final[Mapping[Severity, str]] = {"stop": "Has to be fixed", "change": "What to change", "well": "In order"}
 _EDGETPU_STATES: Final[Mapping[DeviceState, str]] = {"absent": "none", "uninitialised": "plugged in", "ready": "ready"}
 # import name: package name
 _LIBRARIES: Final = {
@@ -55,7 +55,7 @@ _OPTIONAL: Final = frozenset({"PySide6", RUNTIME})  # a missing runtime has a me
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class HostFinding:
     """One sentence about the computer, with a weight.
 
     stop    screening is impossible until this is fixed
@@ -63,15 +63,15 @@ class Finding:
     well    no change is needed
     """
 
-    weight: Weight
+    weight: Severity
     reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ComputerPart:
     """One part of a computer: findings about it, and facts by name."""
 
-    findings: Sequence[Finding]
+    findings: Sequence[HostFinding]
     facts: Mapping[str, str]
 
 
@@ -90,29 +90,29 @@ class Trial:
     has_edgetpu_file: bool = False
 
 
-def inspect(home: Path, library: PackLibrary, *, load: Callable[[], Model]) -> tuple[Part, ...]:
+def inspect(home: Path, library: PackLibrary, *, load: Callable[[], Model]) -> tuple[ComputerPart, ...]:
     """Inspect the whole computer, and screen one image with the pack that `load` returns. Takes a few seconds.
 
     home  the user's data folder
     """
-    machine, edgetpu, trial = machine_facts(), look(), try_screening(load)
+    machine, edgetpu, trial = machine_facts(), find_status(), try_screening(load)
     free_mb, packs = shutil.disk_usage(home).free // 2**20, library.available()
     return (
         inspect_machine(machine),
         inspect_edgetpu(edgetpu, trial),
         inspect_software({name: _version(name, installed_as) for name, installed_as in _LIBRARIES.items()}),
         inspect_storage(home, free_mb=free_mb, keys=library.keys, packs=packs, trial=trial),
-        Part([_of_trial(trial)], {}),
+        ComputerPart([_of_trial(trial)], {}),
     )
 
 
-def findings(parts: Iterable[Part]) -> tuple[Finding, ...]:
+def findings(parts: Iterable[ComputerPart]) -> tuple[HostFinding, ...]:
     """Return the findings of all parts, the most serious first, without duplicates."""
     found = dict.fromkeys(finding for part in parts for finding in part.findings)
     return tuple(sorted(found, key=lambda finding: tuple(_TITLES).index(finding.weight)))
 
 
-def can_screen(found: Iterable[Finding]) -> bool:
+def can_screen(found: Iterable[HostFinding]) -> bool:
     """Return whether the computer can screen: no finding has the weight "stop"."""
     return all(finding.weight != "stop" for finding in found)
 
@@ -133,7 +133,7 @@ def try_screening(load: Callable[[], Model]) -> Trial:
             (ref,) = find_images(None, count=1, drawn_in=Path(folder))
             began_s = time.perf_counter()
             with one_worker() as readers:
-                seen = readers.look(AnalyseRequest(ref=ref, runs="here"), model=model)
+                seen = readers.analyse(AnalyseRequest(ref=ref, runs="here"), model=model)
                 if seen.answer is None:
                     raise FieldrayError(seen.problem or reason("wrong_answer"))
                 seconds = time.perf_counter() - began_s
@@ -145,27 +145,29 @@ def try_screening(load: Callable[[], Model]) -> Trial:
     return Trial(pack_name=pack_name, seconds=seconds, has_edgetpu_file=has_file)
 
 
-def _of_trial(trial: Trial) -> Finding:
+def _of_trial(trial: Trial) -> HostFinding:
     if trial.problem:
-        return Finding("stop", trial.problem)
+        return HostFinding("stop", trial.problem)
     seconds = f"{trial.seconds:.1f}"
-    return Finding("well", reason("host_trial_well", pack=trial.pack_name, backend=CPU.name, seconds=seconds))
+    return HostFinding("well", reason("host_trial_well", pack=trial.pack_name, backend=CPU.name, seconds=seconds))
 
 
 # ---- the parts
 
 
-def inspect_software(versions: Mapping[str, str]) -> Part:
+def inspect_software(versions: Mapping[str, str]) -> ComputerPart:
     """Describe the program and its packages.
 
     versions  version by import name; empty text for a package that is not installed
     """
-    found = [] if versions[RUNTIME] else [Finding("stop", reason("no_runtime"))]
+    found = [] if versions[RUNTIME] else [HostFinding("stop", reason("no_runtime"))]
     missing = [_LIBRARIES[name] for name in _LIBRARIES if name not in _OPTIONAL and not versions[name]]
     if missing:
-        found.append(Finding("stop", reason("host_library_missing", names=", ".join(missing))))
+        found.append(HostFinding("stop", reason("host_library_missing", names=", ".join(missing))))
     listed = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
-    return Part(found, {"Program": f"fieldray {VERSION}, Python {platform.python_version()}", "Libraries": listed})
+    return ComputerPart(
+        found, {"Program": f"fieldray {VERSION}, Python {platform.python_version()}", "Libraries": listed}
+    )
 
 
 def _version(name: str, installed_as: str) -> str:
@@ -183,7 +185,7 @@ def _version(name: str, installed_as: str) -> str:
 
 def inspect_storage(
     home: Path, *, free_mb: int, keys: TrustStore, packs: Sequence[PackCandidate], trial: Trial
-) -> Part:
+) -> ComputerPart:
     """Describe the results folder, the trusted keys and the available packs.
 
     home     the user's data folder, tested for write permission
@@ -194,22 +196,22 @@ def inspect_storage(
         with tempfile.TemporaryFile(dir=home) as file:
             file.write(b"fieldray")
     except OSError as error:
-        found.append(Finding("stop", reason("not_writable", path=home, detail=error.strerror or error)))
+        found.append(HostFinding("stop", reason("not_writable", path=home, detail=error.strerror or error)))
     try:
         trusted = len(keys.trusted())
     except StorageProblem as problem:
-        found.append(Finding("stop", problem.reason))
+        found.append(HostFinding("stop", problem.reason))
     if free_mb < MIN_DISK_MB:
-        found.append(Finding("change", reason("host_disk", free_mb=free_mb, path=home)))
+        found.append(HostFinding("change", reason("host_disk", free_mb=free_mb, path=home)))
     for pack in packs:
         if (why := pack.problem) and why != trial.problem and why.code != _HELPS_OTHERS:
-            found.append(Finding("change", reason("host_other_pack", name=pack.pack_name, detail=why.text)))
+            found.append(HostFinding("change", reason("host_other_pack", name=pack.pack_name, detail=why.text)))
     facts = {
         "Results": f"{home}, {free_mb} MB free",
         "Trusted keys": str(trusted),
         "Packs": ", ".join(f"{pack.pack_name} ({pack.origin})" for pack in packs) or "none",
     }
-    return Part(found, facts)
+    return ComputerPart(found, facts)
 
 
 def _slow(machine: MachineFacts) -> Iterator[Reason]:
@@ -230,7 +232,7 @@ def _slow(machine: MachineFacts) -> Iterator[Reason]:
         yield reason("host_few_threads", usable=machine.usable_threads, threads=machine.threads)
 
 
-def inspect_machine(machine: MachineFacts) -> Part:
+def inspect_machine(machine: MachineFacts) -> ComputerPart:
     """Describe operating system, CPU, power and memory."""
     vectors = ", ".join(machine.vectors) if machine.vectors is not None else "not reported by the system"
     clock = f"{machine.clock_mhz:.0f} MHz" if machine.clock_mhz else "not reported by the system"
@@ -245,21 +247,23 @@ def inspect_machine(machine: MachineFacts) -> Part:
         "Memory": f"{machine.memory_mb} MB, {machine.free_memory_mb} MB free",
         "Busy with other programs": f"{machine.busy:.0%}",
     }
-    return Part([Finding("change", why) for why in _slow(machine)], facts)
+    return ComputerPart([HostFinding("change", why) for why in _slow(machine)], facts)
 
 
-def inspect_edgetpu(edgetpu: CoralStatus, trial: Trial) -> Part:
+def inspect_edgetpu(edgetpu: CoralStatus, trial: Trial) -> ComputerPart:
     """Describe the Edge TPU and its runtime.
 
     A missing runtime is no finding on a computer without an Edge TPU.
     """
     facts = {"Edge TPU": _edgetpu_fact(edgetpu)}
     if edgetpu.state == "absent":
-        return Part([Finding("well", reason("host_no_edgetpu"))], facts)
-    found = [Finding("change", edgetpu.reason) if edgetpu.reason else Finding("well", reason("host_edgetpu_well"))]
+        return ComputerPart([HostFinding("well", reason("host_no_edgetpu"))], facts)
+    found = [
+        HostFinding("change", edgetpu.reason) if edgetpu.reason else HostFinding("well", reason("host_edgetpu_well"))
+    ]
     if trial.problem is None and not trial.has_edgetpu_file:
-        found.append(Finding("change", reason("coral_not_compiled", pack=trial.pack_name)))
-    return Part(found + [Finding("change", note) for note in edgetpu.notes], facts)
+        found.append(HostFinding("change", reason("coral_not_compiled", pack=trial.pack_name)))
+    return ComputerPart(found + [HostFinding("change", note) for note in edgetpu.notes], facts)
 
 
 def _edgetpu_fact(edgetpu: CoralStatus) -> str:
@@ -281,7 +285,7 @@ def _edgetpu_fact(edgetpu: CoralStatus) -> str:
 # ---- the report
 
 
-def host_report(parts: Sequence[Part], *, measured: Report | None = None) -> Report:
+def host_report(parts: Sequence[ComputerPart], *, measured: Report | None = None) -> Report:
     """Make the report on this computer: verdict, findings by severity, measurements and facts.
 
     measured  the report of `bench host`; None for the report of `fieldray doctor`
@@ -308,7 +312,7 @@ def host_report(parts: Sequence[Part], *, measured: Report | None = None) -> Rep
     )
 
 
-def _lists(found: Sequence[Finding]) -> Iterator[Points]:
+def _lists(found: Sequence[HostFinding]) -> Iterator[Points]:
     for weight, title in _TITLES.items():
         sentences = tuple(one.reason.text for one in found if one.weight == weight)
         if sentences:

@@ -28,24 +28,24 @@ from fieldray.bench.benchmark_case import (
     accelerator_cases,
     cpu_case,
     find_images,
+    find_usable_cases,
     one_worker,
     paired_ratio,
     read_images,
-    usable,
-    when_and_where,
+    report_header,
 )
 from fieldray.bench.device import NETWORK, Measurement, MeasureOptions, measure, times_table
 from fieldray.bench.machine import LEVELS, NO_LOAD, Level, MeasuredLoad
 from fieldray.domain.model import BackendName, Model
-from fieldray.domain.run import Count
+from fieldray.domain.run import ProgressHandler
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import scratch_folder, user_data
-from fieldray.persistence import require_plain, write_atomically
-from fieldray.processes.child import Call, Child, served
+from fieldray.persistence import require_regular_file, write_atomically
+from fieldray.processes.child import Call, Child, handler_of
 from fieldray.processes.serving import announce
 from fieldray.reasons import Reason
 from fieldray.surroundings import usable_cores
-from fieldray.typed_json import decoded
+from fieldray.typed_json import parse_json
 
 # Each load runs alone for a second. Timing then lasts long enough for several bursts of a user's work.
 UNDER_LOADS: Final = MeasureOptions(scopes=(NETWORK,), levels=LEVELS, settle_s=1.0, min_duration_s=1.5)
@@ -205,15 +205,15 @@ class StoredLoadStudy:
 
     @property
     def shown(self) -> tuple[StoredLoadCell, ...]:
-        """The figures of the first case of each backend, which is how the program itself uses the backend."""
+        """The figures of the first case of each backend. This case runs the backend as the program itself does."""
         first = {cell.backend: cell.case for cell in reversed(self.cells)}
         return tuple(cell for cell in self.cells if cell.case == first[cell.backend])
 
 
-def keep(report: Report) -> None:
+def store_load_study(report: Report) -> None:
     """Store a load study as the latest one of this computer, without the single times. Raises StorageProblem."""
     cells = [{key: cell[key] for key in cell if key != "times_ms"} for cell in report.data["cells"]]
-    content = {**when_and_where(), **report.data, "cells": cells}
+    content = {**report_header(), **report.data, "cells": cells}
     write_atomically(user_data() / _KEPT, json.dumps(content, indent=1).encode())
 
 
@@ -221,31 +221,34 @@ def stored_load_study() -> StoredLoadStudy | None:
     """Return this computer's latest load study; None if there is none or it is invalid. Raises StorageProblem."""
     path = user_data() / _KEPT
     with contextlib.suppress(OSError, ValueError):
-        require_plain(path)
-        return decoded(path.read_bytes(), StoredLoadStudy)
+        require_regular_file(path)
+        return parse_json(path.read_bytes(), StoredLoadStudy)
     return None
 
 
 STUDY: Final = Call("load", tuple[Path, str], StoredLoadStudy)
 
 
-def load_study_in_child(folder: Path, signer: str, progress: Count) -> StoredLoadStudy:
+def load_study_in_child(folder: Path, signer: str, progress: ProgressHandler) -> StoredLoadStudy:
     """Run a load study of a pack on this computer in a separate process, and store the study.
 
     folder    the folder of the pack
     signer    fingerprint of the key by which the user accepted the pack
     progress  receives (done, total), and can end the measurement by raising
 
-    Raises as `Call.apart`.
+    Raises as `Call.run_in_child`.
     """
-    return STUDY.apart(Child(f"{__name__}:handle"), (folder, signer), progress=progress, timeout_s=_LONGEST_S)
+    return STUDY.run_in_child(Child(f"{__name__}:handle"), (folder, signer), progress=progress, timeout_s=_LONGEST_S)
 
 
 def _study(of: tuple[Path, str]) -> StoredLoadStudy:
-    """Run a load study of the pack in a folder, and return the study as stored. `of` is (folder, signer)."""
+    """Run a load study of the pack in a folder, and return the study as stored.
+
+    The request `of` is (folder, signer).
+    """
     folder, signer = of
     model = PackLibrary(user_data()).load(folder, allow_older=True, allow_legacy=True, signer=signer)
-    cases, problems = usable((load_cases(model, cores=1)[0], *accelerator_cases(model)))
+    cases, problems = find_usable_cases((load_cases(model, cores=1)[0], *accelerator_cases(model)))
     steps = itertools.count(1)
 
     def notify(_: str) -> None:
@@ -255,10 +258,10 @@ def _study(of: tuple[Path, str]) -> StoredLoadStudy:
         images = read_images(find_images(None, count=MAX_IMAGES, drawn_in=drawn_in), model.manifest.input, decoders)
     options = replace(UNDER_LOADS, cores=usable_cores())
     cells = measure(dict.fromkeys(cases, images), _STUDY_EFFORT, notify=notify, options=options)
-    keep(load_report(cells, problems=problems, images=f"{len(images)} images drawn by the program"))
+    store_load_study(load_report(cells, problems=problems, images=f"{len(images)} images drawn by the program"))
     study = stored_load_study()
     assert study is not None
     return study
 
 
-handle: Final = served((STUDY, _study))
+handle: Final = handler_of((STUDY, _study))

@@ -7,18 +7,18 @@ import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from fieldray.commands.console import Console, add_command, given_path, given_text
+from fieldray.commands.console import Console, add_command, path_option, text_option
 from fieldray.commands.options import (
     add_pack_options,
     add_pdf_language,
-    given_pack_of_run,
     load_pack,
     pack_library,
-    pinned_name,
+    pack_of_run_option,
     print_update_notice,
+    signed_pack_name,
     write_json,
 )
-from fieldray.commands.screen import add_screening_options, screened
+from fieldray.commands.screen import add_screening_options, screening_run
 from fieldray.errors import PackProblem
 from fieldray.paths import results_path, user_data
 from fieldray.reasons import reason
@@ -46,7 +46,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         "diagnostic use.",
     )
     parser.add_argument(
-        "paths", nargs="*", type=given_path, metavar="PATH", help="a file or folder with labelled images"
+        "paths", nargs="*", type=path_option, metavar="PATH", help="a file or folder with labelled images"
     )
     _add_label_options(parser)
     _add_output_options(parser)
@@ -60,7 +60,7 @@ def _add_label_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("labels and figures")
     group.add_argument(
         "--labels",
-        type=given_text,
+        type=text_option,
         metavar="folders|verdicts|FILE.csv",
         help="where the labels are: names of the folders, readers' verdicts of the window, or a table with a row "
         "for each image",
@@ -92,7 +92,7 @@ def _add_label_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--run",
-        type=given_pack_of_run,
+        type=pack_of_run_option,
         metavar="N",
         dest="stored",
         help="use the results of run N and screen nothing; N.2 is the second pack of run N",
@@ -118,7 +118,7 @@ def _add_prices(group: argparse._ArgumentGroup) -> None:
 def _add_output_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
-        type=given_path,
+        type=path_option,
         metavar="DIR",
         help="write the report to this folder: PDF, JSON, thresholds.csv, and images.csv with a line for each image",
     )
@@ -128,7 +128,7 @@ def _add_output_options(parser: argparse.ArgumentParser) -> None:
         help="write file names and patient IDs into the report (default: pseudonyms)",
     )
     parser.add_argument(
-        "--json", type=given_text, metavar="FILE|-", help="write all figures as JSON; - prints the JSON"
+        "--json", type=text_option, metavar="FILE|-", help="write all figures as JSON; - prints the JSON"
     )
     add_pdf_language(parser)
 
@@ -186,7 +186,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 def _against(text: str) -> PackOfRun:
     try:
-        return given_pack_of_run(text)
+        return pack_of_run_option(text)
     except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(reason("audit_against", text=text).text) from None
 
@@ -204,12 +204,12 @@ def _wrong_usage(options: argparse.Namespace) -> str:
 
 
 def _request(options: argparse.Namespace) -> AuditRequest:
-    from fieldray.audit.report import Prices, Wanted
+    from fieldray.audit.report import Prices, ProposalGoal
     from fieldray.pipeline.auditing import AuditRequest
 
     prices = {name: getattr(options, f"price_{name}") for name in ("screening", "test", "unsure")}
     prices = {name: price for name, price in prices.items() if price is not None}
-    wanted = Wanted(sensitivity=options.sensitivity, specificity=options.specificity, threshold=options.threshold)
+    wanted = ProposalGoal(sensitivity=options.sensitivity, specificity=options.specificity, threshold=options.threshold)
     given = {name: getattr(options, f"{name}_column") for name in _COLUMNS}
     return AuditRequest(
         labels=options.labels if options.labels in ("folders", "verdicts") else Path(options.labels),
@@ -237,12 +237,12 @@ def _require_all(options: argparse.Namespace, request: AuditRequest) -> None:
 
 
 def _audit_screened(options: argparse.Namespace, console: Console, request: AuditRequest) -> int:
-    with screened(options, console, target=None, has_list=False) as done:
+    with screening_run(options, console, target=None, has_list=False) as done:
         code = done.report.finish(done.batch, done.session, out=None, formats=None, options=ReportOptions())
         if done.batch.state != "finished":
             console.print_error(reason("audit_run_unfinished").text)
             return code
-        of = given_pack_of_run(str(done.batch.run_id))
+        of = pack_of_run_option(str(done.batch.run_id))
         _audit(options, console, request, database=done.session.database, of=of, model=done.model)
         return code
 
@@ -254,7 +254,7 @@ def _model_of_run(options: argparse.Namespace, console: Console, database: Path)
 
     with ResultQuery(database) as query:
         spec = pack_of_run(query.run(options.stored.run_id), options.stored.position)
-    name = options.pack or pinned_name(spec)
+    name = options.pack or signed_pack_name(spec)
     try:
         model = load_pack(pack_library(), name, options, print_error=console.print_error)
     except PackProblem as problem:
@@ -306,13 +306,13 @@ def _remove(options: argparse.Namespace, console: Console) -> int:
 
 def _print(report: AuditReport, console: Console) -> None:
     from fieldray.reports.audit import AuditText
-    from fieldray.reports.document import lines
+    from fieldray.reports.document import console_lines
     from fieldray.translation import Translator
 
     texts = AuditText(report, Translator())
     *others, _ = texts.after_charts()
     shown = texts.disagreements(_SHOWN)
-    console.print_lines(("", texts.title, *lines((*texts.before_charts(), *others, shown))))
+    console.print_lines(("", texts.title, *console_lines((*texts.before_charts(), *others, shown))))
     if (left := len(report.audit.disagreements) - len(shown.rows)) > 0:
         console.print_line(f"  and {left} more; --json FILE and --out DIR have all of them")
 

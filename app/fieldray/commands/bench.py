@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.backends import BACKENDS
-from fieldray.commands.console import Console, add_command, add_commands, duration_text, given_path, given_text
+from fieldray.commands.console import Console, add_command, add_commands, duration_text, path_option, text_option
 from fieldray.commands.options import (
     OnePack,
     add_pack_options,
@@ -28,7 +28,7 @@ from fieldray.surroundings import usable_cores
 if TYPE_CHECKING:
     from fieldray.bench.benchmark_case import BenchmarkCase, Effort, LoadedImage, Report
     from fieldray.bench.device import EnergyMeter, Measurement
-    from fieldray.bench.host import Part
+    from fieldray.bench.host import ComputerPart
     from fieldray.domain.model import Model
     from fieldray.reasons import Reason
 
@@ -60,13 +60,13 @@ def _add_bench(actions: argparse._SubParsersAction[Any]) -> None:
     )
     device.add_argument(
         "--pack",
-        type=given_text,
+        type=text_option,
         metavar="DIR|ID",
         action="append",
         help="a pack to measure; can be given more than once",
     )
     device.add_argument(
-        "--threads", type=number_from(1), default=1, metavar="N", help="threads on the CPU (default: 1)"
+        "--threads", type=minimum_number(1), default=1, metavar="N", help="threads on the CPU (default: 1)"
     )
     for option, unit, text in (
         (
@@ -78,12 +78,12 @@ def _add_bench(actions: argparse._SubParsersAction[Any]) -> None:
     ):
         device.add_argument(option, type=_of_backend, action="append", default=[], metavar=f"DEVICE={unit}", help=text)
     load = add_command(actions, "load", "measure the time per image under CPU load", run=run_load)
-    load.add_argument("--pack", type=given_text, action=OnePack, metavar="DIR|ID", help="the pack to measure")
+    load.add_argument("--pack", type=text_option, action=OnePack, metavar="DIR|ID", help="the pack to measure")
     host = add_command(actions, "host", "compare the speed with more threads or another device", run=run_host)
-    host.add_argument("--pack", type=given_text, action=OnePack, metavar="DIR|ID", help="the pack to measure with")
+    host.add_argument("--pack", type=text_option, action=OnePack, metavar="DIR|ID", help="the pack to measure with")
     host.add_argument(
         "--float-file",
-        type=given_path,
+        type=path_option,
         metavar="FILE",
         help="the network of the pack in floating point (.tflite), for comparison",
     )
@@ -98,12 +98,12 @@ def _add_bench(actions: argparse._SubParsersAction[Any]) -> None:
 
 def run_doctor(options: argparse.Namespace, console: Console) -> int:
     """Run `fieldray doctor`: inspect this computer. Returns the exit code. Raises StorageProblem, UsageProblem."""
-    from fieldray.bench.host import Finding, Part, can_screen, findings, host_report
+    from fieldray.bench.host import ComputerPart, HostFinding, can_screen, findings, host_report
 
     parts = _parts(lambda: chosen_model(options), console)
     if options.home_problem:  # the other checks were made in a temporary folder
-        parts = (*parts, Part([Finding("stop", options.home_problem)], {}))
-    show(host_report(parts), options.out, console)
+        parts = (*parts, ComputerPart([HostFinding("stop", options.home_problem)], {}))
+    print_report(host_report(parts), options.out, console)
     return 0 if can_screen(findings(parts)) else 1
 
 
@@ -126,7 +126,7 @@ def run_device(options: argparse.Namespace, console: Console) -> int:
         problems = {**problems, "power of the CPU": meter.problem}
     costs = device.Costs(power_w=dict(options.power_w), price_usd=dict(options.price_usd))
     report = device.device_report(measured, costs=costs, problems=problems, images=images)
-    return show(report, options.out, console)
+    return print_report(report, options.out, console)
 
 
 def run_load(options: argparse.Namespace, console: Console) -> int:
@@ -138,8 +138,8 @@ def run_load(options: argparse.Namespace, console: Console) -> int:
     under_loads = partial(device.measure, options=replace(load.UNDER_LOADS, cores=cores))
     cells, problems, images = _measured(options, console, cases, under_loads)
     report = load.load_report(cells, problems=problems, images=images)
-    load.keep(report)
-    return show(report, options.out, console)
+    load.store_load_study(report)
+    return print_report(report, options.out, console)
 
 
 def run_host(options: argparse.Namespace, console: Console) -> int:
@@ -161,10 +161,10 @@ def run_host(options: argparse.Namespace, console: Console) -> int:
     network = partial(device.measure, options=device.MeasureOptions(scopes=(device.NETWORK,)))
     measured, problems, images = _measured(options, console, cases, network)
     report = device.device_report(measured, problems=problems, images=images, more=device.NOT_MEASURED)
-    return show(host_report(parts, measured=report), options.out, console)
+    return print_report(host_report(parts, measured=report), options.out, console)
 
 
-def _parts(load: Callable[[], Model], console: Console) -> tuple[Part, ...]:
+def _parts(load: Callable[[], Model], console: Console) -> tuple[ComputerPart, ...]:
     """Inspect this computer with the pack that `load` returns. Returns the parts. Raises StorageProblem."""
     from fieldray.bench.host import inspect
 
@@ -181,15 +181,15 @@ def chosen_model(options: argparse.Namespace) -> Model:
     return load_pack(library, options.pack or pack_to_measure(library), options)
 
 
-def show(report: Report, out: Path | None, console: Console) -> int:
+def print_report(report: Report, out: Path | None, console: Console) -> int:
     """Print a report, and write it into the folder `out` if one is given. Returns the exit code 0.
 
     Raises StorageProblem.
     """
     from fieldray.bench.benchmark_case import write
-    from fieldray.reports.document import lines
+    from fieldray.reports.document import console_lines
 
-    console.print_lines(lines(report.blocks))
+    console.print_lines(console_lines(report.blocks))
     if out:
         console.print_line(f"Written: {write(report, out)}")
     return 0
@@ -203,7 +203,7 @@ def file_bytes(path: Path) -> bytes:
         raise UsageProblem(reason("unreadable", detail=f"{path}: {error.strerror}")) from error
 
 
-def number_from(least: int) -> Callable[[str], int]:
+def minimum_number(least: int) -> Callable[[str], int]:
     """Return an argparse type: a whole number of at least `least`."""
 
     def number(text: str) -> int:
@@ -227,10 +227,17 @@ def _measured(
     """
     import tempfile
 
-    from fieldray.bench.benchmark_case import MAX_IMAGES, Effort, find_images, one_worker, read_images, usable
+    from fieldray.bench.benchmark_case import (
+        MAX_IMAGES,
+        Effort,
+        find_images,
+        find_usable_cases,
+        one_worker,
+        read_images,
+    )
 
     console.logs_progress = True
-    cases, problems = usable(asked)
+    cases, problems = find_usable_cases(asked)
     with tempfile.TemporaryDirectory(prefix="fieldray-bench-") as drawn_in:
         refs = find_images(options.folder, count=min(options.images, MAX_IMAGES), drawn_in=Path(drawn_in))
         with one_worker() as readers:
@@ -263,16 +270,16 @@ def _measured_after_rehearsal(
 
 def _add_effort(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "folder", nargs="?", type=given_path, help="folder of images to use (default: the program draws some)"
+        "folder", nargs="?", type=path_option, help="folder of images to use (default: the program draws some)"
     )
     add_pack_rules(parser)
-    least = number_from(3)  # the first two are reported separately
+    least = minimum_number(3)  # the first two are reported separately
     parser.add_argument(
         "--images", type=least, default=50, metavar="N", help="images per repetition, 3 or more (default: 50)"
     )
     parser.add_argument(
         "--repeats",
-        type=number_from(1),
+        type=minimum_number(1),
         default=5,
         metavar="N",
         help="repetitions, each in a fresh process (default: 5)",
@@ -281,7 +288,7 @@ def _add_effort(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_out(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", type=given_path, metavar="DIR", help="write all figures as JSON to this folder")
+    parser.add_argument("--out", type=path_option, metavar="DIR", help="write all figures as JSON to this folder")
 
 
 def _of_backend(text: str) -> tuple[str, float]:

@@ -140,7 +140,7 @@ def add_commands(
     return add_command(commands, name, text).add_subparsers(title="commands", required=True, metavar="COMMAND")
 
 
-def given_text(text: str) -> str:
+def text_option(text: str) -> str:
     """Return the text of an option that names something; used as an argparse type.
 
     An empty text is an error, because it usually comes from an unset variable of a script.
@@ -150,14 +150,14 @@ def given_text(text: str) -> str:
     return text
 
 
-def given_path(text: str) -> Path:
+def path_option(text: str) -> Path:
     """Return the path of an option; used as an argparse type.
 
     An empty text is an error, and so is a web address, which `Path` would take for folders.
     """
     if "://" in text:
         raise argparse.ArgumentTypeError(reason("path_is_address", address=text).text)
-    return Path(given_text(text))
+    return Path(text_option(text))
 
 
 def system_console() -> Console:

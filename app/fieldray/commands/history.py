@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.backends import device_choices
-from fieldray.commands.console import Console, add_command, add_commands, given_path, given_text
+from fieldray.commands.console import Console, add_command, add_commands, path_option, text_option
 from fieldray.commands.options import (
     add_pdf_language,
     add_report_options,
-    given_pack_of_run,
+    pack_of_run_option,
     print_update_notice,
     report_options,
     write_json,
@@ -56,20 +56,22 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     showing.add_argument("run", type=int, metavar="RUN", help="number of the run, as listed")
     _add_filters(showing, "results")
     comparing = add_command(actions, "compare", "compare two runs on the images that are in both", run=run_compare)
-    comparing.add_argument("first", type=given_pack_of_run, metavar="FIRST", help="a run, or its second pack as RUN.2")
-    comparing.add_argument("second", type=given_pack_of_run, metavar="SECOND", help="another run, or a pack of it")
+    comparing.add_argument("first", type=pack_of_run_option, metavar="FIRST", help="a run, or its second pack as RUN.2")
+    comparing.add_argument("second", type=pack_of_run_option, metavar="SECOND", help="another run, or a pack of it")
     comparing.add_argument("--all", action="store_true", help="list images in the same class as well")
     _add_json(comparing)
     saving = add_command(actions, "export", "export the results of a run to files again", run=run_export)
     saving.add_argument("run", type=int, metavar="RUN", help="number of the run, as listed")
-    saving.add_argument("--out", type=given_path, metavar="DIR", required=True, help="write the results to this folder")
+    saving.add_argument(
+        "--out", type=path_option, metavar="DIR", required=True, help="write the results to this folder"
+    )
     add_report_options(saving)
     month = add_command(actions, "month", "show the monthly summary for programme managers", run=run_month)
     month.add_argument(
         "month", nargs="?", type=_month, metavar="YEAR-MONTH", help="the month (default: the current month)"
     )
-    month.add_argument("--folder", type=given_path, metavar="DIR", help="count only the images of this folder")
-    month.add_argument("--pdf", type=given_path, metavar="FILE", help="write the report as PDF")
+    month.add_argument("--folder", type=path_option, metavar="DIR", help="count only the images of this folder")
+    month.add_argument("--pdf", type=path_option, metavar="FILE", help="write the report as PDF")
     add_pdf_language(month)
     _add_json(month)
     deleting = add_command(
@@ -78,7 +80,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     deleting.add_argument("runs", nargs="*", type=int, metavar="RUN", help="numbers of runs, as listed")
     deleting.add_argument("--all", action="store_true", help="delete all runs")
     deleting.add_argument(
-        "--patient", metavar="ID", type=given_text, help="delete all images with this patient ID, in all runs"
+        "--patient", metavar="ID", type=text_option, help="delete all images with this patient ID, in all runs"
     )
     deleting.add_argument("--yes", action="store_true", help="delete; without --yes, only list what would be deleted")
     _add_upkeep(add_commands(commands, "store"))
@@ -90,10 +92,10 @@ def _add_upkeep(actions: argparse._SubParsersAction[Any]) -> None:
     saving = add_command(
         actions, "backup", "back up the results database to a folder, even during a run", run=run_backup
     )
-    saving.add_argument("folder", type=given_path, metavar="DIR", help="a folder without a backup")
+    saving.add_argument("folder", type=path_option, metavar="DIR", help="a folder without a backup")
     saving.add_argument("--without-pictures", action="store_true", help="leave the previews out")
     restoring = add_command(actions, "restore", "replace the results database by a backup", run=run_restore)
-    restoring.add_argument("folder", type=given_path, metavar="DIR", help="the folder of the backup")
+    restoring.add_argument("folder", type=path_option, metavar="DIR", help="the folder of the backup")
     restoring.add_argument(
         "--yes", action="store_true", help="replace the results database; the earlier file is set aside"
     )
@@ -114,7 +116,7 @@ def _add_filters(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def _add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", type=given_text, metavar="FILE|-", help="write JSON to FILE; - prints the JSON")
+    parser.add_argument("--json", type=text_option, metavar="FILE|-", help="write JSON to FILE; - prints the JSON")
     parser.set_defaults(json_kind="json")
 
 
@@ -212,7 +214,7 @@ def run_compare(options: argparse.Namespace, console: Console) -> int:
     print_update_notice(console)
     from fieldray.pipeline.history import comparison_blocks
     from fieldray.reports.content import comparison_text
-    from fieldray.reports.document import lines
+    from fieldray.reports.document import console_lines
     from fieldray.translation import Translator
 
     found = _history().compare(options.first, options.second)
@@ -220,7 +222,7 @@ def run_compare(options: argparse.Namespace, console: Console) -> int:
         return 0
     pairs = [pair for pair in found.pairs if options.all or pair.has_changed]
     said, *tables = comparison_blocks(found, Translator(), pairs=pairs)
-    console.print_lines(lines((said, *(table for table in tables if table.rows))))
+    console.print_lines(console_lines((said, *(table for table in tables if table.rows))))
     return 0
 
 
@@ -261,14 +263,14 @@ def run_month(options: argparse.Namespace, console: Console) -> int:
     from fieldray.pipeline.constancy import ConstancyRecords
     from fieldray.pipeline.history import month_blocks, month_title
     from fieldray.reports.content import month_text
-    from fieldray.reports.document import lines
+    from fieldray.reports.document import console_lines
     from fieldray.translation import Translator
 
     first, translator, history = options.month or datetime.date.today().replace(day=1), Translator(), _history()
     folder = options.folder.absolute() if options.folder else None
     month = history.month(first, ConstancyRecords(user_data()), folder=folder)
     if not write_json(options.json, month_text(month), console, kind="json"):
-        console.print_lines((month_title(translator, month), *lines(month_blocks(month, translator))))
+        console.print_lines((month_title(translator, month), *console_lines(month_blocks(month, translator))))
     if options.pdf:
         history.save_month(options.pdf, month, Translator(options.language))
         console.print_line(f"Written: {options.pdf}")
@@ -430,23 +432,23 @@ def _run_cells(summary: RunSummary) -> tuple[object, ...]:
         as_cell(packs_of_run(Translator(), run.spec)),
         summary.total,
         *(counts.get(category, 0) for category in CATEGORY_TEXTS),
-        summary.judged,
+        summary.with_verdict,
         as_cell(", ".join(run.spec.paths)),
     )
 
 
 def _result_cells(found: ResultBrief, texts: Mapping[Category, str]) -> tuple[str, ...]:
-    from fieldray.reports.content import score_cell, threshold_text
+    from fieldray.reports.content import listed_score, listed_threshold
 
-    cells = texts[found.category], score_cell(found), threshold_text(found)
+    cells = texts[found.category], listed_score(found), listed_threshold(found)
     return *cells, found.verdict or "-"
 
 
 def _moment(seconds: float) -> str:
-    from fieldray.formatting import moment
+    from fieldray.formatting import time_text
     from fieldray.translation import Translator
 
-    return moment(Translator("en"), seconds)
+    return time_text(Translator("en"), seconds)
 
 
 def _history() -> History:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from fieldray.commands.console import given_text
+from fieldray.commands.console import text_option
 from fieldray.errors import PackNotChosen, PackNotTrusted, PackProblem
 from fieldray.paths import results_path, user_data
 from fieldray.plain_text import as_cell
@@ -19,7 +19,7 @@ from fieldray.settings import language_choices
 if TYPE_CHECKING:
     from fieldray.commands.console import Console
     from fieldray.domain.model import Model
-    from fieldray.domain.run import PackOfRun, PackSpec, Say
+    from fieldray.domain.run import LineHandler, PackOfRun, PackSpec
     from fieldray.packs.library import PackLibrary
     from fieldray.packs.naming import PackCandidate
     from fieldray.reports.outputs import Kind
@@ -66,7 +66,7 @@ def add_pack_options(
     several = "; repeat to screen each image with several packs" if has_several else ""
     parser.add_argument(
         "--pack",
-        type=given_text,
+        type=text_option,
         action="append" if has_several else OnePack,
         metavar="DIR|ID[@FINGERPRINT]",
         help=f"the pack to use; @FINGERPRINT selects a signer (default: {default}){several}",
@@ -90,14 +90,14 @@ def pack_library() -> PackLibrary:
     return PackLibrary(user_data(), drives=drives_with_packs)
 
 
-def pinned_name(spec: PackSpec) -> str:
+def signed_pack_name(spec: PackSpec) -> str:
     """Return the name of a stored run's pack, with the fingerprint of its signer if a person had to trust it."""
     from fieldray.packs.naming import signed_name
 
     return signed_name(spec.pack_name, is_signed=spec.trust == "signed", fingerprint=spec.fingerprint)
 
 
-def given_pack_of_run(text: str) -> PackOfRun:
+def pack_of_run_option(text: str) -> PackOfRun:
     """Parse an option that names a pack of a run: `12`, or `12.2` for the second pack of run 12."""
     from fieldray.domain.run import PackOfRun
 
@@ -112,7 +112,7 @@ def load_pack(
     name: str | None,
     options: argparse.Namespace,
     *,
-    print_error: Say = lambda _: None,
+    print_error: LineHandler = lambda _: None,
 ) -> Model:
     """Load and verify a pack by name or path; without a name, the site's default pack.
 
@@ -168,13 +168,13 @@ def chosen_default(library: PackLibrary) -> str:
     Without a default, raises PackNotChosen with a list of choices: no pack is ever chosen silently. Raises PackProblem
     (no_pack) if no pack can screen.
     """
-    from fieldray.packs.naming import meant
+    from fieldray.packs.naming import packs_meant
     from fieldray.settings import load
 
     settings, _ = load()
     name = str(settings["pack"])
     packs = [candidate for candidate in library.available() if candidate.can_screen]
-    if meant(name, packs):
+    if packs_meant(name, packs):
         return name
     if not packs:
         raise PackProblem(reason("no_pack"))
@@ -198,10 +198,10 @@ def pack_to_measure(library: PackLibrary) -> str:
 
 def choice_line(candidate: PackCandidate) -> str:
     """Return a line that offers a pack for choice: its id for `--pack`, version, title and intended patients."""
-    from fieldray.domain.purpose import patients
+    from fieldray.domain.purpose import patients_sentence
 
     manifest = candidate.manifest
-    description = f"{manifest.names['en']}. {patients(manifest.accepted).text}" if manifest else ""
+    description = f"{manifest.names['en']}. {patients_sentence(manifest.accepted).text}" if manifest else ""
     return f"{as_cell(candidate.pack_id):<24} {as_cell(candidate.version):<8} {as_cell(description)}".rstrip()
 
 
@@ -222,13 +222,13 @@ def write_json(target: str | None, text: str, console: Console, *, kind: Kind, i
         console.machine_reads = True
         console.emit(text.rstrip("\n"))
     elif target:
-        from fieldray.reports.outputs import is_stream, write_own
+        from fieldray.reports.outputs import is_stream, write_output
 
         path = Path(target)
         if is_stream(path):
             path.write_text(text, encoding="ascii")
             return True
-        write_own(path, kind, text.encode("ascii"), inputs=inputs)
+        write_output(path, kind, text.encode("ascii"), inputs=inputs)
         console.print_line(f"Written: {target}")
     return bool(target)
 

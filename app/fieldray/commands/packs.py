@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fieldray.commands.console import Console, add_command, add_commands, given_path, given_text
+from fieldray.commands.console import Console, add_command, add_commands, path_option, text_option
 from fieldray.commands.options import (
     NEEDS_CONFIRMATION,
     add_pack_options,
@@ -38,11 +38,11 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the commands `packs` and `constancy` with their options."""
     actions = add_commands(commands, "packs")
     listing = add_command(actions, "list", "list the available packs", run=run_list)
-    listing.add_argument("folder", nargs="?", type=given_path, help="search only this folder or drive")
+    listing.add_argument("folder", nargs="?", type=path_option, help="search only this folder or drive")
     verifying = add_command(
         actions, "verify", "check every file of a pack against its signature, without trusting its key", run=run_verify
     )
-    verifying.add_argument("pack", type=given_text, help=_PACK_HELP)
+    verifying.add_argument("pack", type=text_option, help=_PACK_HELP)
     trusting = add_command(actions, "trust", "trust a signing key, or list the keys that are trusted", run=run_trust)
     trusting.add_argument(
         "fingerprint", nargs="?", help="fingerprint of the key, as published by its signer (default: list the keys)"
@@ -60,7 +60,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     )
     default.add_argument("--none", action="store_true", help="use no default pack: every run must name a pack")
     installing = add_command(actions, "install", "verify a pack and copy it to this computer", run=run_install)
-    installing.add_argument("pack", type=given_text, help=_PACK_HELP)
+    installing.add_argument("pack", type=text_option, help=_PACK_HELP)
     add_trust_options(installing)
     checking = add_command(
         commands,
@@ -167,7 +167,7 @@ def run_constancy(options: argparse.Namespace, console: Console) -> int:
 
     Raises PackProblem, StorageProblem.
     """
-    from fieldray.pipeline.constancy import ConstancyRecords, check
+    from fieldray.pipeline.constancy import ConstancyRecords, run_constancy_test
     from fieldray.pipeline.session import Session
 
     library, records = pack_library(), ConstancyRecords(user_data())
@@ -181,12 +181,12 @@ def run_constancy(options: argparse.Namespace, console: Console) -> int:
     for name in names:
         model = load_pack(library, name, options)
         if options.status:
-            said = records.standing(model)
+            said = records.state_sentences(model)
         else:
             with Session(load()[0], lambda _: None) as session:
                 session.use_packs(model)
                 console.bar(model.pack_name)
-                said = check(session, records)
+                said = run_constancy_test(session, records)
         console.print_lines(why.text for why in said)
         codes = {why.code for why in said} - {"constancy_not_run"}
         is_well &= set() < codes <= {"constancy_passed", "constancy_first"}
@@ -195,7 +195,7 @@ def run_constancy(options: argparse.Namespace, console: Console) -> int:
 
 def _candidate_lines(candidate: PackCandidate) -> Iterator[str]:
     """Yield the lines that describe a pack: name, source, trust, patients, measured performance and limits."""
-    from fieldray.domain.purpose import patients, performance
+    from fieldray.domain.purpose import patients_sentence, performance_sentences
     from fieldray.reports.performance import performance_of_pack
     from fieldray.translation import Translator
 
@@ -213,9 +213,9 @@ def _candidate_lines(candidate: PackCandidate) -> Iterator[str]:
         yield f"    {candidate.problem.text}"
     manifest = candidate.manifest
     if manifest is not None:
-        yield f"    {as_cell(manifest.names['en'])}. {patients(manifest.accepted).text}"
+        yield f"    {as_cell(manifest.names['en'])}. {patients_sentence(manifest.accepted).text}"
         warnings = manifest.warnings["en"].splitlines() if manifest.warnings else []
         sentences = (one.sentence for one in performance_of_pack(Translator(), manifest))
-        measured = (*sentences, *(why.text for why in performance(manifest)))
+        measured = (*sentences, *(why.text for why in performance_sentences(manifest)))
         for text in (manifest.descriptions["en"], *measured, *warnings, manifest.limits["en"]):
             yield from textwrap.wrap(as_cell(text), width=112, initial_indent="    ", subsequent_indent="    ")

@@ -17,20 +17,20 @@ from fieldray.commands.console import Console, duration_text, progress_text
 from fieldray.domain.finding import Category, ResultCount, can_be_turned, count_of_outcome, image_count
 from fieldray.domain.history import ResultBrief
 from fieldray.domain.model import Model, OperatingPoint
-from fieldray.domain.purpose import PatientCount, patients
+from fieldray.domain.purpose import PatientCount, patients_sentence
 from fieldray.domain.run import (
     BackendChanged,
     Event,
     ImageDone,
+    LineHandler,
     PackOfRun,
     Progress,
     ResultsTakenOver,
     RunChanged,
     RunSpec,
-    Say,
     Speed,
-    StoredAnswer,
     StoredImage,
+    StoredResult,
     StoreRepaired,
     StoreUpdating,
 )
@@ -40,9 +40,9 @@ from fieldray.packs.reasons import TEMPLATES as PACKS
 from fieldray.persistence import clear_abandoned, make_empty, make_folder, storage_problem
 from fieldray.plain_text import as_cell
 from fieldray.reasons import BACKENDS, OF_FOLDERS, OF_MANY, Reason, reason
-from fieldray.reports.content import NOTICE, class_texts, image_line, score_cell, threshold_text
+from fieldray.reports.content import NOTICE, class_texts, image_line, listed_score, listed_threshold
 from fieldray.reports.exporter import ReportOptions, exporters
-from fieldray.reports.outputs import is_stream, own_text, require_free
+from fieldray.reports.outputs import is_stream, open_output, require_free
 from fieldray.translation import Translator
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ NOTHING_THERE: Final = 4
 @contextlib.contextmanager
 def json_lines(
     target: str | None, console: Console, *, inputs: Sequence[Path], watches: bool = False
-) -> Iterator[Say | None]:
+) -> Iterator[LineHandler | None]:
     """Open the target of `--json` for lines, and yield a function that writes one line.
 
     target   None (yields None), "-" for standard output, or the path of a file, pipe or device
@@ -121,7 +121,7 @@ def _stream(path: Path, inputs: Sequence[Path], *, grows: bool) -> Iterator[Call
             raise storage_problem(error, path) from error
     else:
         clear_abandoned(path.parent)
-        with own_text(path, "lines", encoding="ascii", inputs=inputs) as whole:
+        with open_output(path, "lines", encoding="ascii", inputs=inputs) as whole:
             yield lambda: whole
 
 
@@ -197,7 +197,13 @@ class RunReport:
     """
 
     def __init__(
-        self, console: Console, emit: Say | None, *, models: Sequence[Model], has_list: bool, watches: bool = False
+        self,
+        console: Console,
+        emit: LineHandler | None,
+        *,
+        models: Sequence[Model],
+        has_list: bool,
+        watches: bool = False,
     ) -> None:
         self._console = console
         self._emit = emit
@@ -250,7 +256,7 @@ class RunReport:
         }
         trust = signer.get(model.trust, f"signed with key {model.fingerprint}")
         manifest = model.manifest
-        intended = patients(manifest.accepted).text
+        intended = patients_sentence(manifest.accepted).text
         if manifest.accepted.ages_years:
             said = "Confirmed for files that state no age (--ages-confirmed)."
             unsaid = "PNG and JPEG files state no age; --ages-confirmed says that all patients are of these ages."
@@ -288,7 +294,7 @@ class RunReport:
         if self._has_list and batch.run_id:
             self._list(batch.run_id, session.database)
         if self._watches and batch.run_id:
-            for pack, kinds in zip(self._packs, kinds_seen(session.database, batch.run_id), strict=False):
+            for pack, kinds in zip(self._packs, result_counts_of_run(session.database, batch.run_id), strict=False):
                 pack.count_once(kinds)
         self._sum_up()
         if batch.state == "finished":
@@ -378,7 +384,7 @@ class RunReport:
         for answer in image.answers:
             self._note_answer(answer)
 
-    def _note_answer(self, answer: StoredAnswer) -> None:
+    def _note_answer(self, answer: StoredResult) -> None:
         pack, kind = self._packs[answer.position], count_of_outcome(answer.outcome)
         pack.count([kind])
         pack.resumed += answer.is_resumed
@@ -450,7 +456,7 @@ def _work_list(answers: Iterable[ResultBrief], packs: Sequence[PackRun]) -> Iter
             yield from (f"    {packs[position].lead}{text}" for text in texts if text not in of_all)
 
 
-def kinds_seen(database: Path, run_id: int) -> tuple[tuple[ResultCount, ...], ...]:
+def result_counts_of_run(database: Path, run_id: int) -> tuple[tuple[ResultCount, ...], ...]:
     """Return the numbers of results of a run by category and codes, for each pack in order.
 
     The images that the run's last pass saw count, each once.
@@ -458,7 +464,7 @@ def kinds_seen(database: Path, run_id: int) -> tuple[tuple[ResultCount, ...], ..
     from fieldray.store.results import ResultQuery
 
     with ResultQuery(database) as query:
-        return query.kinds_seen(run_id)
+        return query.count_results_of_run(run_id)
 
 
 def _said(result: ResultBrief) -> Iterator[str]:
@@ -473,4 +479,4 @@ def _cells(result: ResultBrief | None, pack: PackRun, width: int) -> str:
         return " " * (width + 17)
     name = pack.texts[result.category]
     shown = name.upper() if result.category in ("read_first", "abnormal") else name
-    return f"{shown:<{width}} {score_cell(result):>6} {threshold_text(result):>9}"
+    return f"{shown:<{width}} {listed_score(result):>6} {listed_threshold(result):>9}"

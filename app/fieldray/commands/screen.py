@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.backends import device_choices
-from fieldray.commands.console import Console, add_command, given_path, given_text
+from fieldray.commands.console import Console, add_command, path_option, text_option
 from fieldray.commands.options import (
     add_pack_options,
     add_report_options,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from fieldray.commands.run import RunReport
     from fieldray.domain.model import Model
-    from fieldray.imaging.synthetic import Part
+    from fieldray.imaging.synthetic import DemoPart
     from fieldray.pipeline.batch import Batch
     from fieldray.pipeline.session import Session
     from fieldray.settings import Settings
@@ -53,7 +53,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         "3 no usable pack; 4 a given path contains no image (is its drive connected?); 130 cancelled. "
         "Research use only. Not for diagnostic use.",
     )
-    parser.add_argument("paths", nargs="+", type=given_path, metavar="PATH", help="a file or folder to screen")
+    parser.add_argument("paths", nargs="+", type=path_option, metavar="PATH", help="a file or folder to screen")
     add_pack_options(parser, has_several=True)
     parser.add_argument(
         "--watch",
@@ -81,7 +81,7 @@ def _add_demo(commands: argparse._SubParsersAction[Any]) -> None:
         help="images of children (default) or of adults, or synthetic images, which need --pack",
     )
     parser.add_argument(
-        "--folder", type=given_path, metavar="DIR", help="folder for the images (default: in the user's data folder)"
+        "--folder", type=path_option, metavar="DIR", help="folder for the images (default: in the user's data folder)"
     )
     parser.add_argument("--no-window", action="store_true", help="print the work list even if there is a display")
     add_pack_options(parser, default="the one that these images are for")
@@ -103,18 +103,18 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="correct images that lie on their side, upside down or inverted, and screen them; the results say so",
     )
-    parser.add_argument("--out", type=given_path, metavar="DIR", help="write the results to this folder")
+    parser.add_argument("--out", type=path_option, metavar="DIR", help="write the results to this folder")
     add_report_options(parser)
     parser.add_argument(
         "--json",
-        type=given_text,
+        type=text_option,
         metavar="FILE|-",
         help="write JSON Lines, one per image; - prints each line at once; a file is written when the run ends, "
         "with --watch continuously",
     )
     parser.add_argument(
         "--maps",
-        type=given_path,
+        type=path_option,
         metavar="DIR",
         help="write the lung mask, the class map and an overlay of each image to this folder; with several packs, "
         "one subfolder per pack",
@@ -150,7 +150,7 @@ def add_screening_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Run `fieldray screen`. Returns the exit code. Raises as `screened` does."""
+    """Run `fieldray screen`. Returns the exit code. Raises as `screening_run` does."""
     console.machine_reads = options.json == "-"
     if (options.formats or options.names) and not options.out:
         given = "--formats" if options.formats else "--names"
@@ -162,7 +162,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         return 2
 
     is_listed = options.json is None
-    with screened(options, console, target=options.json, has_list=is_listed, watches=options.watch) as done:
+    with screening_run(options, console, target=options.json, has_list=is_listed, watches=options.watch) as done:
         code = done.report.finish(
             done.batch,
             done.session,
@@ -174,7 +174,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Done:
+class FinishedRun:
     """A finished run whose session is still open.
 
     model  the first pack of the run
@@ -188,9 +188,9 @@ class Done:
 
 
 @contextlib.contextmanager
-def screened(
+def screening_run(
     options: argparse.Namespace, console: Console, *, target: str | None, has_list: bool, watches: bool = False
-) -> Iterator[Done]:
+) -> Iterator[FinishedRun]:
     """Screen `options.paths` to the end, and yield the finished run. The session stays open during the block.
 
     target    target of the JSON lines (see `json_lines`)
@@ -230,7 +230,7 @@ def screened(
                 if watches:
                     console.print_line(f"Watching {', '.join(batch.spec.paths)}. Ctrl-C stops.")
                 _wait(batch, console)
-                yield Done(model=models[0], report=report, batch=batch, session=session, settings=settings)
+                yield FinishedRun(model=models[0], report=report, batch=batch, session=session, settings=settings)
 
 
 def _wait(batch: Batch, console: Console) -> None:
@@ -315,7 +315,7 @@ def _write_real(folder: Path, options: argparse.Namespace, console: Console) -> 
         PackMemory(user_data()).remember([folder], part.pack, ages_confirmed=part.has_ages)
 
 
-def _files_to_write(part: Part, folder: Path, *, is_own: bool) -> Iterator[tuple[str, bytes]]:
+def _files_to_write(part: DemoPart, folder: Path, *, is_own: bool) -> Iterator[tuple[str, bytes]]:
     """Yield name and content of each demonstration file that is missing.
 
     In the program's own folder, files of another program version are replaced, too. Raises UsageProblem if the user's
@@ -323,9 +323,9 @@ def _files_to_write(part: Part, folder: Path, *, is_own: bool) -> Iterator[tuple
 
     is_own  whether the folder is the program's own
     """
-    from fieldray.imaging.synthetic import files
+    from fieldray.imaging.synthetic import demo_files
 
-    for name, content in files(part):
+    for name, content in demo_files(part):
         path = folder / name
         try:
             if path.exists() and path.read_bytes() == content:

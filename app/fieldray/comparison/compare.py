@@ -38,16 +38,16 @@ from fieldray.comparison.matching import (
     Peaks,
     Points,
     band_pass,
-    blurred,
+    blur,
     correlate,
     find_peaks,
-    joined,
-    locally_normalised,
+    join_peaks,
     min_jacobian,
+    normalise_locally,
     points_in_prior,
     relax_mesh,
     subpixel_bias,
-    warped,
+    warp,
 )
 from fieldray.domain.comparison import (
     CHANGE_SHOWN,
@@ -59,11 +59,11 @@ from fieldray.domain.comparison import (
     Incomparable,
     Match,
     PairComparison,
-    sampled_at,
+    sample_at,
 )
 from fieldray.domain.image import Box
 from fieldray.domain.mask import Mask, components
-from fieldray.processes.child import Call, served
+from fieldray.processes.child import Call, handler_of
 from fieldray.reasons import Reason, reason
 
 _COARSE: Final = 4  # side, in pixels of the frame, of one pixel of the coarse image
@@ -75,7 +75,7 @@ _WIDE: Final = (3.0, 24.0)  # band-pass of the search, pixels of the frame
 
 
 @dataclass(frozen=True, slots=True)
-class Overlay:
+class Placement:
     """A placement of the prior over the current image, with its similarity (NCC, -1..1).
 
     affine               maps positions of the current image to the prior
@@ -90,7 +90,7 @@ class Overlay:
     inverted_similarity: float
 
 
-def lay_over(prior: Grey, current: Grey, *, prior_lungs: Mask, current_lungs: Mask) -> Overlay:
+def find_placement(prior: Grey, current: Grey, *, prior_lungs: Mask, current_lungs: Mask) -> Placement:
     """Find the best placement of the prior over the current image by a coarse search.
 
     prior, current  images as `structure` returns them
@@ -102,12 +102,12 @@ def lay_over(prior: Grey, current: Grey, *, prior_lungs: Mask, current_lungs: Ma
     affine, best, worst = _search(*small, box, centre, _centre(prior_lungs), scale=scale)
     flipped, flipped_centre = small[0][:, ::-1], _centre(prior_lungs[:, ::-1])
     _, mirrored, _ = _search(flipped, small[1], box, centre, flipped_centre, scale=scale)
-    return Overlay(affine, similarity=best, mirrored_similarity=mirrored, inverted_similarity=-worst)
+    return Placement(affine, similarity=best, mirrored_similarity=mirrored, inverted_similarity=-worst)
 
 
 def structure(pixels: NDArray[np.uint8]) -> Grey:
     """Reduce an image (rows, columns) to ribs, heart and diaphragm, almost independent of exposure."""
-    return locally_normalised(band_pass(pixels, fine_px=_WIDE[0], coarse_px=_WIDE[1])[:, :, 0])
+    return normalise_locally(band_pass(pixels, fine_px=_WIDE[0], coarse_px=_WIDE[1])[:, :, 0])
 
 
 def _search(
@@ -138,7 +138,7 @@ def _search(
         positions = [
             matrix[axis, 0] * down + matrix[axis, 1] * across + prior_centre[axis] / _COARSE for axis in range(2)
         ]
-        views.append(sampled_at(prior, *positions))
+        views.append(sample_at(prior, *positions))
     surfaces = correlate(np.stack(views), template[None])
     one, row, column = np.unravel_index(int(surfaces.argmax()), surfaces.shape)
     shift = np.array([row - _REACH, column - _REACH], float) * _COARSE
@@ -255,10 +255,10 @@ _LEAST_TEXTURE: Final = 0.15  # local deviation, as a share of the deviation of 
 _SIMILARITY_PX: Final = 12.0
 
 
-def align(prior: FramedImage, current: FramedImage) -> tuple[Alignment, Overlay]:
+def align(prior: FramedImage, current: FramedImage) -> tuple[Alignment, Placement]:
     """Align the prior to the current image; both must have lungs. Returns the alignment and its first placement."""
     structures = structure(prior.pixels), structure(current.pixels)
-    overlay = lay_over(*structures, prior_lungs=prior.lungs, current_lungs=current.lungs)
+    overlay = find_placement(*structures, prior_lungs=prior.lungs, current_lungs=current.lungs)
     compared = band_pass(prior.pixels), band_pass(current.pixels)
     outlines = outline(prior.lungs), outline(current.lungs)
     field, rest, matches = overlay.affine.displacement(), overlay.affine, tuple[Match, ...]()
@@ -290,7 +290,7 @@ def _matches(prior: Grey, current: Grey, field: Displacement, step: _MatchingRou
 
     Returns the positions of the templates (n, 2) and the peaks of their matches.
     """
-    moved = warped(prior, field)
+    moved = warp(prior, field)
     half, around = step.template_px // 2, step.template_px // 2 + step.reach_px
     starts = np.arange(half, FRAME_SIDE - half + 1, step.step_px)
     starts = starts + (FRAME_SIDE - half - starts[-1]) // 2
@@ -300,23 +300,24 @@ def _matches(prior: Grey, current: Grey, field: Displacement, step: _MatchingRou
     corners = positions - half
     found = [
         find_peaks(
-            correlate(squares(padded, part, 2 * around), squares(current, part, 2 * half)), exclusion_px=_EXCLUSION_PX
+            correlate(cut_squares(padded, part, 2 * around), cut_squares(current, part, 2 * half)),
+            exclusion_px=_EXCLUSION_PX,
         )
         for part in np.array_split(corners, max(1, len(corners) // _AT_ONCE))
     ]
-    rows, columns = subpixel_bias(squares(np.pad(current, ((1, 1), (1, 1), (0, 0))), corners, 2 * half + 2))
-    peaks = joined(found)
+    rows, columns = subpixel_bias(cut_squares(np.pad(current, ((1, 1), (1, 1), (0, 0))), corners, 2 * half + 2))
+    peaks = join_peaks(found)
     return positions.astype(np.float64) - 0.5, replace(peaks, rows=peaks.rows - rows, columns=peaks.columns - columns)
 
 
-def squares(image: Grey, corners: NDArray[np.intp], side: int) -> Grey:
+def cut_squares(image: Grey, corners: NDArray[np.intp], side: int) -> Grey:
     """Cut squares (n, side, side, channels) out of an image, given their upper left corners (n, 2)."""
     return np.stack([image[row : row + side, column : column + side] for row, column in corners])
 
 
 def _has_texture(image: Grey, positions: NDArray[np.intp], half: int) -> NDArray[np.bool_]:
     energy = np.square(image - image.mean(axis=(0, 1))).sum(axis=2)
-    local = blurred(energy, half / 2)[positions[:, 0].clip(0, FRAME_SIDE - 1), positions[:, 1].clip(0, FRAME_SIDE - 1)]
+    local = blur(energy, half / 2)[positions[:, 0].clip(0, FRAME_SIDE - 1), positions[:, 1].clip(0, FRAME_SIDE - 1)]
     return np.asarray(local > _LEAST_TEXTURE**2 * energy.mean())
 
 
@@ -387,16 +388,16 @@ def similarity(prior: Grey, current: Grey, inside: Mask, *, displacement: Displa
 
     displacement  the displacement by which the prior is warped first; None for no warping
     """
-    moved = prior if displacement is None else warped(prior, displacement)
+    moved = prior if displacement is None else warp(prior, displacement)
     local = local_similarity(moved, current)
     return float(local[inside].mean()) if inside.any() else 0.0
 
 
 def local_similarity(first: Grey, second: Grey) -> Grey:
     """Return the NCC of two structures (rows, columns) in a Gaussian window around each pixel, -1..1."""
-    one, other = (image - blurred(image, _SIMILARITY_PX) for image in (first, second))
-    energies = blurred(np.square(one), _SIMILARITY_PX) * blurred(np.square(other), _SIMILARITY_PX)
-    local = blurred(one * other, _SIMILARITY_PX) / np.sqrt(energies.clip(1e-12, None))
+    one, other = (image - blur(image, _SIMILARITY_PX) for image in (first, second))
+    energies = blur(np.square(one), _SIMILARITY_PX) * blur(np.square(other), _SIMILARITY_PX)
+    local = blur(one * other, _SIMILARITY_PX) / np.sqrt(energies.clip(1e-12, None))
     similarity: Grey = local.clip(-1, 1).astype(np.float32, copy=False)
     return similarity
 
@@ -414,11 +415,11 @@ def compare(prior: FramedImage, current: FramedImage) -> PairComparison:
             return PairComparison(prior=prior, current=current, problem=problem)
     alignment, overlay = align(prior, current)
     figure = reliability(alignment, overlay, current.lungs)
-    why = doubt(alignment, overlay, current.lungs)
+    why = alignment_problem(alignment, overlay, current.lungs)
     if why is not None:
         problem = Incomparable(reason=why)
         return PairComparison(prior=prior, current=current, problem=problem, tried=alignment, reliability=figure)
-    moved = warped(prior.pixels, alignment.displacement)
+    moved = warp(prior.pixels, alignment.displacement)
     change = find_change(prior, current, alignment.displacement)
     aligned = Aligned(
         alignment=alignment,
@@ -438,7 +439,7 @@ _MIRRORED_BY: Final = 0.03
 _INVERTED_BY: Final = 0.03
 
 
-def reliability(alignment: Alignment, overlay: Overlay, lungs: Mask) -> float:
+def reliability(alignment: Alignment, overlay: Placement, lungs: Mask) -> float:
     """Return a score, about 0..1.8, for both images being of one patient.
 
     The score is a weighted sum of three figures: the similarity of the placement, the share of matches kept in the
@@ -453,7 +454,7 @@ def kept_share(alignment: Alignment, lungs: Mask) -> float:
     return float(np.mean(inside)) if len(inside) >= _LEAST_IN_LUNGS else 0.0
 
 
-def doubt(alignment: Alignment, overlay: Overlay, lungs: Mask) -> Reason | None:
+def alignment_problem(alignment: Alignment, overlay: Placement, lungs: Mask) -> Reason | None:
     """Return the reason why the pair is not comparable; None if the alignment can be believed."""
     if overlay.mirrored_similarity > overlay.similarity + _MIRRORED_BY:
         return reason("compare_mirrored")
@@ -487,12 +488,12 @@ def compared_area(prior: FramedImage, current: FramedImage, displacement: Displa
 
     At an edge, a pixel of misalignment would look like a change.
     """
-    moved = warped(prior.lungs.astype(np.float32), displacement) > 0.5
+    moved = warp(prior.lungs.astype(np.float32), displacement) > 0.5
     both = (moved & current.lungs).astype(np.float32)
-    return np.asarray(blurred(both, _ERODED_PX) > _STAYS) & current.lungs & moved
+    return np.asarray(blur(both, _ERODED_PX) > _STAYS) & current.lungs & moved
 
 
-def averages(
+def averaged_differences(
     warped_prior: NDArray[np.float32], current: FramedImage, inside: Mask
 ) -> Mapping[tuple[float, float], Grey]:
     """Return the difference of the normalised images, averaged at each size of `BANDS`, by band.
@@ -503,8 +504,8 @@ def averages(
     weights = inside.astype(np.float32)
     found = {}
     for fine, coarse in BANDS:
-        near = blurred(difference, fine) / blurred(weights, fine).clip(0.05, None)
-        far = blurred(difference, coarse) / blurred(weights, coarse).clip(0.05, None)
+        near = blur(difference, fine) / blur(weights, fine).clip(0.05, None)
+        far = blur(difference, coarse) / blur(weights, coarse).clip(0.05, None)
         found[fine, coarse] = np.where(inside, near - far, np.float32(0)).astype(np.float32)
     return found
 
@@ -517,7 +518,7 @@ def _normalised(image: NDArray[Any], inside: Mask) -> Grey:
     return normal
 
 
-def spread(average: Grey, inside: Mask) -> float:
+def robust_deviation(average: Grey, inside: Mask) -> float:
     """Return the standard deviation of an average inside a mask, estimated from the median absolute deviation."""
     values = average[inside]
     return _GAUSSIAN * float(np.median(np.abs(values - np.median(values))))
@@ -532,8 +533,8 @@ def find_change(prior: FramedImage, current: FramedImage, displacement: Displace
     strongest = np.zeros(inside.shape, np.float32)
     if inside.sum() < _LEAST_INSIDE_PX:
         return strongest
-    for band, average in averages(warped(prior.pixels, displacement), current, inside).items():
-        strength = (average / max(BANDS[band], spread(average, inside))).astype(np.float32)
+    for band, average in averaged_differences(warp(prior.pixels, displacement), current, inside).items():
+        strength = (average / max(BANDS[band], robust_deviation(average, inside))).astype(np.float32)
         strongest = np.where(np.abs(strength) > np.abs(strongest), strength, strongest)
     return strongest
 
@@ -579,4 +580,4 @@ class Pair:
 
 
 COMPARE: Final = Call("compare", Pair, PairComparison)
-handle: Final = served((COMPARE, lambda pair: compare(pair.prior, pair.current)))
+handle: Final = handler_of((COMPARE, lambda pair: compare(pair.prior, pair.current)))

@@ -26,7 +26,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.comparison import FRAME_SIDE, sampled_at
+from fieldray.domain.comparison import FRAME_SIDE, sample_at
 
 Grey = NDArray[np.float32]
 
@@ -45,24 +45,24 @@ def band_pass(image: NDArray[Any], *, fine_px: float = FINE_PX, coarse_px: float
     The result keeps structures of the size of ribs and vessels, without finer noise and coarser brightness.
     """
     grey = image.astype(np.float32)
-    return (blurred(grey, fine_px) - blurred(grey, coarse_px))[..., None]
+    return (blur(grey, fine_px) - blur(grey, coarse_px))[..., None]
 
 
-def blurred(image: Grey, sigma_px: float) -> Grey:
+def blur(image: Grey, sigma_px: float) -> Grey:
     """Blur an image (rows, columns) with a Gaussian along rows and columns. The border is reflected."""
     down, across = _gaussian(image.shape[0], sigma_px), _gaussian(image.shape[1], sigma_px)
     smooth: Grey = np.matmul(np.matmul(down, image), across.T)
     return smooth
 
 
-def locally_normalised(image: NDArray[Any]) -> Grey:
+def normalise_locally(image: NDArray[Any]) -> Grey:
     """Subtract the local mean of an image and divide by the local standard deviation.
 
     The result hardly depends on exposure and processing.
     """
     grey = image.astype(np.float32)
-    centred = grey - blurred(grey, LOCAL_PX)
-    deviation = np.sqrt(blurred(np.square(centred), LOCAL_PX).clip(0, None))
+    centred = grey - blur(grey, LOCAL_PX)
+    deviation = np.sqrt(blur(np.square(centred), LOCAL_PX).clip(0, None))
     normal: Grey = (centred / np.maximum(deviation, _LEAST_DEVIATION)).astype(np.float32, copy=False)
     return normal
 
@@ -248,7 +248,7 @@ def _unit(windows: NDArray[np.float64]) -> NDArray[np.float64]:
     return unit
 
 
-def joined(parts: Sequence[Peaks]) -> Peaks:
+def join_peaks(parts: Sequence[Peaks]) -> Peaks:
     """Join the peaks of several calls of `find_peaks` into one."""
     return Peaks(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in Peaks.__slots__})
 
@@ -399,7 +399,7 @@ def _springs() -> Points:
 # ---- warping
 
 
-def warped(image: NDArray[Any], displacement: NDArray[Any]) -> NDArray[np.float32]:
+def warp(image: NDArray[Any], displacement: NDArray[Any]) -> NDArray[np.float32]:
     """Warp an image of the prior to the current image, with linear interpolation; 0 beyond the border.
 
     Parameters
@@ -411,10 +411,10 @@ def warped(image: NDArray[Any], displacement: NDArray[Any]) -> NDArray[np.float3
     """
     rows = np.arange(displacement.shape[0], dtype=np.float32)[:, None] + displacement[..., 0]
     columns = np.arange(displacement.shape[1], dtype=np.float32)[None, :] + displacement[..., 1]
-    return sampled_at(image, rows, columns)
+    return sample_at(image, rows, columns)
 
 
 def points_in_prior(points: Points, field: Displacement) -> Points:
     """Map points (n, 2) of the current frame to the prior's frame."""
     rows, columns = (points[:, axis].clip(0, FRAME_SIDE - 1) for axis in range(2))
-    return points + sampled_at(field, rows, columns)
+    return points + sample_at(field, rows, columns)

@@ -64,7 +64,7 @@ def chosen_language(setting: str) -> str:
 
 
 class Application(QObject):
-    """Owns the controller for the whole time and one window at a time."""
+    """The program with a window: one controller for the whole time, and one window after another."""
 
     ended = Signal()
     _crashed = Signal(object)
@@ -78,7 +78,10 @@ class Application(QObject):
         background: type[Background] = Background,
         notify_run_end: SignalEnd = notify_run_end,
     ) -> None:
-        """`notify_run_end` tells somebody who is not at the window that a run is over."""
+        """Create the program without a window.
+
+        `notify_run_end` notifies a person away from the window that a run has ended.
+        """
         super().__init__()
         self._qt, self.settings = qt, settings
         self._qt_text: QTranslator | None = None
@@ -100,7 +103,7 @@ class Application(QObject):
         QTimer.singleShot(0, self.controller.open)
 
     def report(self, problems: Sequence[Reason]) -> None:
-        """Show what was wrong in the settings file."""
+        """Show the problems that were found in the settings file."""
         for problem in problems:
             self.controller.board.post_reason("settings", problem, level="warning")
 
@@ -132,10 +135,11 @@ class Application(QObject):
 
     @contextlib.contextmanager
     def ending_on_signals(self) -> Iterator[None]:
-        """While inside, Ctrl-C, a shutdown's SIGTERM and a closed terminal's SIGHUP close the program in order.
+        """Close the program in an orderly way on Ctrl-C, SIGTERM (shutdown) and SIGHUP (closed
+        terminal) during the block.
 
-        Python runs a handler in the middle of whatever it does, also of a call into Qt. So the handlers do nothing:
-        the signal's number goes into a pipe at once, which Qt reads between two events, and only then all is closed.
+        Python may run a signal handler in the middle of a call into Qt, so the handlers do nothing. The number of the
+        signal is written into a pipe. Qt reads the pipe between two events, and the program closes then.
         """
         if sys.platform == "win32":  # where Qt can wait for no pipe
             close = partial(QTimer.singleShot, 0, self.controller.close)
@@ -160,17 +164,20 @@ class Application(QObject):
     # ---- inside
 
     def _end_on(self, signals: int) -> None:
-        """Close if one of the signals in this pipe asks to end; other signals that Python handles are in it too."""
+        """Close the program if the pipe of signals has one that asks to end.
+
+        Other signals with Python handlers are ignored.
+        """
         with contextlib.suppress(BlockingIOError):
             if set(os.read(signals, 64)) & set(shutdown_signals()):
                 self.controller.close()
 
     def _build(self) -> None:
-        """Build the window in the current language and theme, and let it replace the one before."""
+        """Build the window in the current language and theme, and replace the previous window."""
         theme = style.chosen_theme(str(self.settings["theme"]))
         self._speak(chosen_language(str(self.settings["language"])))
         before, self.window = self.window, MainWindow(self.controller, self._translator, theme)
-        style.apply(self._qt, theme)  # now: Qt styles a widget again each time it gets a parent
+        style.apply_theme(self._qt, theme)  # now: Qt styles a widget again each time it gets a parent
         self.window.settings_changed.connect(self.change_settings)
         self.window.close_confirmed.connect(self._close)
         if before is None:
@@ -195,9 +202,9 @@ class Application(QObject):
         self.controller.close()
 
     def _tell_end(self) -> None:
-        """Announce the end of a run, by the system's notifications if possible, and in the window.
+        """Announce the end of a run in the window and by the system's notifications, if the system has them.
 
-        The notice comes when the whole run is listed; without counts if the next run begins before that.
+        The announcement waits until the whole run is listed. If the next run begins before, the counts are omitted.
         """
         if not self._has_ended or not self.controller.rows.is_current:
             return
@@ -251,13 +258,13 @@ def _unpacked(setting: Value) -> QByteArray:
     return QByteArray.fromBase64(QByteArray(str(setting).encode()))
 
 
-def let_qt_keep_nothing() -> None:
+def disable_dialog_history() -> None:
     """Disable the history of Qt's file dialog, which would store opened folders outside this program's folder."""
     QSettings.setPath(QSettings.Format.NativeFormat, QSettings.Scope.UserScope, os.devnull)
 
 
-def favour_the_window(application: Application) -> None:
-    """Let the window's thread wait less for the other threads, in this process from now on."""
+def shorten_switch_interval(application: Application) -> None:
+    """Shorten the time that the window's thread waits for other Python threads, in this process from now on."""
     sys.setswitchinterval(_SWITCH_S)
     # A full garbage collection stops every thread. What the start made stays and need not be searched. Full
     # collections are left to idle moments, except for a rare one in a long run.
@@ -269,10 +276,10 @@ def favour_the_window(application: Application) -> None:
 
 
 def _give_large_blocks_back() -> None:
-    """Let what a list of a million rows took for a moment go back to the system; else glibc keeps most of it.
+    """Return freed blocks of memory, such as those of a list of a million rows, to the operating system at once.
 
-    It raises the size from which it does so to that of the largest block freed so far, unless it is told one. Other
-    libraries do as they do.
+    By default glibc raises the size from which blocks are returned to the size of the largest block freed so far. This
+    function fixes the size. Other C libraries are not changed.
     """
     with contextlib.suppress(OSError, AttributeError):
         adjust = ctypes.CDLL(None).mallopt if sys.platform == "linux" else None
@@ -284,7 +291,7 @@ def run_application(paths: Sequence[Path]) -> int:
     """Open the window and screen `paths`. Returns the exit code after the window and all processes have ended."""
     QCoreApplication.setApplicationName("fieldray")
     QGuiApplication.setDesktopFileName("fieldray")
-    let_qt_keep_nothing()
+    disable_dialog_history()
     qt = cast("QApplication", QApplication.instance() or QApplication(sys.argv[:1]))
     screen_connected()
     qt.setQuitOnLastWindowClosed(False)
@@ -294,7 +301,7 @@ def run_application(paths: Sequence[Path]) -> int:
         application = Application(qt, settings)
         application.ended.connect(qt.quit)
         application.report(problems)
-        favour_the_window(application)
+        shorten_switch_interval(application)
         with application.catching(), application.ending_on_signals():
             try:
                 application.show()

@@ -22,8 +22,8 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from fieldray.audit.report import AuditReport, Prices, Wanted
-from fieldray.desktop.dialogs import DIALOG_MARGINS, answer_row, form
+from fieldray.audit.report import AuditReport, Prices, ProposalGoal
+from fieldray.desktop.dialogs import DIALOG_MARGINS, dialog_buttons, form
 from fieldray.desktop.past_runs import Auditing
 from fieldray.desktop.style import Theme, colour, icon
 from fieldray.desktop.widgets import (
@@ -42,7 +42,7 @@ from fieldray.desktop.widgets import (
     reading_table,
 )
 from fieldray.domain.run import PackOfRun, Run
-from fieldray.formatting import moment, number, pack_label
+from fieldray.formatting import number, pack_label, time_text
 from fieldray.pipeline.auditing import AuditRequest
 from fieldray.reports.audit import AuditText
 from fieldray.reports.document import Block, Paragraph, Points, ShareChart, Table
@@ -53,7 +53,7 @@ _FIELD_WIDTH: Final = 328  # the longest hint is read whole in both languages
 
 
 class AuditPage(Page):
-    """The page of audits: the form above, and below it figures, charts and disagreements of the last audit."""
+    """The page of audits: a form, and below it the figures, charts and disagreements of the last audit."""
 
     image_wanted = Signal(int)
 
@@ -128,7 +128,7 @@ class AuditPage(Page):
         ask_for_paths(self, title, mode, lambda paths: self.use_table(*paths), translator)
 
     def use_table(self, path: Path) -> None:
-        """Take the labels from this file."""
+        """Use a CSV file as the source of the labels."""
         self._table = path
         self.labels.setCurrentIndex(self.labels.findData("table"))
         self.refresh()
@@ -151,7 +151,7 @@ class AuditPage(Page):
                 prevalence=None if prevalence is None else prevalence / 100,
                 unit=self.unit.currentData(),
                 refers=self.refers.currentData(),
-                wanted=Wanted(sensitivity=self.sensitivity.value() / 100, threshold=threshold),
+                wanted=ProposalGoal(sensitivity=self.sensitivity.value() / 100, threshold=threshold),
                 prices=None if not any(prices) else Prices(screening=screening, test=test, unsure=unsure),
                 against=PackOfRun.named(against) if against else None,
             )
@@ -160,7 +160,7 @@ class AuditPage(Page):
     # ---- what came out
 
     def refresh(self) -> None:
-        """Show what can be asked and the last report, with names or without."""
+        """Update the form and the last report, with or without patients' names."""
         auditing, is_table = self._auditing, self.labels.currentData() == "table"
         self.table_button.setVisible(is_table)
         if self._table is not None:
@@ -182,7 +182,7 @@ class AuditPage(Page):
         if any(now is not was for now, was in zip(self._shown, before, strict=True)):
             self._show_report()
         if self._result is not None:
-            self.take_button.setEnabled(auditing.can_take)
+            self.take_button.setEnabled(auditing.can_store_point)
 
     def _offer(self, others: Sequence[Run]) -> None:
         """List the runs available for comparison, keeping the choice."""
@@ -190,7 +190,7 @@ class AuditPage(Page):
         self.against.clear()
         self.against.addItem(text.text("no comparison"), None)
         for run in others:
-            began = moment(text, run.started_s).rpartition(" ")[0]
+            began = time_text(text, run.started_s).rpartition(" ")[0]
             for position, pack in enumerate(run.spec.packs):
                 of = PackOfRun(run.run_id, position)
                 if of != self._auditing.audited:
@@ -252,7 +252,7 @@ class AuditPage(Page):
     def _make_charts(self, audit: AuditText) -> QVBoxLayout:
         chart = partial(UnitChart, translator=self._translator, theme=self._theme)
         curve, calibration, *_ = audit.charts()
-        self.curve = chart(curve, spoken=audit.area(audit.report.audit.area))
+        self.curve = chart(curve, spoken=audit.auc(audit.report.audit.auc))
         self.calibration = chart(calibration, spoken=audit.calibration().value)
         return lay_column(None, self.curve, self.calibration, 1)
 
@@ -340,7 +340,7 @@ class LocalPointDialog(QDialog):
         fields = form((text("Name of the operating point (a–z, 0–9, -)"), self.name), (text("Your name"), self.person))
         self.yes_button = push_button(text("Yes, use this operating point"))
         self.no_button = push_button(text("Do not use"))
-        buttons = answer_row(self, self.no_button, self.yes_button)
+        buttons = dialog_buttons(self, self.no_button, self.yes_button)
         parts = (label(title, role="title"), label(proposal), label(advice), fields, buttons)
         lay_column(self, *parts, margins=DIALOG_MARGINS, spacing=12)
         self._check()

@@ -1,4 +1,4 @@
-"""Work off the window's thread, and events from other threads: both arrive in the window's. And its services."""
+"""Tasks outside the window's thread, the delivery of their results and events to the window, and the services."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from PySide6.QtCore import QObject, Qt, QTimer, Signal
 
 from fieldray.desktop.notices import NoticeBoard
-from fieldray.domain.run import Count, Event, Publish
+from fieldray.domain.run import Event, ProgressHandler, Publish
 from fieldray.errors import Cancelled, FieldrayError
 from fieldray.reasons import Reason, reason
 from fieldray.settings import Settings
@@ -36,13 +36,13 @@ _Failed = Callable[[FieldrayError], None]
 
 
 class Background(QObject):
-    """Runs functions on channels: one after another within a channel, channels side by side.
+    """Runs tasks on channels: tasks of one channel run one after another, different channels run in parallel.
 
-    `done(result)` or `failed(error)` is called in the window's thread, to which all methods belong; an error without a
-    reason is our bug, and is raised after that. With `newest_only`, what waits on the channel is dropped and the answer
-    of what runs is thrown away: the newest request wins.
+    `done(result)` or `failed(error)` is called in the window's thread, to which all methods belong. An error without a
+    reason is a bug: it is raised after that call. With `newest_only`, waiting tasks of the channel are dropped, and the
+    result of the running task is discarded.
 
-    board  where it is said that something failed, unless it is said how, by the name of its channel
+    board  shows an error of a task that has no `failed`, under the name of the task's channel
     """
 
     _answered = Signal(object)
@@ -59,7 +59,7 @@ class Background(QObject):
 
     @property
     def services(self) -> Services | None:
-        """The services that `ask` works with; None while they are not open."""
+        """The services that `ask` uses; None until they are open."""
         return self._opened.result() if self._opened.done() and not self._is_closed else None
 
     def open(self, services: Services) -> None:
@@ -67,7 +67,7 @@ class Background(QObject):
         self._opened.set_result(services)
 
     def ask(self, work: Callable[[Services], Any], **how: Any) -> Future[Any] | None:
-        """Run work with the services, once they are open (see `run`)."""
+        """Call `work` with the services once they are open. Options and result are those of `run`."""
         return self.run(lambda: work(self._opened.result()), **how)
 
     def run(
@@ -112,7 +112,7 @@ class Background(QObject):
         return ThreadPoolExecutor(1, thread_name_prefix=f"window-{channel}")
 
     def _answer(self, task: Future[Any]) -> None:
-        """Deliver a task's answer; called from any thread."""
+        """Deliver the result of a finished task; called from any thread."""
         self._under_way.discard(task)
         if not self._is_closed:
             self._answered.emit(task)
@@ -132,12 +132,15 @@ class Background(QObject):
             done(task.result())
 
 
-class Stoppable(QObject):
-    """Work that reports its progress a few times a second and can be stopped. Its answer is then None."""
+class StoppableTask(QObject):
+    """A task that reports its progress a few times a second and can be stopped.
+
+    The result of a stopped task is None.
+    """
 
     progressed = Signal(object, int, int)  # this work, done, total
 
-    def __init__(self, work: Callable[[Services, Count], Any]) -> None:
+    def __init__(self, work: Callable[[Services, ProgressHandler], Any]) -> None:
         super().__init__()
         self._work, self._reported_s = work, time.monotonic()
         self.is_stopped = False
@@ -167,7 +170,7 @@ _REST_MS: Final = 50  # while nothing happens
 _SLICE_S: Final = 0.008
 
 
-class Bridge(QObject):
+class EventBridge(QObject):
     """Takes events from any thread and emits them, in order, in the window's thread.
 
     Thousands of resumed images arrive together. They are delivered in slices of a few milliseconds, so that the window
@@ -184,11 +187,11 @@ class Bridge(QObject):
         self._pulse.start()
 
     def publish(self, event: Event) -> None:
-        """Hand over one event; any thread may call this, and it never blocks."""
+        """Send one event to the window. Any thread may call this method, which never blocks."""
         self._waiting.append(event)
 
     def close(self) -> None:
-        """Hand nothing more on."""
+        """Deliver no more events."""
         self._pulse.stop()
 
     def _drain(self) -> None:
@@ -203,13 +206,13 @@ class Bridge(QObject):
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Services:
-    """The rooms at work. The window knows them by type alone and is given them: its tests come through the same door.
+    """The services of the window: session, packs, history, audit and others. Tests pass their own.
 
-    are_empty      whether these paths are folders without any file
-    may_lack_ages  whether there may be images among these paths that do not say how old the patient is
-    known_load     what was last measured of an image beside other programs
-    measure_load   repeats the load study with the pack in a folder, signed by a key
-    check_constancy  check the pack in use on each device (`pipeline.constancy.check`); waits for it
+    are_empty      returns whether paths are folders without any file
+    may_lack_ages  returns whether paths may contain images without the patient's age
+    known_load     returns the latest load study of this computer
+    measure_load   runs a load study with the pack in a folder, signed by a key
+    check_constancy  runs the constancy test of the pack in use on each device (`pipeline.constancy.run_constancy_test`)
     """
 
     session: Session
@@ -224,7 +227,7 @@ class Services:
     constancy: ConstancyRecords
     check_constancy: Callable[[], tuple[Reason, ...]]
     known_load: Callable[[], StoredLoadStudy | None]
-    measure_load: Callable[[Path, str, Count], StoredLoadStudy]
+    measure_load: Callable[[Path, str, ProgressHandler], StoredLoadStudy]
 
 
 OpenServices = Callable[[Settings, Publish], Services]
@@ -233,14 +236,14 @@ OpenServices = Callable[[Settings, Publish], Services]
 def open_services(settings: Settings, publish: Publish) -> Services:
     """Open the services. Slow (imports, the database): call it in the background. Raises StorageProblem."""
     from fieldray.bench.load import load_study_in_child, stored_load_study
-    from fieldray.imaging.quality import are_empty, may_lack_ages
+    from fieldray.imaging.quality import are_empty_folders, may_lack_ages
     from fieldray.packs.library import PackLibrary
     from fieldray.packs.reading import DriveWatch
     from fieldray.packs.site_choices import PackMemory
     from fieldray.paths import user_data
     from fieldray.pipeline.auditing import Auditor
     from fieldray.pipeline.compare import Priors, system_comparer
-    from fieldray.pipeline.constancy import ConstancyRecords, check
+    from fieldray.pipeline.constancy import ConstancyRecords, run_constancy_test
     from fieldray.pipeline.history import History
     from fieldray.pipeline.session import Session
 
@@ -255,14 +258,14 @@ def open_services(settings: Settings, publish: Publish) -> Services:
         session=session,
         library=library,
         memory=PackMemory(user_data()),
-        are_empty=are_empty,
+        are_empty=are_empty_folders,
         may_lack_ages=may_lack_ages,
         drives=drives,
         audit=Auditor(database, library.site_points),
         history=History(database),
         priors=Priors(database, comparer, lambda ref, point: session.screen_one(ref, operating_point=point)),
         constancy=constancy,
-        check_constancy=lambda: check(session, constancy),
+        check_constancy=lambda: run_constancy_test(session, constancy),
         known_load=stored_load_study,
         measure_load=load_study_in_child,
     )

@@ -25,12 +25,12 @@ from fieldray.domain.prior import (
     PairRecord,
     Prior,
     StoredPriors,
-    doubts_about,
-    pair_of,
+    pair_record,
     prior_from,
+    prior_warnings,
     priors_of,
 )
-from fieldray.domain.run import StoredAnswer, StoredImage
+from fieldray.domain.run import StoredImage, StoredResult
 from fieldray.errors import Cancelled, FieldrayError
 from fieldray.reasons import Reason, reason
 
@@ -39,7 +39,7 @@ _NO_ROW: Final = -1
 
 
 class Comparing(QObject):
-    """All methods belong to the window's thread."""
+    """The comparison of the current image with a prior one. All methods belong to the window's thread."""
 
     changed = Signal()
     asked = Signal()
@@ -51,7 +51,7 @@ class Comparing(QObject):
         self._background, self._board, self._rows = background, background.board, rows
         self.image, self.second_image = image, second_image
         self._listed: tuple[WorkRow, ...] = ()
-        self._gone, self._before, self._chosen_files = 0, tuple[StoredAnswer, ...](), tuple[Outcome, ...]()
+        self._gone, self._before, self._chosen_files = 0, tuple[StoredResult, ...](), tuple[Outcome, ...]()
         self._wanted: object | None = None  # stands for the comparison under way
         self._records: dict[tuple[str, int, str, int, str], PairRecord] = {}
         self.question: Prior | None = None  # shows another patient: whether it is to be compared all the same
@@ -71,7 +71,7 @@ class Comparing(QObject):
     # ---- what a person does
 
     def start(self) -> None:
-        """Compare with the newest prior image, this one and all that are opened from now on."""
+        """Compare the current image, and each image opened later, with its newest prior."""
         row = self.image.row
         if row is None:
             return
@@ -81,7 +81,7 @@ class Comparing(QObject):
         self.changed.emit()
 
     def stop(self) -> None:
-        """Stop comparing, and show the open image alone."""
+        """Stop comparing, and show the current image alone."""
         self.is_on = False
         self._drop()
         if self.second_image.row is not None:
@@ -89,11 +89,11 @@ class Comparing(QObject):
         self.changed.emit()
 
     def start_or_stop(self) -> None:
-        """Start the comparison with the prior image, or stop it: one key does both."""
+        """Start comparing, or stop if images are being compared."""
         (self.stop if self.is_on else self.start)()
 
     def choose(self, prior: Prior) -> None:
-        """Compare the open image with this prior one."""
+        """Compare the current image with this prior."""
         self.is_on = True
         self._drop()
         self.prior = prior
@@ -107,7 +107,7 @@ class Comparing(QObject):
             self.choose(self.priors[index % len(self.priors)])
 
     def choose_file(self, path: Path) -> None:
-        """Compare with the image in a file; one of another patient is asked about first."""
+        """Compare the current image with the image in a file. If the patients differ, a person is asked first."""
         row = self.image.row
         if row is None:
             return
@@ -117,7 +117,7 @@ class Comparing(QObject):
 
         def work(services: Services) -> tuple[Outcome, StoredImage | None]:
             found = services.priors.read(path, outcome)
-            stored = services.history.asked(lambda query: query.find(run_id, found.ref)) if run_id else None
+            stored = services.history.run_query(lambda query: query.find(run_id, found.ref)) if run_id else None
             return found, stored
 
         self._background.ask(work, channel=_FILE, newest_only=True, done=lambda found: self._has_read_file(row, *found))
@@ -132,7 +132,7 @@ class Comparing(QObject):
     # ---- what others ask
 
     @property
-    def blamed(self) -> ImageOfPair:
+    def image_at_fault(self) -> ImageOfPair:
         """The image at fault in the problem, or "both"."""
         comparison = self.comparison
         if comparison is not None:
@@ -147,16 +147,16 @@ class Comparing(QObject):
         row, note = self.image.row, self.second_image.preview_note
         if row is None or self.prior is None:
             return ()
-        return (*doubts_about(self.prior, row.outcome), *([note] if note else ()))
+        return (*prior_warnings(self.prior, row.outcome), *([note] if note else ()))
 
     @property
-    def is_looking(self) -> bool:
-        """Whether a prior image is being searched for and may soon be shown."""
+    def may_show_prior(self) -> bool:
+        """Whether a search for prior images is running that may soon show one."""
         return self.is_on and self.is_searching and self.prior is None
 
     @property
-    def none_found(self) -> Reason | None:
-        """The reason why there is no prior image to choose; None if there are some, or not known yet."""
+    def no_prior_reason(self) -> Reason | None:
+        """The reason why there is no prior image to choose; None if there are some, or while the search is running."""
         row = self.image.row
         if row is None or self.priors or self.is_searching:
             return None
@@ -202,11 +202,14 @@ class Comparing(QObject):
         self.changed.emit()
 
     def _search(self, row: WorkRow) -> None:
-        """Look for images of the patient; an answer for another open image never comes."""
+        """Search for prior images of the row's patient.
+
+        The result is discarded if another image was opened meanwhile.
+        """
         outcome, run_id = row.outcome, row.run_id  # the priors by the pack that is in sight
         self.is_searching = True
         self._background.ask(
-            lambda services: services.priors.stored(outcome, run_id=run_id),
+            lambda services: services.priors.stored_priors(outcome, run_id=run_id),
             channel=_SEARCH,
             newest_only=True,
             done=partial(self._has_found, run_id),
@@ -219,7 +222,7 @@ class Comparing(QObject):
         self._listed = (*self._listed, *((one.of_pack(row.position) if row else None) or one for one in listed))
         model = getattr(row.outcome, "model_sha256", "") if row else ""
         before = (image for image in stored.images if image.run_id != run_id)
-        self._before = tuple(image.answer_of_model(model) for image in before)
+        self._before = tuple(image.result_of_model(model) for image in before)
         self._gone, self.is_searching = stored.gone, False
         self._find()
         if self.is_on and self.prior is None:
@@ -263,7 +266,7 @@ class Comparing(QObject):
             self._add_file(prior)
 
     def _put(self, question: Prior | None) -> None:
-        """Put a question to a person; None: none is open any more."""
+        """Ask a person whether to compare with an image of another patient; None withdraws the question."""
         self.question = question
         self.asked.emit()
 
@@ -273,7 +276,9 @@ class Comparing(QObject):
         self.choose(prior)
 
     def _row_of(self, prior: Prior) -> WorkRow:
-        """Return a prior's row from the list, or make one, with the current image's pack if that pack judged it."""
+        """Return a prior's row of the work list, or make a row with the result of the
+        current image's pack, if it has one.
+        """
         listed = next((row for row in self._listed if row.outcome is prior.outcome), None)
         if listed is not None:
             return listed
@@ -298,7 +303,7 @@ class Comparing(QObject):
                 self.changed.emit()
 
     def _drop(self) -> None:
-        """Remove the comparison and its layers at once."""
+        """Remove the comparison and its overlays at once."""
         services, self._wanted = self._background.services, None
         if services is not None and self.is_running:
             services.priors.cancel()
@@ -307,7 +312,7 @@ class Comparing(QObject):
         self.is_running = False
 
     def _begin(self) -> None:
-        """Compare as soon as both images are read: only what is in sight is compared."""
+        """Compare the current image with its prior as soon as both images are loaded."""
         row, prior = self.image.row, self.prior
         if prior is None or row is None or self.is_running or self.comparison or self.problem:
             return
@@ -342,7 +347,7 @@ class Comparing(QObject):
     def _has_compared(self, prior: Prior, row: WorkRow, comparison: PairComparison, laid: ImageOverlays | None) -> None:
         self.comparison, self.laid, self.is_running = comparison, laid, False
         self.problem = comparison.problem.reason if comparison.problem else None
-        self._keep(pair_of(prior, row.outcome, comparison))
+        self._keep(pair_record(prior, row.outcome, comparison))
         self.changed.emit()
 
     def _not_compared(self, error: FieldrayError) -> None:

@@ -1,4 +1,7 @@
-"""All the window knows and does, without a widget: windows come and go (language, theme), the controller stays."""
+"""The state and the commands of the window, without a widget.
+
+A change of language or theme builds a new window; the controller stays.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +17,22 @@ from typing import Final
 from PySide6.QtCore import QObject, QTimer, Signal
 
 from fieldray.backends import EDGE_TPU
-from fieldray.desktop.background import Background, Bridge, OpenServices, Services
+from fieldray.desktop.background import Background, EventBridge, OpenServices, Services
 from fieldray.desktop.comparing import Comparing
 from fieldray.desktop.image_painting import Switches
-from fieldray.desktop.judging import Judging, Reading
+from fieldray.desktop.judging import Judging, ReadMarks
 from fieldray.desktop.list_reader import WorkRow, pack_title
 from fieldray.desktop.notices import Action, NoticeBoard
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.pack_choice import PackChoice
-from fieldray.desktop.past_runs import Auditing, Checking, Exporting, Machine, PastRuns
+from fieldray.desktop.past_runs import Auditing, ComputerLoad, ConstancyTesting, Exporting, PastRuns
 from fieldray.desktop.screening import OF_RUN, Screening, level_of
-from fieldray.desktop.verdicts import Judged
+from fieldray.desktop.verdicts import VerdictSubject
 from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.domain.finding import Failed, Outcome, count_of_outcome
 from fieldray.domain.history import Deletion
 from fieldray.domain.model import BackendName, Manifest
-from fieldray.domain.purpose import PatientCount, patients
+from fieldray.domain.purpose import PatientCount, patients_sentence
 from fieldray.domain.run import (
     BackendChanged,
     DeviceChanged,
@@ -60,7 +63,7 @@ _LOST_FILES: Final = ("missing", "drive_error")  # why images failed whose drive
 
 
 class Controller(QObject):
-    """Receives events and issues commands. Every method belongs to the window's thread."""
+    """Handles events of the services and commands of the window. All methods belong to the window's thread."""
 
     ready = Signal()
     measured = Signal(object)
@@ -77,14 +80,14 @@ class Controller(QObject):
         self._open_services = open_services
         self._is_opening = self._is_closing = self._is_ending = self._has_ended = False
         self._last_bug: Reason | None = None
-        self.bridge, self.board = Bridge(), NoticeBoard()
+        self.bridge, self.board = EventBridge(), NoticeBoard()
         self.background = background(self.board)
         self.packs = PackChoice(self.background, settings)
         self.screening = Screening(self.background, self.packs)
         self.auditing = Auditing(self.screening)
         self.past_runs = PastRuns(self.screening)
-        self.machine = Machine(self.screening)
-        self.checking = Checking(self.screening)
+        self.machine = ComputerLoad(self.screening)
+        self.checking = ConstancyTesting(self.screening)
         self.exporting = Exporting(self.background)
         self._patients: defaultdict[int, PatientCount] = defaultdict(PatientCount)  # by the position of the pack
         self._lost_files = 0
@@ -94,7 +97,7 @@ class Controller(QObject):
         self.image = OpenImage(self.background)
         self.judging = Judging(self.background, self._why_not_judged)
         self.rows = WorkListModel(translator, self.background, self.judging.verdicts, self.switches, self)
-        self.reading = Reading(self.background, self.image, self._why_not_judged)
+        self.reading = ReadMarks(self.background, self.image, self._why_not_judged)
         self.second_image = OpenImage(self.background, channel="second image")
         self.comparing = Comparing(self.background, self.rows, image=self.image, second_image=self.second_image)
         self.backends: dict[str, BackendChanged] = {}
@@ -131,7 +134,7 @@ class Controller(QObject):
         self.background.run(self._open_here, channel="open", done=self._opened, failed=self._not_opened)
 
     def _open_here(self) -> Services:
-        """Open the services outside the window's thread; close them at once if nobody waits any more."""
+        """Open the services in a background thread; close them at once if the program is already closing."""
         services = self._open_services(self.settings, self.bridge.publish)
         if self._is_ending:
             _close(services)
@@ -151,7 +154,10 @@ class Controller(QObject):
         self.board.post_error("open", error, action=Action(lambda t: t.text("Try again"), self.open))
 
     def close(self) -> None:
-        """Cancel what runs and close the services in the background, once they are open; then `closed`."""
+        """Cancel running work and close the services in the background, once they are open.
+
+        Emits `closed` at the end.
+        """
         if self._is_closing:
             return
         self._is_closing = True
@@ -185,7 +191,7 @@ class Controller(QObject):
             self._finish_closing()
 
     def _go_on_closing(self) -> None:
-        """Continue closing if nothing is being opened or saved any more."""
+        """Continue closing if no service is being opened and no verdict is being saved."""
         if self._is_closing and not (self._is_opening or self.judging.is_saving):
             self._close_services()
 
@@ -215,7 +221,9 @@ class Controller(QObject):
     # ---- the open image
 
     def _why_not_judged(self) -> Reason | None:
-        """Return why no verdict on the current image is possible now: another image, or none, is visible."""
+        """Return the reason why no verdict on the current image is possible now, such as
+        that its pixels are not visible.
+        """
         image = self.image
         if image.row is None:
             return reason("not_judged_none")
@@ -238,10 +246,10 @@ class Controller(QObject):
         self.board.post_reason("replaced", reason("image_replaced"), level="warning", action=again)
 
     def open_replacing(self) -> None:
-        """Open the result that the row of the open image holds now."""
+        """Open the newer result of the current image, which has replaced the shown result in the list."""
         before = self.image.packs[0] if self.image.packs else None
         if before is not None:
-            self.image.show(self.rows.known(before.row_id))
+            self.image.show(self.rows.row_in_memory(before.row_id))
 
     def _screened_again(self, row: WorkRow, outcome: Outcome) -> None:
         """Handle the repeated screening of an image: show the new result if the old one is still open."""
@@ -249,7 +257,7 @@ class Controller(QObject):
         if row is self.image.row:
             self.open_replacing()
 
-    def _note_read(self, judged: Judged) -> None:
+    def _note_read(self, judged: VerdictSubject) -> None:
         row = self.image.row
         if (
             row is not None
@@ -258,14 +266,14 @@ class Controller(QObject):
         ):
             self.reading.note()
 
-    def look_again(self) -> None:
-        """Look for what was changed elsewhere: read the list again, and close images that were deleted."""
+    def refresh_all(self) -> None:
+        """Read the list again, because another window may have changed it, and close images that were deleted."""
         self.rows.refresh()
         rows = [image.row for image in (self.image, self.second_image) if image.row is not None]
         row_ids = [row.row_id for row in rows if row.answer_id]  # others are files, in no store
         if row_ids:
             self.background.ask(
-                lambda services: services.history.asked(lambda query: query.images(row_ids)),
+                lambda services: services.history.run_query(lambda query: query.images(row_ids)),
                 channel="open images",
                 newest_only=True,
                 done=lambda found: self._close_deleted(rows, {image.row_id for image in found}),
@@ -370,7 +378,7 @@ class Controller(QObject):
         """Hide results that were deleted."""
         self.comparing.forget()
         if done.plan.patient_id:  # the runs stay
-            self.look_again()
+            self.refresh_all()
         elif self.screening.run_id in done.plan.run_ids and not self.screening.is_busy:
             self._forget_run()
 
@@ -443,7 +451,7 @@ class Controller(QObject):
         self.backends_changed.emit()
 
     def _take_device(self, event: DeviceChanged) -> None:
-        """Report what stops or slows a device. One that is not connected is no problem."""
+        """Report a problem that stops or slows a device. A disconnected device is no problem."""
         self.devices[event.backend] = event
         advice = (event.reason, *event.notes) if event.reason else event.notes
         self._note_not_compiled()
@@ -455,7 +463,7 @@ class Controller(QObject):
         self.backends_changed.emit()
 
     def _note_not_compiled(self) -> None:
-        """Say while an Edge TPU is connected that the pack does not run on it."""
+        """Show a notice if an Edge TPU is connected but the pack has no file for it."""
         device, backend = self.devices.get(EDGE_TPU.name), self.backends.get(EDGE_TPU.name)
         is_there = device is None or device.state != "absent"
         if is_there and backend and backend.reason and backend.reason.code == _NOT_COMPILED:
@@ -466,14 +474,14 @@ class Controller(QObject):
     # ---- commands
 
     def start(self) -> None:
-        """Screen what was chosen, or the folders of the list in sight again."""
+        """Screen the chosen folders, or the folders of the shown list again."""
         self.judging.commit()
         self.screening.start(listed=self.rows.total())
 
     def export(
         self, folder: Path, formats: Sequence[str] = (), options: ReportOptions = PLAIN, *, run_id: int | None = None
     ) -> None:
-        """Write the run in sight, or another one, into a folder, in these formats or in those that are the default."""
+        """Export the shown run, or the run `run_id`, into a folder; without `formats`, in the default formats."""
         run_id = run_id or self.screening.run_id
         if run_id:
             self.exporting.start(run_id, folder, formats, replace(options, pairs=self.comparing.records()))
@@ -485,7 +493,7 @@ class Controller(QObject):
         self.packs.listed.emit()
 
     def apply_settings(self, changed: Collection[str]) -> None:
-        """Put those settings in force that are switches, too."""
+        """Apply the changed settings that are also switches of the window."""
         self.switches.set(**{key: self.settings[key] for key in (*_SWITCHED, "heat_map_opacity") if key in changed})
 
     def _keep_switched(self, names: Collection[str]) -> None:
@@ -512,7 +520,7 @@ def _note_of_pack(note: Reason, manifest: Manifest | None, translator: Translato
     """Return a note with the pack's intended patients in the window's language, and the pack's name if there are
     several.
     """
-    accepted = translator.reason(patients(manifest.accepted)) if manifest else ""
+    accepted = translator.reason(patients_sentence(manifest.accepted)) if manifest else ""
     said = translator.reason(reason(note.code, **{**dict(note.parameters), "patients": accepted}))
     return f"{pack_title(translator, manifest)}: {said}" if is_named else said
 
@@ -523,7 +531,7 @@ def _lost(backend: BackendName) -> str:
 
 
 def _close(services: Services | None, *first: Callable[[], None]) -> None:
-    """Call `first`, then close the services, even after an error. Raises the error."""
+    """Call the functions `first`, then close the services, even if a function raised. Raises that error."""
     with contextlib.ExitStack() as last_first:
         if services is not None:
             last_first.callback(services.session.close)

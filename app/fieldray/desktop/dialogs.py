@@ -46,7 +46,7 @@ from fieldray.reasons import reason
 from fieldray.reports.exporter import Exporter, ReportOptions, exporters
 from fieldray.settings import SIMPLE, TABLE, Row, Settings, Value
 from fieldray.translation import Translator, languages
-from fieldray.typed_json import decoded
+from fieldray.typed_json import parse_json
 
 _WIDTH: Final = 560  # of a dialog that is as high as its page needs
 _FRAME: Final = 40  # what the system draws around a window, at most
@@ -56,7 +56,7 @@ DIALOG_MARGINS: Final[Margins] = (24, 20, 24, 16)
 
 
 def fit_dialog(dialog: QDialog, width: int, height: int) -> None:
-    """Give a dialog this size, or what the screen and the window behind it leave."""
+    """Resize a dialog to this size, or to the largest size that fits the screen and its parent window."""
     room = dialog.screen().availableSize() - QSize(_FRAME, 2 * _FRAME)
     behind = dialog.parentWidget()
     if behind is not None:
@@ -64,8 +64,8 @@ def fit_dialog(dialog: QDialog, width: int, height: int) -> None:
     dialog.resize(QSize(width, height).boundedTo(room))
 
 
-def answer_row(dialog: QDialog, no: str | PlainButton, yes: PlainButton | None = None) -> QDialogButtonBox:
-    """The buttons below a dialog: one that closes the dialog, and one that confirms."""
+def dialog_buttons(dialog: QDialog, no: str | PlainButton, yes: PlainButton | None = None) -> QDialogButtonBox:
+    """Make the buttons of a dialog: one that closes the dialog, and optionally one that confirms."""
     box = QDialogButtonBox()
     if yes is not None:
         box.addButton(yes, QDialogButtonBox.ButtonRole.AcceptRole)
@@ -99,7 +99,7 @@ def contents_list(lines: Sequence[str], *, named: str) -> QListWidget:
     return made
 
 
-def split(left: QWidget, right: QWidget, sizes: Sequence[int]) -> QSplitter:
+def make_splitter(left: QWidget, right: QWidget, sizes: Sequence[int]) -> QSplitter:
     """Put two widgets side by side with a movable border."""
     made = QSplitter()
     made.addWidget(left)
@@ -110,7 +110,11 @@ def split(left: QWidget, right: QWidget, sizes: Sequence[int]) -> QSplitter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LicensedPart:
-    """One part: its licence's name, title and key of each text, and the libraries that may be replaced, where LGPL."""
+    """One part of the program under one licence.
+
+    texts  name, title and key of each licence text
+    files  libraries that a user may replace, for a part under the LGPL
+    """
 
     name: str
     version: str
@@ -121,22 +125,22 @@ class LicensedPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Licences:
-    """The table that an installer writes: all parts by name, and each text once."""
+    """The table of licences that the installer writes: all parts by name, and each licence text once."""
 
     parts: tuple[LicensedPart, ...]
     texts: Mapping[str, str]
 
 
 def licences(table: Path | None = None) -> Licences | None:
-    """Read the table of licences; None for a checkout. Raises OSError or ValueError for a damaged table."""
+    """Read the table of licences; None in a source checkout. Raises OSError or ValueError for a damaged table."""
     path = table or licence_table()
-    return decoded(path.read_bytes(), Licences) if path.is_file() else None
+    return parse_json(path.read_bytes(), Licences) if path.is_file() else None
 
 
 class AboutDialog(QDialog):
-    """Shows name, version, purpose, connections, results folder, and third-party licences.
+    """The dialog with name, version, purpose, connections, results folder, and third-party licences.
 
-    table    a table of licences in place of the installed program's
+    table    the file of the table of licences; by default the installed program's
     """
 
     def __init__(self, translator: Translator, parent: QWidget | None = None, *, table: Path | None = None) -> None:
@@ -165,7 +169,7 @@ class AboutDialog(QDialog):
             label(text("Results are kept in {folder}", folder=user_data()), role="muted"),
             spacing=10,
         )
-        box, listed = answer_row(self, text("Close")), licences(table)
+        box, listed = dialog_buttons(self, text("Close")), licences(table)
         if listed is not None:
             self.licences_button = push_button(
                 text("Licences…"), lambda: LicencesDialog(listed, translator, self).open()
@@ -202,8 +206,8 @@ class LicencesDialog(QDialog):
             self,
             label(translator.text("Fieldray itself is licensed under the Apache License 2.0.")),
             label(about_qt),
-            (split(self.list, self.text, [300, 600]), 1),
-            answer_row(self, translator.text("Close")),
+            (make_splitter(self.list, self.text, [300, 600]), 1),
+            dialog_buttons(self, translator.text("Close")),
             margins=(16, 14, 16, 14),
             spacing=8,
         )
@@ -225,7 +229,7 @@ class LicencesDialog(QDialog):
 
 
 class DocumentDialog(QDialog):
-    """Shows nothing but the document and the given images, and opens no link."""
+    """The dialog of a document with its images. Links are not opened, and nothing else is loaded."""
 
     def __init__(
         self,
@@ -253,12 +257,12 @@ class DocumentDialog(QDialog):
         self.nothing = label(translator.text("Nothing found."), role="warning")
         self.nothing.hide()
         lay_column(side, self.search, self.nothing, (self.contents, 1), spacing=6)
-        panes = split(side, self.page, [240, 880])
+        panes = make_splitter(side, self.page, [240, 880])
         panes.setStretchFactor(1, 1)
-        lay_column(self, (panes, 1), answer_row(self, close), margins=(12, 12, 12, 12))
+        lay_column(self, (panes, 1), dialog_buttons(self, close), margins=(12, 12, 12, 12))
 
     def _show_first(self) -> None:
-        """Go to the first match of the search, or to the beginning with a message that there is none."""
+        """Go to the first match of the search; without a match, go to the beginning and show a message."""
         self.page.moveCursor(QTextCursor.MoveOperation.Start)
         self.nothing.setVisible(not self.page.find(self.search.text()) and bool(self.search.text()))
 
@@ -269,14 +273,14 @@ class DocumentDialog(QDialog):
 
 
 def guide(translator: Translator, parent: QWidget | None = None, *, folder: Path | None = None) -> DocumentDialog:
-    """The dialog of the user guide. `folder` replaces the program's folder of guides."""
+    """Return the dialog of the user guide. `folder` contains the guides; by default the program's own folder."""
     folder = folder or guide_folder()
     text, images = guide_text(folder, translator.language), {path.name: path for path in folder.glob("*.png")}
     return DocumentDialog(translator.text("User guide"), text, translator, parent, images=images)
 
 
 def guide_text(folder: Path, language: str) -> str:
-    """The text of the guide in a language; in English if there is no guide in the language."""
+    """Return the text of the guide in a language; in English if the guide is not available in that language."""
     path = folder / f"{language}.md"
     return (path if path.is_file() else folder / "en.md").read_text(encoding="utf-8")
 
@@ -293,7 +297,7 @@ def form(*rows: tuple[str, QWidget | QLayout]) -> QFormLayout:
 
 
 class SettingsDialog(QDialog):
-    """A line for each row of the table in `settings.py`. Once accepted, `changes()` gives what a person changed."""
+    """The dialog of settings, with a line for each row of the table in `settings.py`."""
 
     def __init__(self, settings: Settings, translator: Translator, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -315,12 +319,12 @@ class SettingsDialog(QDialog):
         )
         title, save = translator.text("Settings"), push_button(translator.text("Save"), role="primary")
         save.setDefault(True)
-        buttons = answer_row(self, translator.text("Cancel"), save)
+        buttons = dialog_buttons(self, translator.text("Cancel"), save)
         parts = (label(title, role="title"), (scrolled(page), 1), label(when, role="muted"), buttons)
         lay_column(self, *parts, margins=DIALOG_MARGINS, spacing=14)
 
     def changes(self) -> dict[str, Value]:
-        """The settings that are not as before, by key."""
+        """Return the settings that the person changed, by key."""
         values = {key: read() for key, read in self._read.items()}
         return {key: value for key, value in values.items() if value != self._settings[key]}
 
@@ -360,7 +364,7 @@ _LONGEST_TEXT: Final = 100
 
 
 def choice_label(translator: Translator, choice: str) -> str:
-    """The label of a choice of the settings table: a language's own name, or the code itself without a label."""
+    """Return the label of a choice of the settings table: a language's own name, or the code itself without a label."""
     known: dict[str, str] = {
         **{entry.name: translator.text(entry.title) for entry in BACKENDS},
         "system": translator.text("System default"),
@@ -384,7 +388,7 @@ _FOR_PEOPLE: Final = "pdf"  # a person who saves at the window wants to read it
 
 
 class ExportDialog(QDialog):
-    """The dialog of an export. Once accepted, `formats()` and `options()` return the choices, without a folder."""
+    """The dialog of an export: formats and options. The folder is asked for elsewhere."""
 
     def __init__(self, translator: Translator, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -415,11 +419,11 @@ class ExportDialog(QDialog):
         )
         warnings = (label(said, role="muted") for said in why)
         lay_column(page, title, formats, card(self.names_box, *warnings), spacing=12)
-        lay_out_dialog(self, page, answer_row(self, translator.text("Cancel"), self.save))
+        lay_out_dialog(self, page, dialog_buttons(self, translator.text("Cancel"), self.save))
         self.save.setEnabled(bool(self.formats()))
 
     def formats(self) -> tuple[str, ...]:
-        """The names of the formats that are ticked."""
+        """Return the names of the ticked formats."""
         return tuple(name for name, box in self.boxes.items() if box.isChecked())
 
     def options(self, *, reader: str = "") -> ReportOptions:

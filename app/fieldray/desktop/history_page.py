@@ -31,7 +31,7 @@ from fieldray.desktop.widgets import (
 from fieldray.desktop.worklist import RARE, device_box, verdict_box
 from fieldray.domain.finding import WORK_LIST_ORDER
 from fieldray.domain.history import DeletionPlan, ResultPair, RunFilter, RunSummary
-from fieldray.formatting import calendar_date, category_label, moment, packs_of_run, run_state
+from fieldray.formatting import calendar_date, category_label, packs_of_run, run_state, time_text
 from fieldray.pipeline.history import comparison_blocks, plan_sentences
 from fieldray.reasons import reason
 from fieldray.translation import Translator
@@ -45,7 +45,7 @@ _SEARCH_WIDTH: Final = 260
 
 
 class HistoryPage(Page):
-    """Filters, the table of runs with its buttons, and below it the last comparison."""
+    """The page of past runs: filters, the table of runs with buttons, and the last comparison of two runs."""
 
     export_wanted = Signal(int)
 
@@ -157,18 +157,18 @@ class HistoryPage(Page):
     def _cells(self, found: RunSummary) -> tuple[str, ...]:
         run = found.run
         return (
-            f"{run.run_id}   {moment(self._translator, run.started_s)}",
+            f"{run.run_id}   {time_text(self._translator, run.started_s)}",
             packs_of_run(self._translator, run.spec),
             str(found.total),
             *(str(found.counts.get(category, 0)) for category in WORK_LIST_ORDER),
-            str(found.judged),
+            str(found.with_verdict),
             self._translator.name(", ".join(run.spec.paths)),
         )
 
     # ---- what a person does
 
     def chosen(self) -> list[int]:
-        """The numbers of the runs that are marked."""
+        """Return the numbers of the selected runs."""
         rows = {index.row() for index in self.table.selectionModel().selectedRows()}
         return [self._listed[row].run.run_id for row in sorted(rows)]
 
@@ -192,7 +192,10 @@ class HistoryPage(Page):
         """Ask for the complete Patient ID of the patient whose images are to be deleted."""
         text = self._translator.text
         ask_for_text(
-            self, text("Delete a patient"), text("Patient ID, as written in the image files:"), self._runs.plan_patient
+            self,
+            text("Delete a patient"),
+            text("Patient ID, as written in the image files:"),
+            self._runs.plan_patient_deletion,
         )
 
     def _ask(self, plan: DeletionPlan) -> None:
@@ -220,7 +223,7 @@ class HistoryPage(Page):
     # ---- what is shown
 
     def refresh(self) -> None:
-        """Show the runs and the last comparison, with names or without."""
+        """Update the runs and the last comparison, with or without patients' names."""
         runs, translator = self._runs, self._translator
         are_other_names, self._hides_names = self._hides_names != translator.hides_names(), translator.hides_names()
         if are_other_names or runs.shown != self._listed:
@@ -249,7 +252,9 @@ class HistoryPage(Page):
                 self.table.selectionModel().select(self.table.model().index(row, 0), mark)
 
     def _show_quality(self) -> None:
-        """Show the image quality of each day, for the person who takes the images; hidden without notes."""
+        """Show the image quality of each day, for the person who takes the images; hidden
+        if no image has a note on quality.
+        """
         translator, self._taken = self._translator, self._runs.quality
         discard(self.quality)
         self.quality = None
@@ -275,7 +280,7 @@ class HistoryPage(Page):
         self.patient_button.setEnabled(bool(self._listed) and is_idle)
 
     def _show_comparison(self) -> None:
-        """Show the comparison of two runs, image by image; a double click on a side opens its run."""
+        """Show the comparison of two runs image by image. A double click on a result opens its run."""
         discard(self.comparison)
         self.comparison, text = None, self._translator.text
         self._compared = found = self._runs.comparison

@@ -1,7 +1,7 @@
-"""The images in sight: the open one, and a second one that was kept from the list, with linked window and zoom.
+"""The area with the current image and, beside it, a second image that a person kept. Window and zoom are linked.
 
-The list goes on with the open image while the other stays. Keys act on the one that has the focus, on the open one
-while the list has it.
+The list changes the current image only. Keys act on the image with the focus, or on the current one while the list has
+the focus.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QSizePolicy, QSplitter, QToolButton, QWidget
 
 from fieldray.desktop.comparing import Comparing
-from fieldray.desktop.image_painting import TOOLS, Switches, ViewState, like_window
+from fieldray.desktop.image_painting import TOOLS, Switches, ViewState, matching_window
 from fieldray.desktop.list_reader import WorkRow, image_title, pack_title
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.prior_view import PriorView, day_text
-from fieldray.desktop.style import Theme, colour, icon, kept, scaled
+from fieldray.desktop.style import Theme, colour, icon, saved_painter, scaled_font
 from fieldray.desktop.viewer import Viewer
-from fieldray.desktop.widgets import PlainLabel, lay_column, lay_row, name_surface, obey, plain, push_button
+from fieldray.desktop.widgets import PlainLabel, connect_button, lay_column, lay_row, name_surface, plain, push_button
 from fieldray.formatting import date, research_only
 from fieldray.translation import Translator
 
@@ -71,11 +71,11 @@ class ImageArea(QWidget):
 
     @property
     def active(self) -> Viewer:
-        """Return the viewer that keys act on."""
+        """Return the viewer on which keys act."""
         return self.second_viewer if self.second_viewer.hasFocus() else self.viewer
 
     def commands(self) -> dict[str, Callable[[], None]]:
-        """The functions of the keys and mouse actions on the image, by name."""
+        """Return the functions of the keys and mouse actions on the image, by name."""
 
         def acting(act: Callable[..., None], *values: object) -> Callable[[], None]:
             return lambda: act(self.active, *values)
@@ -115,19 +115,19 @@ class ImageArea(QWidget):
     # ---- both images
 
     def cancel(self) -> None:
-        """Cancel a drag or a line under way."""
+        """Cancel a drag or a line that is being drawn."""
         for viewer in self.viewers:
             viewer.cancel_drag()
 
     def keep_or_close(self) -> None:
-        """Keep the open image beside the others of the list, or close the kept one."""
+        """Keep the current image in view while others are opened, or close the kept image."""
         self._kept.show(self._image.row if self._kept.row is None else None)
 
     # ---- inside
 
     def _connect(self) -> None:
-        """Connect signals to methods only: the images outlive this window, and Qt disconnects a method with its
-        widget.
+        """Connect signals of the images to methods only: the images outlive this window,
+        and Qt disconnects a widget's methods.
         """
         self.viewer.state_changed.connect(self._kept_follows)
         self.second_viewer.state_changed.connect(self._open_follows)
@@ -154,11 +154,11 @@ class ImageArea(QWidget):
             self._open_follows()
 
     def _follow(self, leader: Viewer, follower: Viewer) -> None:
-        """Show one image as near, at the same place and in the like window as the other."""
+        """Show one image at the zoom and position of the other image, with a corresponding window."""
         shown, other = leader.pyramid, follower.pyramid
         if not self.is_linked or shown is None or other is None or self._kept.row is None:
             return
-        window = like_window(leader.state.window, shown, other)
+        window = matching_window(leader.state.window, shown, other)
         state = follower.state.following(
             leader.state,
             window,
@@ -169,7 +169,7 @@ class ImageArea(QWidget):
         follower.follow(state)
 
     def _show_kept(self) -> None:
-        comes_soon = self._comparing.is_looking and self._parts[1].isVisibleTo(self)
+        comes_soon = self._comparing.may_show_prior and self._parts[1].isVisibleTo(self)
         self.has_two = self._kept.row is not None or comes_soon
         is_seen = self.has_two and self.prior_view.mode == "side_by_side"
         if not is_seen and self.second_viewer.hasFocus():
@@ -203,7 +203,7 @@ class ImageArea(QWidget):
 
 
 class _Head(QWidget):
-    """The line above an image, with a button to close it where it can be."""
+    """The line above an image, with a close button if the image can be closed."""
 
     def __init__(self, *close: QWidget) -> None:
         super().__init__()
@@ -289,7 +289,7 @@ class ViewTools(QWidget):
         button.setIcon(icon(icon_name, theme))
         button.setIconSize(QSize(18, 18))
         button.setAutoRaise(True)
-        obey(button, action)
+        connect_button(button, action)
         return button
 
     def _refresh(self) -> None:
@@ -314,7 +314,7 @@ _PIXELS_PER_POINT: Final = 2.0  # at least: more than the screen may have
 
 def picture_of(viewer: Viewer, translator: Translator) -> QImage | None:
     """Draw the shown image with the notice *research use only*; None while no image is visible."""
-    pyramid, font = viewer.pyramid, scaled(viewer.font(), 0.92)
+    pyramid, font = viewer.pyramid, scaled_font(viewer.font(), 0.92)
     if pyramid is None:
         return None
     size, ratio = viewer.size(), max(_PIXELS_PER_POINT, viewer.devicePixelRatio())
@@ -323,7 +323,7 @@ def picture_of(viewer: Viewer, translator: Translator) -> QImage | None:
     picture.setDevicePixelRatio(ratio)
     picture.fill(colour("dark", "image"))
     painter = QPainter(picture)
-    with kept(painter):
+    with saved_painter(painter):
         painter.setClipRect(viewer.rect())
         viewer.draw(painter, pyramid)
     painter.setFont(font)
@@ -334,7 +334,7 @@ def picture_of(viewer: Viewer, translator: Translator) -> QImage | None:
 
 
 def copy_picture(viewer: Viewer, translator: Translator, board: NoticeBoard) -> None:
-    """Put the picture on the clipboard, and say so."""
+    """Copy the picture to the clipboard, and show a notice."""
     picture = picture_of(viewer, translator)
     if picture is not None:
         QGuiApplication.clipboard().setImage(picture)
@@ -342,7 +342,7 @@ def copy_picture(viewer: Viewer, translator: Translator, board: NoticeBoard) -> 
 
 
 def print_picture(viewer: Viewer, translator: Translator) -> None:
-    """Ask for a printer, or a PDF file, and print the picture there."""
+    """Ask for a printer or a PDF file, and print the picture."""
     from PySide6.QtPrintSupport import QPrintDialog, QPrinter
 
     picture = picture_of(viewer, translator)

@@ -12,9 +12,9 @@ from PySide6.QtCore import QObject, QPointF, QRect, QRectF, Qt, Signal
 from PySide6.QtGui import QImage, QPainter, QPainterPath, QTransform
 
 from fieldray.desktop.list_reader import WorkRow
-from fieldray.desktop.style import kept
+from fieldray.desktop.style import saved_painter
 from fieldray.domain import heat_map
-from fieldray.domain.comparison import FRAME_SIDE, PairComparison, change_colours, sampled_at
+from fieldray.domain.comparison import FRAME_SIDE, PairComparison, change_colours, sample_at
 from fieldray.domain.image import Image, PixelMap, Window
 from fieldray.imaging.preprocess import default_window, display_table
 
@@ -53,7 +53,9 @@ class Pyramid:
         return np.uint8(255) - table if inverted else table
 
     def level_for(self, pixel_side: float) -> int:
-        """The coarsest level that is no coarser than the screen; `pixel_side` is one image pixel's side on it."""
+        """Return the coarsest level that is not coarser than the screen; `pixel_side` is
+        the side of an image pixel on the screen.
+        """
         level = 0
         while level + 1 < len(self.levels) and pixel_side * 2 ** (level + 1) <= 1.0:
             level += 1
@@ -70,9 +72,9 @@ def pyramid_of(image: Image) -> Pyramid:
     return Pyramid(image=image, levels=tuple(levels), start_window=start, presets=(None, *presets))
 
 
-def like_window(window: Window | None, pyramid: Pyramid, other: Pyramid) -> Window | None:
-    """Return the window of `other` that matches a window of `pyramid`: the same preset, or an equal change from the
-    default.
+def matching_window(window: Window | None, pyramid: Pyramid, other: Pyramid) -> Window | None:
+    """Return the window of `other` that matches a window of `pyramid`: the same preset,
+    or an equal change from the default.
     """
     if window in pyramid.presets:
         return other.presets[pyramid.presets.index(window)]
@@ -102,7 +104,10 @@ _CRISP_FROM: Final = 6.0
 
 @dataclass(frozen=True, eq=False, slots=True)
 class HeatMap:
-    """Colours and the region of the image (pixels) that they cover; `is_blank` when nothing reaches the threshold."""
+    """The colours of a heat map, and the region of the image (pixels) that they cover.
+
+    is_blank  whether no value reaches the threshold of display
+    """
 
     image: QImage
     region: QRectF
@@ -110,12 +115,12 @@ class HeatMap:
 
 
 def heat_map_of(row: WorkRow) -> HeatMap | None:
-    """The heat map of a row's deciding finding, None where there is none."""
+    """Return the heat map of the finding that decides a row's class; None without such a map."""
     shown = heat_map.shown_map(row.outcome, row.manifest) if row.manifest else None
     if shown is None:
         return None
     shares = shown.strength
-    return HeatMap(coloured(heat_map.colours(heat_map.smooth(shares))), QRectF(*shown.region), not shares.any())
+    return HeatMap(colour_image(heat_map.colours(heat_map.smooth(shares))), QRectF(*shown.region), not shares.any())
 
 
 def draw_image(painter: QPainter, pyramid: Pyramid, state: ViewState, view: Size, *, pixel_ratio: float) -> None:
@@ -133,7 +138,7 @@ def draw_image(painter: QPainter, pyramid: Pyramid, state: ViewState, view: Size
     if right <= left or bottom <= top:
         return
     grey = pyramid.table(state.window, inverted=state.inverted).take(level[top:bottom, left:right])
-    with kept(painter):
+    with saved_painter(painter):
         painter.setTransform(way, combine=True)
         painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform, scale < _CRISP_FROM)
         painter.drawImage(QRectF(left * step, top * step, grey.shape[1] * step, grey.shape[0] * step), grey_image(grey))
@@ -141,7 +146,7 @@ def draw_image(painter: QPainter, pyramid: Pyramid, state: ViewState, view: Size
 
 def draw_heat_map(painter: QPainter, heat: HeatMap, way: QTransform, *, image: Size, opacity: float) -> None:
     """Draw a heat map over the image, whose pixels are mapped by `way`. Parts outside the image are clipped."""
-    with kept(painter):
+    with saved_painter(painter):
         painter.setTransform(way, combine=True)
         painter.setClipRect(QRectF(0, 0, image.width, image.height), Qt.ClipOperation.IntersectClip)
         painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform)
@@ -155,19 +160,19 @@ def draw_thumbnail(painter: QPainter, thumbnail: NDArray[np.uint8], box: QRect, 
     size = small.size().scaled(box.size(), Qt.AspectRatioMode.KeepAspectRatio)
     target = QRect(0, 0, size.width(), size.height())
     target.moveCenter(box.center())
-    with kept(painter):
+    with saved_painter(painter):
         painter.setOpacity(opacity)
         painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform)
         painter.drawImage(target, small)
 
 
 def grey_image(grey: NDArray[np.uint8]) -> QImage:
-    """An image that shares the memory of the array, which must outlive the image."""
+    """Return an image that shares the memory of the array; the array must outlive the image."""
     return QImage(grey.data, grey.shape[1], grey.shape[0], grey.shape[1], QImage.Format.Format_Grayscale8)
 
 
-def coloured(colours: NDArray[np.uint8]) -> QImage:
-    """Make a QImage from colours (rows, columns, 4), with a copy of the data."""
+def colour_image(colours: NDArray[np.uint8]) -> QImage:
+    """Return a QImage with a copy of the colours (rows, columns, 4)."""
     rows, columns, _ = colours.shape
     image = QImage(colours.tobytes(), columns, rows, 4 * columns, QImage.Format.Format_RGBA8888)
     return image.convertToFormat(QImage.Format.Format_ARGB32_Premultiplied)
@@ -180,7 +185,7 @@ _ZOOM_LIMITS: Final = (0.25, 64.0)
 
 
 class Size(NamedTuple):
-    """Width and height, of the image in pixels or of the view in points of the screen."""
+    """A width and a height: of an image in pixels, or of a view in points of the screen."""
 
     width: float
     height: float
@@ -194,11 +199,11 @@ TOOLS: Final[tuple[Tool, ...]] = ("window", "zoom", "pan", *MEASURES)
 
 
 class Switches(QObject):
-    """The switches that hold for all images in all windows. `changed` has the names of the changed switches.
+    """The display switches of all images in all windows. `changed` is emitted with the names of the changed switches.
 
-    tool                the tool of the left drag
-    heat_map_opacity    opacity of heat map and difference, in percent
-    folded              the names of the cards that are folded, with blanks between them
+    tool              the tool of the left mouse button
+    heat_map_opacity  opacity of heat map and difference, in percent
+    folded            names of the folded cards, separated by blanks
     """
 
     changed = Signal(object)
@@ -214,7 +219,7 @@ class Switches(QObject):
     folded = ""
 
     def set(self, **parts: object) -> None:
-        """Switch these, by their names."""
+        """Set switches by name."""
         others = {name for name, value in parts.items() if getattr(self, name) != value}
         for name in others:
             setattr(self, name, parts[name])
@@ -222,7 +227,7 @@ class Switches(QObject):
             self.changed.emit(others)
 
     def toggle(self, name: str) -> None:
-        """Switch one on or off."""
+        """Switch one of the switches on or off, by name."""
         self.set(**{name: not getattr(self, name)})
 
 
@@ -264,11 +269,11 @@ class ViewState:
         return self.flipped_left_right().turned(2)
 
     def inverse(self) -> ViewState:
-        """Return the view with black and white swapped."""
+        """Return the view with black and white exchanged."""
         return replace(self, inverted=not self.inverted)
 
     def scale(self, image: Size, view: Size) -> float:
-        """Points of the screen for one image pixel."""
+        """Return the number of points of the screen for one image pixel."""
         width, height = (image.height, image.width) if self.turns % 2 else image
         return self.zoom * min(view.width / width, view.height / height)
 
@@ -282,17 +287,20 @@ class ViewState:
         return QTransform(m11, m12, m21, m22, view.width / 2 - m11 * x - m21 * y, view.height / 2 - m12 * x - m22 * y)
 
     def image_point(self, at: Point, image: Size, view: Size) -> Point:
-        """The image point under a point of the view."""
+        """Return the image point at a point of the view."""
         there = self.transform(image, view).inverted()[0].map(QPointF(*at))
         return there.x(), there.y()
 
     def panned(self, by: Point, image: Size, view: Size) -> ViewState:
-        """The view with the image moved by points of the view. The image's edge never passes the middle of the view."""
+        """Return the view with the image moved by points of the view.
+
+        The image's edge never passes the middle of the view.
+        """
         x, y = self.image_point((view.width / 2 - by[0], view.height / 2 - by[1]), image, view)
         return replace(self, center=(min(max(x, 0.0), image.width), min(max(y, 0.0), image.height)))
 
     def zoomed(self, factor: float, image: Size, view: Size, *, about: Point | None = None) -> ViewState:
-        """The view zoomed by a factor. The image point under `about` stays in place."""
+        """Return the view zoomed by a factor. The image point under `about` stays in place."""
         zoom = min(max(self.zoom * factor, _ZOOM_LIMITS[0]), _ZOOM_LIMITS[1])
         closer = replace(self, zoom=zoom)
         if about is None:
@@ -301,11 +309,14 @@ class ViewState:
         return closer.panned((about[0] - now.x(), about[1] - now.y()), image, view)
 
     def measured(self, start: Point, end: Point, image: Size, kind: Measure = "measure") -> ViewState:
-        """The view with one more line between two image points. Points outside the image are moved to its edge."""
+        """Return the view with one more line between two image points.
+
+        Points outside the image are moved to its edge.
+        """
         start, end = ((min(max(x, 0.0), image.width), min(max(y, 0.0), image.height)) for x, y in (start, end))
         return replace(self, lines=(*self.lines, Line(start, end, kind)))
 
-    def pair_of(self, index: int) -> tuple[Line, ...]:
+    def line_pair(self, index: int) -> tuple[Line, ...]:
         """Return the line at an index, preceded by its partner if its kind needs two lines and both exist.
 
         Lines of a kind are paired in the order in which they were drawn.
@@ -314,9 +325,9 @@ class ViewState:
         before = [other for other in self.lines[:index] if other.kind == line.kind]
         return (before[-1], line) if line.kind in ("angle", "ratio") and len(before) % 2 else (line,)
 
-    def without_half(self) -> ViewState:
-        """Return the view without a last line that waits for a second one."""
-        waits = self.lines and self.lines[-1].kind in ("angle", "ratio") and len(self.pair_of(-1)) == 1
+    def without_unpaired_line(self) -> ViewState:
+        """Return the view without an unpaired last line, such as the first line of an angle."""
+        waits = self.lines and self.lines[-1].kind in ("angle", "ratio") and len(self.line_pair(-1)) == 1
         return replace(self, lines=self.lines[:-1]) if waits else self
 
     def following(
@@ -341,12 +352,15 @@ class ViewState:
         return replace(self, zoom=other.zoom, center=center, inverted=other.inverted, window=window)
 
     def fitted(self) -> ViewState:
-        """The view of the whole image. Window and turns stay."""
+        """Return the view with the whole image visible; window and turns stay."""
         return replace(self, zoom=1.0, center=None)
 
 
 def dragged_window(start: Window, by: Point, *, gain: float) -> Window:
-    """The window after a drag from `start`: right is wider, up is brighter. `gain` is pixel values a point."""
+    """Return the window after a drag from `start`: right is wider, up is brighter.
+
+    gain  pixel values for one point of the screen
+    """
     return replace(start, width=max(start.width + by[0] * gain, gain), center=start.center + by[1] * gain)
 
 
@@ -359,13 +373,13 @@ _MESH_STEP: Final = 32
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ImageOverlays:
-    """All that can be laid over the open image.
+    """The overlays of the current image that come from its comparison with a prior.
 
-    prior        the prior image bent to the open one, with the windows of the prior
-    step         how many of the open image's pixels, each way, one of these stands for
-    difference   colours and the region of the open image that they cover
+    prior        the prior image warped to the current image, with the prior's own windows
+    step         number of the current image's pixels, in each direction, for one pixel of `prior`
+    difference   colours of the change, and the region of the current image that they cover
     middles      the middle of each region, the strongest first, in pixels of the image
-    mesh, kept   the prior's straight lines as they were bent, and the matches they were bent by, in pixels of the image
+    mesh, kept   straight lines of the prior as warped, and the matches used for the warp, in pixels of the image
     """
 
     prior: Pyramid
@@ -394,7 +408,7 @@ def image_overlays(prior: Pyramid, pair: PairComparison, *, rows: int, columns: 
     return ImageOverlays(
         prior=bent,
         step=step,
-        difference=HeatMap(coloured(change_colours(aligned.shown_change)), _region(here), not aligned.regions),
+        difference=HeatMap(colour_image(change_colours(aligned.shown_change)), _region(here), not aligned.regions),
         mesh=_mesh(pair, there),
         kept=tuple(_in_file(match.row + 0.5, match.column + 0.5, here) for match in matches),
         middles=tuple(_in_file(box.top + box.rows / 2, box.left + box.columns / 2, here) for box in boxes),
@@ -411,14 +425,16 @@ def _in_file(row: float, column: float, pixel_map: PixelMap) -> QPointF:
 
 
 def _bent(prior: Pyramid, pair: PairComparison, *, shape: tuple[int, int], step: int, shrink: float) -> NDArray[Any]:
-    """Sample the warped prior for each pixel of `shape`, in bands, so that no other thread waits long for this one."""
+    """Sample the warped prior for each pixel of `shape`, in bands of rows, so that other
+    Python threads can run in between.
+    """
     number = prior.level_for(1 / shrink)
     level, bent = prior.levels[number].astype(np.float32), np.zeros(shape, prior.levels[number].dtype)
     rows, columns = ((np.arange(side) + 0.5) * step for side in shape)
     for start in range(0, shape[0], _BAND_ROWS):
         band = slice(start, start + _BAND_ROWS)
         places = pair.prior_position(*np.meshgrid(rows[band], columns, indexing="ij"))
-        bent[band] = np.rint(sampled_at(level, *(place / 2**number - 0.5 for place in places)))
+        bent[band] = np.rint(sample_at(level, *(place / 2**number - 0.5 for place in places)))
     return bent
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from fieldray.domain.purpose import shared_ages
-from fieldray.packs.naming import PackCandidate, meant
+from fieldray.packs.naming import PackCandidate, packs_meant
 
 if TYPE_CHECKING:
     from fieldray.domain.model import Model
@@ -31,7 +31,7 @@ class PackInUse:
 
     @classmethod
     def of(cls, source: PackCandidate, model: Model) -> PackInUse:
-        """The pack in use, loaded from the candidate's folder."""
+        """Return the pack in use for a model that was loaded from the candidate's folder."""
         return cls(
             name=source.signed_id,
             version=model.manifest.version,
@@ -41,7 +41,7 @@ class PackInUse:
         )
 
     def is_of(self, candidate: PackCandidate) -> bool:
-        """Whether this is the pack of `candidate`, in whatever folder."""
+        """Return whether this is the pack of `candidate`, in any folder."""
         return (self.name, self.version) == (candidate.signed_id, candidate.version)
 
 
@@ -66,27 +66,27 @@ class AvailablePacks:
 
     def named(self, name: str) -> PackCandidate | None:
         """Return the pack with this name that needs no question; None if the name is ambiguous between signers."""
-        found = meant(name, self.ready)
+        found = packs_meant(name, self.ready)
         return found[0] if len({entry.signed_id for entry in found}) == 1 else None
 
     def is_in_use(self, name: str) -> bool:
         """Whether the pack in use has this name."""
-        return self.used is not None and bool(meant(name, [self.used.source]))
+        return self.used is not None and bool(packs_meant(name, [self.used.source]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
-    """The intent to screen some paths.
+    """The intent of a person to screen some paths.
 
-    since           how many intents there were before it: two with the same folder and pack are not the same
-    images          how many are in the list in sight, 0 where it is not about these paths
-    chosen          the pack whose card was clicked
-    is_chosen_here  it was clicked as the answer for this folder, and not before the folder was opened
-    only_a_card     nothing but the click of a card says which pack it is: a question before was lost, or declined
-    pack            None until it is known
-    others          the further packs as they were when the ages were last thought of
-    ages_confirmed  None until somebody said it, or it is known
-    watches         what comes into these folders is to be screened, too
+    since           number of earlier intents; distinguishes two intents with the same folder and pack
+    images          number of images in the shown list; 0 if the list is of other paths
+    chosen          the pack on whose card a person clicked
+    is_chosen_here  whether the card was clicked after this folder was opened, not before
+    only_a_card     whether only a click on a card decides the pack, because an earlier question was lost or declined
+    pack            the pack; None until it is known
+    others          additional packs at the time when the ages were last decided
+    ages_confirmed  whether a person confirmed the ages; None until that is known
+    watches         whether new images in these folders are screened, too
     """
 
     since: int
@@ -107,28 +107,33 @@ class Intent:
 
     @property
     def ages_years(self) -> tuple[int, int] | None:
-        """The ages that all packs of the intent are for; None where all are for any age."""
+        """The ages that all packs of the intent accept; None if all accept any age."""
         return shared_ages(pack.ages_years for pack in self.packs)
 
 
 @dataclass(frozen=True, slots=True)
 class IntentQuestion:
-    """The question of an intent: which pack suits the images ("pack"), or whether all patients have the pack's ages."""
+    """A question about an intent: which pack suits the images ("pack"), or whether all
+    patients are of the pack's ages ("ages").
+    """
 
     kind: Literal["pack", "ages"]
     intent: Intent
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """Command: collect the facts about an intent's paths, then report `looked`."""
+class CollectFacts:
+    """Command: collect the facts about an intent's paths, then call `facts_collected`."""
 
     intent: Intent
 
 
 @dataclass(frozen=True, slots=True)
 class UsePack:
-    """Put a pack in use, at an operating point or at its first; its card was clicked, or it was chosen another time."""
+    """Command: put a pack in use at an operating point, "" for its first one.
+
+    is_by_card  whether a person has just clicked the pack's card; otherwise the choice is an earlier one
+    """
 
     candidate: PackCandidate
     point: str
@@ -145,17 +150,23 @@ class Screen:
 
 @dataclass(frozen=True, slots=True)
 class ReportDropped:
-    """Report that an intent was dropped: something else is wanted, or another pack was put in use."""
+    """Command: report that an intent was dropped.
+
+    has_other_pack  whether another pack was put in use; otherwise other paths were opened
+    """
 
     intent: Intent
     has_other_pack: bool
 
 
-Commands = tuple[Look | UsePack | Screen | ReportDropped, ...]
+Commands = tuple[CollectFacts | UsePack | Screen | ReportDropped, ...]
 
 
-class IntentPlaybook:
-    """The intent that waits, and the one question that is open. An answer to another question is ignored."""
+class IntentStateMachine:
+    """The state machine of the intent that waits and of its open question.
+
+    An answer to any other question is ignored.
+    """
 
     def __init__(self) -> None:
         self.intent: Intent | None = None
@@ -174,7 +185,7 @@ class IntentPlaybook:
         return self._begin(Intent(since=self._count, paths=tuple(paths), chosen=self._prepared, watches=watches))
 
     def start(self, paths: Sequence[Path], *, images: int = 0) -> Commands:
-        """Start was pressed on the list in sight: the pack is the one in the header, for all to see."""
+        """Handle the Start button: screen the paths of the shown list with the pack that the window's header names."""
         used, folders = self._packs.used, tuple(paths)
         watches = bool(self.intent and self.intent.watches and self.intent.paths == folders)
         return self._begin(Intent(since=self._count, paths=folders, images=images, pack=used, watches=watches))
@@ -204,15 +215,17 @@ class IntentPlaybook:
 
     # ---- what happens
 
-    def looked(self, intent: Intent, remembered: RememberedPack | None, lacks_ages: bool) -> Commands:
+    def facts_collected(self, intent: Intent, remembered: RememberedPack | None, lacks_ages: bool) -> Commands:
         """Handle the facts about an intent's paths: the remembered choice, and whether files may lack ages."""
         if self.intent is None or self.intent.since != intent.since:
             return ()
         self._known = remembered, lacks_ages
         return self._advance()
 
-    def see(self, packs: AvailablePacks, *, default: tuple[str, str]) -> Commands:
-        """Handle a change of the packs; `default` is the site's pack and operating point, or ""."""
+    def update_packs(self, packs: AvailablePacks, *, default: tuple[str, str]) -> Commands:
+        """Handle a change of the available packs; `default` has the names of the site's
+        pack and operating point, or "".
+        """
         self._packs, self._default = packs, default
         if packs.is_settled and self._prepared and not (packs.used and packs.used.is_of(self._prepared)):
             self._prepared = None
@@ -224,7 +237,7 @@ class IntentPlaybook:
         lost = self.drop(instead=intent.paths)
         self._count += 1
         self.intent, self._known, self._tried = intent, None, None
-        return (*lost, Look(intent))
+        return (*lost, CollectFacts(intent))
 
     def _change(self, **parts: object) -> None:
         assert self.intent is not None
@@ -242,7 +255,7 @@ class IntentPlaybook:
         return (self._tried,)
 
     def _ask_for_card(self) -> None:
-        """Begin a new intent for these paths, in which no question is answered yet."""
+        """Begin a new intent without answers for the current paths."""
         assert self.intent is not None
         before = self.intent
         self.intent = Intent(
@@ -288,7 +301,9 @@ class IntentPlaybook:
         assert self._known is not None
         remembered, chosen, packs = self._known[0], intent.chosen, self._packs
         if chosen is not None:
-            is_doubtful = not intent.is_chosen_here and remembered is not None and not meant(remembered.pack, [chosen])
+            is_doubtful = (
+                not intent.is_chosen_here and remembered is not None and not packs_meant(remembered.pack, [chosen])
+            )
             return ("" if is_doubtful else chosen.signed_id), ""
         if remembered is not None and not intent.only_a_card:
             return remembered.pack, remembered.operating_point

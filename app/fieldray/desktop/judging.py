@@ -1,7 +1,7 @@
-"""Verdicts between window and store: carries out the playbook's commands, and reports unsaved verdicts.
+"""Verdicts between window and store: carries out the state machine's commands, and reports unsaved verdicts.
 
-It also records which images were read, which needs no playbook. The bar for giving a verdict is here too, and the
-question before an unsaved verdict is discarded.
+The module also records which images were read, and contains the verdict bar and the question before an unsaved verdict
+is discarded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fieldray.desktop.background import Background
 from fieldray.desktop.list_reader import WorkRow, image_title
 from fieldray.desktop.notices import Action
 from fieldray.desktop.open_image import OpenImage
-from fieldray.desktop.verdicts import Commands, Judged, Read, State, Verdicts, VerdictState, Write
+from fieldray.desktop.verdicts import Commands, ReadVerdict, State, Verdicts, VerdictState, VerdictSubject, WriteVerdict
 from fieldray.desktop.widgets import PlainButton, label, lay_column, lay_row, plain, push_button, question_box, set_tip
 from fieldray.domain.run import Verdict, VerdictChoice
 from fieldray.errors import FieldrayError
@@ -37,9 +37,9 @@ WhyNot = Callable[[], Reason | None]  # why nothing can be said of the open imag
 class Judging(QObject):
     """Carries out a person's verdicts on the current image, unless `why_not` returns a reason against them.
 
-    changed  names the image whose verdict has changed
-    given    the current image, before its verdict is given or withdrawn
-    settled  nothing is being saved any more
+    changed  emitted with the image whose verdict has changed
+    given    emitted with the current image before its verdict is given or withdrawn
+    settled  emitted when no verdict is being saved any more
     """
 
     changed = Signal(object)
@@ -51,7 +51,7 @@ class Judging(QObject):
         self._background, self._board, self._why_not = background, background.board, why_not
         self.verdicts = Verdicts()
         self.given_s = 0.0  # when a verdict was last given, withdrawn or taken back, by the monotonic clock
-        self._shown: list[tuple[Judged, object]] = []
+        self._shown: list[tuple[VerdictSubject, object]] = []
 
     @property
     def is_saving(self) -> bool:
@@ -60,9 +60,9 @@ class Judging(QObject):
     # ---- a person
 
     def open(self, row: WorkRow | None) -> None:
-        """Open an image. A note typed on the image before is saved there."""
+        """Make an image the current one. A typed note on the previous image is saved with that image."""
         can_be_judged = row is not None and bool(row.outcome.facts.content_sha256)  # a verdict belongs to these bytes
-        judged = Judged(row.answer_id, row.outcome) if row is not None and can_be_judged else None
+        judged = VerdictSubject(row.answer_id, row.outcome) if row is not None and can_be_judged else None
         self._carry_out(self.verdicts.open(judged, row.verdict if row else None), judged)
 
     def type(self, note: str) -> None:
@@ -74,16 +74,19 @@ class Judging(QObject):
         self._carry_out((), self.verdicts.open_image)
 
     def discard_note(self) -> None:
-        """Drop what was typed on the open image since its verdict was given."""
+        """Discard the note that was typed on the current image since its last verdict."""
         self.verdicts.discard_note()
         self._carry_out((), self.verdicts.open_image)
 
     def commit(self) -> None:
-        """Save the typed note now."""
+        """Save the typed note on the current image now."""
         self._carry_out(self.verdicts.commit(), self.verdicts.open_image)
 
     def choose(self, choice: VerdictChoice) -> None:
-        """Give this verdict on the open image. The verdict that is there already is kept, and the panel says so."""
+        """Give this verdict on the current image.
+
+        If the image already has it, nothing is written and the panel says so.
+        """
         if not self._is_refused():
             self._give(self.verdicts.choose(choice))
 
@@ -92,7 +95,7 @@ class Judging(QObject):
         if not self._is_refused():
             self._give(self.verdicts.withdraw())
 
-    def take_back(self) -> Judged | None:
+    def take_back(self) -> VerdictSubject | None:
         """Undo the last verdict or withdrawal, on any image. Returns the image, or None without one to undo."""
         judged = self.verdicts.last_changed
         if judged is not None:
@@ -107,7 +110,7 @@ class Judging(QObject):
             self.given.emit(judged)
         self._change(commands, judged)
 
-    def _change(self, commands: Commands, judged: Judged | None) -> None:
+    def _change(self, commands: Commands, judged: VerdictSubject | None) -> None:
         self._board.withdraw("taken_back")
         if commands:
             self.given_s = time.monotonic()
@@ -122,18 +125,18 @@ class Judging(QObject):
             self._board.post_reason(_NOT_GIVEN, why, level="warning")
         return why is not None
 
-    def keep_own_verdict(self, *images: Judged) -> None:
+    def keep_own_verdict(self, *images: VerdictSubject) -> None:
         """Save unsaved verdicts: try again, or replace the verdict of another window."""
         for judged in images:
             self._carry_out(self.verdicts.keep_own_verdict(judged), judged)
 
-    def keep_stored_verdict(self, judged: Judged) -> None:
+    def keep_stored_verdict(self, judged: VerdictSubject) -> None:
         """Discard an unsaved verdict."""
         self._carry_out(self.verdicts.keep_stored_verdict(judged), judged)
 
     # ---- the store
 
-    def _carry_out(self, commands: Commands, *about: Judged | None) -> None:
+    def _carry_out(self, commands: Commands, *about: VerdictSubject | None) -> None:
         for command in commands:
             self._begin(command)
         for judged in {*about, *(command.judged for command in commands)} - {None}:
@@ -142,11 +145,11 @@ class Judging(QObject):
         if not self.is_saving:
             self.settled.emit()
 
-    def _begin(self, command: Read | Write) -> None:
+    def _begin(self, command: ReadVerdict | WriteVerdict) -> None:
         judged, answer_id, outcome = command.judged, command.judged.answer_id, command.judged.outcome
-        if isinstance(command, Read):
+        if isinstance(command, ReadVerdict):
             self._background.ask(
-                lambda services: services.history.asked(lambda query: query.verdict(answer_id, outcome)),
+                lambda services: services.history.run_query(lambda query: query.verdict(answer_id, outcome)),
                 channel=_CHANNEL,
                 done=lambda stored: self._carry_out(self.verdicts.found(judged, stored), judged),
                 # The verdict read with the row stays: what is newer is found when one is written over it.
@@ -166,7 +169,7 @@ class Judging(QObject):
     def _show_unsaved(self) -> None:
         """Show a notice about unsaved verdicts when one is new, whichever image is current then."""
         lost = [(judged, given) for judged, given in self.verdicts.unsaved() if given.state == "not_saved"]
-        now: list[tuple[Judged, object]] = [(judged, given.problem or given.stored) for judged, given in lost]
+        now: list[tuple[VerdictSubject, object]] = [(judged, given.problem or given.stored) for judged, given in lost]
         before, self._shown = self._shown, now
         if now == before:
             return
@@ -178,14 +181,16 @@ class Judging(QObject):
         text = partial(self._sentences, lost[-3:], len(lost))
         self._board.post(_CHANNEL, text, level="error", action=again if refused else None)
 
-    def _sentences(self, lost: Sequence[tuple[Judged, VerdictState]], count: int, translator: Translator) -> str:
+    def _sentences(
+        self, lost: Sequence[tuple[VerdictSubject, VerdictState]], count: int, translator: Translator
+    ) -> str:
         said = [self.sentence(translator, *each) for each in lost]
         if count > len(lost):
             said.append(translator.plural("{count} verdict is not saved.", "{count} verdicts are not saved.", count))
         return " ".join(said)
 
-    def sentence(self, translator: Translator, judged: Judged, given: VerdictState) -> str:
-        """A sentence on the state of the verdict on an image."""
+    def sentence(self, translator: Translator, judged: VerdictSubject, given: VerdictState) -> str:
+        """Return a sentence on the state of the verdict on an image."""
         image = image_title(translator, judged.answer_id, judged.outcome)
         if given.state == "saving":
             return translator.text("Your verdict on {image} is being saved.", image=image)
@@ -201,7 +206,7 @@ class Judging(QObject):
         return f"{said} {translator.reason(given.problem)}" if given.problem else said
 
 
-def _taken_back(judged: Judged, verdict: Verdict | None, translator: Translator) -> str:
+def _taken_back(judged: VerdictSubject, verdict: Verdict | None, translator: Translator) -> str:
     """Describe the verdict that an undo restored, and its image."""
     image = image_title(translator, judged.answer_id, judged.outcome)
     if verdict is None:
@@ -210,8 +215,8 @@ def _taken_back(judged: Judged, verdict: Verdict | None, translator: Translator)
     return translator.text("Your earlier verdict on {image} was restored: {verdict}.", image=image, verdict=said)
 
 
-class Reading(QObject):
-    """Records which images a person has read: visible for two seconds, or judged.
+class ReadMarks(QObject):
+    """Records which images a person has read: an image is read if visible for two seconds, or judged.
 
     `changed` names the row whose read mark changed.
 
@@ -242,7 +247,7 @@ class Reading(QObject):
             self._note(self._image.packs[0], is_read=not self._image.packs[0].is_read)
 
     def note(self) -> None:
-        """Keep that the open image is read."""
+        """Record that the current image is read."""
         if self._image.row is not None and self._why_not() is None:
             self._note(self._image.packs[0], is_read=True)
 
@@ -283,9 +288,9 @@ _MOST_NAMED: Final = 8
 
 
 class VerdictBar(QWidget):
-    """Three buttons, a note and the state of the verdict, with *Withdraw*.
+    """The verdict on the current image: three buttons, a note, the state of the verdict, and *Withdraw*.
 
-    In the note Enter saves the text, Esc discards it; `left` signals that either was pressed.
+    In the note, Enter saves the text and Esc discards it; either key emits `left`.
     """
 
     left = Signal()
@@ -319,12 +324,12 @@ class VerdictBar(QWidget):
         self.refresh()
 
     def explain(self, meaning: str) -> None:
-        """Show the meaning of Agree, "" if the result itself says it."""
+        """Show what Agree means for the current result; "" hides the explanation."""
         self._meaning.setText(meaning)
         self._meaning.setVisible(bool(meaning))
 
     def refresh(self, *_: object) -> None:
-        """Show how it stands with the open image."""
+        """Show the verdict on the current image and its state."""
         verdicts, text = self._judging.verdicts, self._translator.text
         given = verdicts.of(verdicts.open_image)
         for choice, button in self.buttons.items():
@@ -356,7 +361,7 @@ class VerdictBar(QWidget):
         self.keep_stored_verdict.setText(text("Keep the other verdict") if given.asks else keeps)
 
     def discard_note(self) -> None:
-        """Discard the typed note (Esc in the note)."""
+        """Discard the typed note; called for Esc in the note."""
         self._judging.discard_note()
         self.left.emit()
 
@@ -388,21 +393,24 @@ class VerdictBar(QWidget):
             return self._translator.text("no verdict")
         return self._names[verdict.choice] + (f" ({verdict.note})" if verdict.note else "")
 
-    def _answer(self, answer: Callable[[Judged], None]) -> None:
+    def _answer(self, answer: Callable[[VerdictSubject], None]) -> None:
         judged = self._judging.verdicts.open_image
         if judged is not None:
             answer(judged)
 
 
-def leave(parent: QWidget, judging: Judging, translator: Translator, close: Callable[[], None]) -> None:
-    """Close once all verdicts are saved. If saving is slow or fails, a person decides whether to lose them."""
+def close_when_saved(parent: QWidget, judging: Judging, translator: Translator, close: Callable[[], None]) -> None:
+    """Call `close` once all verdicts are saved.
+
+    If saving is slow or fails, a person decides whether to discard them.
+    """
     judging.commit()
     if not any(judging.verdicts.unsaved()):
         close()
         return
 
     def give_up() -> None:
-        judging.verdicts.give_up()
+        judging.verdicts.discard_unsaved()
         close()
 
     text = translator.text

@@ -1,7 +1,7 @@
-"""Every key of the window in one table, from which the shortcuts and the key sheet are made.
+"""The table of the window's keys, from which the shortcuts and the key sheet are made.
 
-USERS expect H both for "flip" and for "hide the heat map". Here H hides the heat map, since it is needed for nearly
-every flagged image and a mark that covers a finding must be gone at once; F flips left-right, V top-bottom.
+Users expect H both for "flip" and for "hide the heat map". Here H hides the heat map, because nearly every flagged
+image has one, and a mark that covers a finding must be gone at once. F flips left-right, V top-bottom.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from PySide6.QtCore import Qt
 from PySide6.QtGui import QAction, QKeyEvent, QKeySequence, QShortcut
 from PySide6.QtWidgets import QAbstractSlider, QAbstractSpinBox, QDialog, QGridLayout, QLineEdit, QTextEdit, QWidget
 
-from fieldray.desktop.dialogs import answer_row, fit_dialog
+from fieldray.desktop.dialogs import dialog_buttons, fit_dialog
 from fieldray.desktop.widgets import card, label, lay_column, lay_row, name_surface, scrolled, set_tip
 from fieldray.domain.run import VERDICT_VALUES
 from fieldray.translation import LocalText, Translator
@@ -27,10 +27,10 @@ Place = Literal["window", "images", "reading"]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Key:
-    """One command.
+    """One command with its keys.
 
-    place  where its keys work: in the whole window; while the images are shown, but for fields where text or a value is
-           entered; or only while the list or the image has the focus, because elsewhere the key has a use
+    place  where the keys work: in the whole window; while the images are shown, except in fields for text or values; or
+           only while list or image has the focus, because elsewhere the key has another use
     """
 
     command: str
@@ -145,12 +145,12 @@ class HeldKeys:
         self._released_ms: dict[int, int] = {}
 
     def release(self, event: QKeyEvent) -> None:
-        """Note when a key was let go."""
+        """Record the release of a key."""
         if not event.isAutoRepeat():
             self._released_ms[event.key()] = event.timestamp()
 
     def is_repeat(self, event: QKeyEvent) -> bool:
-        """Whether a press follows the release of that key faster than a finger can."""
+        """Return whether a press follows the release of its key faster than a finger can press."""
         released_ms = self._released_ms.get(event.key())
         return released_ms is not None and event.timestamp() - released_ms < _LEAST_BETWEEN_PRESSES_MS
 
@@ -160,14 +160,17 @@ _CYRILLIC: Final = str.maketrans("QWERTYUIOPASDFGHJKLZXCVBNM", "ЙЦУКЕНГШ
 
 
 def cyrillic_twins(keys: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the keys of a Ukrainian layout, which a system without a Latin layout does not translate."""
+    """Return the keys at these positions of a Ukrainian layout.
+
+    A system without a Latin layout does not translate them.
+    """
     split = (key.rpartition("+") for key in keys)
     letters = ((start + plus, letter) for start, plus, letter in split if len(letter) == 1 and letter.isalpha())
     return tuple(start + letter.translate(_CYRILLIC) for start, letter in letters)
 
 
 def group_title(translator: Translator, group: Group) -> str:
-    """The heading of a group on the key sheet."""
+    """Return the heading of a group on the key sheet."""
     titles: dict[Group, str] = {
         "list": translator.text("Work list"),
         "view": translator.text("Image"),
@@ -181,9 +184,10 @@ def group_title(translator: Translator, group: Group) -> str:
 def make_actions(
     commands: Mapping[str, Callable[[], None]], translator: Translator, *, window: QWidget, reading: tuple[QWidget, ...]
 ) -> dict[str, QAction]:
-    """One action for each key, at work in its place (see `Key`); `reading` are list and image.
+    """Return an action for each command, active in the place of its keys (see `Key`).
+    `reading` are the widgets of list and image.
 
-    `text` is for menus (with the key), `iconText` the words alone, `toolTip` the words with the key in brackets.
+    The action's `text` is for menus, `iconText` is the words alone, and `toolTip` the words with the key in brackets.
     """
     actions = {}
     for key in KEYS:
@@ -201,7 +205,7 @@ def make_actions(
 def allow_on_image(actions: Mapping[str, QAction], *, is_seen: bool, focused: QWidget | None = None) -> None:
     """Disable actions on the image while another page covers it.
 
-    focused  has the keyboard; a field for text, numbers or values keeps the keys of the list
+    focused  the widget with the focus; in a field for text, numbers or values the keys of the list are disabled
     """
     is_field = isinstance(focused, QLineEdit | QTextEdit | QAbstractSpinBox | QAbstractSlider)
     for key in KEYS:
@@ -210,15 +214,15 @@ def allow_on_image(actions: Mapping[str, QAction], *, is_seen: bool, focused: QW
 
 
 def key_name(key: str) -> str:
-    """Return the name of a key on this system."""
+    """Return the name that this operating system gives a key."""
     return QKeySequence(key).toString(QKeySequence.SequenceFormat.NativeText)
 
 
 def _listen(widget: QWidget, key: Key, action: QAction) -> None:
     """Trigger the action by its keys.
 
-    Where a Ukrainian and a Latin layout are installed, one press fits both spellings of a key. An action's own
-    shortcut would then do nothing, "ambiguous"; this is the same action either way.
+    With a Ukrainian and a Latin layout installed, one press fits both spellings of a key. Qt calls such a press
+    ambiguous and ignores an action's own shortcut. Here both spellings are shortcuts of one action.
     """
     shortcut = QShortcut(widget)
     shortcut.setKeys([QKeySequence(text) for text in (*key.keys, *cyrillic_twins(key.keys))])
@@ -237,7 +241,7 @@ _COLUMNS: tuple[tuple[Group, ...], ...] = (("list", "tools"), ("view",), ("compa
 
 
 class KeySheet(QDialog):
-    """Derived from the key table."""
+    """The dialog that lists all keys, made from the table of keys."""
 
     def __init__(self, translator: Translator, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -249,7 +253,7 @@ class KeySheet(QDialog):
         groups_of = _COLUMNS if wide else (sum(_COLUMNS[:2], ()), _COLUMNS[2])
         columns = [[_group_card(translator, group) for group in groups] for groups in groups_of]
         lay_row(page, *((lay_column(None, *cards, 1), 1) for cards in columns), margins=_MARGINS)
-        lay_column(self, (scrolled(page), 1), answer_row(self, translator.text("Close")), margins=_MARGINS)
+        lay_column(self, (scrolled(page), 1), dialog_buttons(self, translator.text("Close")), margins=_MARGINS)
 
 
 def _group_card(translator: Translator, group: Group) -> QWidget:
@@ -265,7 +269,7 @@ def _group_card(translator: Translator, group: Group) -> QWidget:
 
 
 def mouse_lines(translator: Translator) -> list[tuple[str, str]]:
-    """The mouse actions on the image, each with its explanation."""
+    """Return the mouse actions on the image, each with its explanation."""
     return [
         (translator.text("Left drag"), translator.text("Window (across) and level (up and down)")),
         (translator.text("Middle drag"), translator.text("Pan the image")),

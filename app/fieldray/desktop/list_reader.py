@@ -1,6 +1,5 @@
-"""The rows of the work list that are or were in sight, with thumbnails and maps: read once they are asked for.
-
-And the columns of the list, with the texts of its cells.
+"""The rows of the work list that were shown recently, with thumbnails and heat maps, read
+on demand; and the list's columns.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from typing import Final, Literal, get_args
 from PySide6.QtCore import QObject, Signal
 
 from fieldray.desktop.background import Background
-from fieldray.desktop.verdicts import Judged
+from fieldray.desktop.verdicts import VerdictSubject
 from fieldray.domain.finding import Category, Finding, Outcome, Screened, leading_finding, notes_of, reason_of
 from fieldray.domain.history import ListColumn
 from fieldray.domain.image import ImageHeader
 from fieldray.domain.model import Manifest
-from fieldray.domain.run import StoredAnswer, StoredImage, Verdict
+from fieldray.domain.run import StoredImage, StoredResult, Verdict
 from fieldray.errors import FieldrayError
 from fieldray.formatting import (
     backend_name,
@@ -31,7 +30,7 @@ from fieldray.formatting import (
     number,
     person,
     score_text,
-    unsigned,
+    unsigned_notice,
     view_label,
 )
 from fieldray.reasons import Reason
@@ -44,9 +43,10 @@ _MOST_WAITING: Final = 3
 
 
 class SeenRows(QObject):
-    """Caches the rows that were read last. A row that somebody holds is never duplicated.
+    """A cache of the rows that were read last. There is never a second copy of a row that somebody still holds.
 
-    `arrived` signals that rows were read, `missed` that some are not in the store any more and are not requested again.
+    arrived  emitted when rows were read
+    missed   emitted with rows that are no longer in the store; they are not requested again
     """
 
     arrived = Signal()
@@ -71,17 +71,17 @@ class SeenRows(QObject):
         for rows in (self._kept, self._alive, self._waiting, self._outdated, self._gone):
             rows.clear()
 
-    def known(self, row_id: int) -> WorkRow | None:
+    def row_in_memory(self, row_id: int) -> WorkRow | None:
         """Return the row of an image if it is in memory; None before it is read."""
         return self._alive.get(row_id)
 
-    def of_answer(self, answer_id: int) -> WorkRow | None:
-        """The row of this answer that is in memory, or None."""
+    def row_of_result(self, answer_id: int) -> WorkRow | None:
+        """Return the row of a stored result if it is in memory, else None."""
         rows = list(self._alive.values())
         return next((one for row in rows for one in row.answers if one.answer_id == answer_id), None)
 
-    def want(self, row_ids: Sequence[int]) -> None:
-        """Read these rows together. A newer request replaces a waiting one."""
+    def request(self, row_ids: Sequence[int]) -> None:
+        """Read rows in one request. A newer request replaces one that waits."""
         if row_ids not in self._waiting:
             self._waiting.append(row_ids)
         if not self._is_reading:
@@ -102,12 +102,12 @@ class SeenRows(QObject):
         return self._replace(image.row_id, [self._made(answer) for answer in image.answers] if is_held else ())
 
     def replace_answer(self, before: WorkRow, outcome: Outcome) -> bool:
-        """Replace the row of an answer that was given again. Returns whether its row is in the list."""
+        """Replace the row of a result that the pack gave anew. Returns whether its row is in the list."""
         made = WorkRow(before.row_id, outcome, before.manifest, run_id=before.run_id, answer_id=before.answer_id)
         made.position = before.position
         return self._replace(before.row_id, [made])
 
-    def _made(self, answer: StoredAnswer) -> WorkRow:
+    def _made(self, answer: StoredResult) -> WorkRow:
         manifest = self.manifests[answer.position] if answer.position < len(self.manifests) else None
         return WorkRow(
             answer.row_id,
@@ -126,9 +126,9 @@ class SeenRows(QObject):
         return self._renew(row_id, answers)
 
     def _renew(self, row_id: int, answers: Sequence[WorkRow]) -> bool:
-        """Put new rows in the place of those that hold another result of their image.
+        """Replace the rows of an image whose results have changed.
 
-        The row before keeps its result: it may be open, and what a person sees of it must not change.
+        The previous row object keeps its result: it may be open, and what a person sees of it must not change.
         """
         listed = self._alive.get(row_id)
         if listed is None:
@@ -147,12 +147,12 @@ class SeenRows(QObject):
     def _read(self) -> None:
         wanted = dict.fromkeys(row_id for rows in self._waiting for row_id in rows)
         self._waiting.clear()
-        missing = [row_id for row_id in wanted if self.known(row_id) is None and row_id not in self._gone]
+        missing = [row_id for row_id in wanted if self.row_in_memory(row_id) is None and row_id not in self._gone]
         if not missing:
             return
         self._is_reading = True
         self._background.ask(
-            lambda services: services.history.asked(lambda query: query.images(missing)),
+            lambda services: services.history.run_query(lambda query: query.images(missing)),
             channel=_ROWS_CHANNEL,
             done=lambda found: self._has_read(missing, found),
             failed=self._not_read,
@@ -183,17 +183,17 @@ class SeenRows(QObject):
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class WorkRow:
-    """One answer for an image, with the data to show it. An image that gets another answer gets another row.
+    """The result of one pack for an image, with the data to show it. A new result makes a new row.
 
-    row_id     of the image in the list
-    manifest   of the answer's pack, whose texts and calibration belong to the result
+    row_id     row of the image in the list
+    manifest   manifest of the pack, whose texts and calibration belong to the result
     is_read    whether a person has read it, with or without a verdict
-    run_id     None for an image of no run
-    answer_id  in the store; a verdict refers to it; 0 for an image of no run
+    run_id     number of the run; None for an image of no run
+    answer_id  row of the result in the store, to which a verdict refers; 0 for an image of no run
     position   of the pack in the run
     others     rows of the packs after this one; only in the listed row
     finding    the finding that decides the class, None without a score
-    state      a number that no other row has
+    state      a number that no other row object has
     """
 
     row_id: int
@@ -216,11 +216,11 @@ class WorkRow:
 
     @property
     def answers(self) -> tuple[WorkRow, ...]:
-        """The rows of all packs' answers for the image, this row first."""
+        """The rows of all packs' results for the image, this row first."""
         return (self, *self.others)
 
     def of_pack(self, position: int) -> WorkRow | None:
-        """The row of the answer of the pack at this position, or None."""
+        """Return the row with the result of the pack at this position, or None."""
         return next((one for one in self.answers if one.position == position), None)
 
     @property
@@ -235,17 +235,21 @@ class WorkRow:
 
 def _kept_or(row: WorkRow, before: WorkRow | None) -> WorkRow:
     """Return the previous row if it holds an equal result, else the new row."""
-    is_same = before is not None and Judged(row.answer_id, row.outcome) == Judged(before.answer_id, before.outcome)
+    is_same = before is not None and VerdictSubject(row.answer_id, row.outcome) == VerdictSubject(
+        before.answer_id, before.outcome
+    )
     return before if before is not None and is_same else row
 
 
 def pack_title(translator: Translator, manifest: Manifest | None) -> str:
-    """The title of a pack where an image has answers of several packs."""
+    """Return the title of a pack, for an image with results of several packs."""
     return f"{translator.pick(manifest.names)} {manifest.version}" if manifest else translator.text("Other pack")
 
 
 def image_title(translator: Translator, row_id: int, outcome: Outcome) -> str:
-    """The title of an image in the list: the patient's name, else the file name; its number if names are hidden."""
+    """Return the title of an image in the list: the patient's name, or else the file
+    name; if names are hidden, its number.
+    """
     return translator.name(person(outcome.ref.header.patient_name) or file_name(outcome.ref), row_id=row_id)
 
 
@@ -254,7 +258,7 @@ def image_title(translator: Translator, row_id: int, outcome: Outcome) -> str:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Column:
-    """One column: its title and the text of a cell."""
+    """A column of the list: its key, its title and the text of a cell."""
 
     key: ListColumn | Literal["pack"]
     title: Callable[[Translator], str]
@@ -262,17 +266,17 @@ class Column:
 
 
 def score_cell(translator: Translator, row: WorkRow) -> str:
-    """Format the score relative to its own threshold."""
+    """Format the score with the threshold to which it is compared."""
     return score_text(translator, row.finding.score, row.finding.point) if row.finding else "–"
 
 
 def _class_text(translator: Translator, row: WorkRow) -> str:
     word = category_label(translator, row.category, row.manifest)
-    return f"{word} ({unsigned(translator)})" if row.finding and row.finding.is_by_larger_output else word
+    return f"{word} ({unsigned_notice(translator)})" if row.finding and row.finding.is_by_larger_output else word
 
 
 def answer_text(translator: Translator, row: WorkRow) -> str:
-    """A pack's answer for an image as text: the class in the pack's words, and the score by its threshold."""
+    """Return a pack's result for an image as text: the class in the pack's words, and the score with its threshold."""
     spoken = _class_text(translator, row)
     return f"{spoken}  {score_cell(translator, row)}" if row.finding else spoken
 
@@ -282,7 +286,7 @@ def _device_text(translator: Translator, row: WorkRow) -> str:
 
 
 def _time_text(translator: Translator, row: WorkRow) -> str:
-    """The time of the network alone as text; a dash where it did not run."""
+    """Return the time of the network alone as text; a dash if the network did not run."""
     return number(translator, row.outcome.inference_ms, digits=1) if isinstance(row.outcome, Screened) else "–"
 
 

@@ -1,4 +1,4 @@
-"""The window: assembles the pages and hands commands on; it holds no logic and may be built again at any time."""
+"""The main window: assembles the pages and passes commands on. It contains no logic and may be rebuilt at any time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from fieldray.desktop.history_page import HistoryPage
 from fieldray.desktop.image_area import ImageArea, ViewTools, copy_picture, print_picture
 from fieldray.desktop.image_painting import TOOLS
 from fieldray.desktop.intent import IntentQuestion
-from fieldray.desktop.judging import leave
+from fieldray.desktop.judging import close_when_saved
 from fieldray.desktop.keys import Group, HeldKeys, KeySheet, allow_on_image, group_title, make_actions
 from fieldray.desktop.notices import Action, BannerArea
 from fieldray.desktop.pack_choice import PackQuestion
@@ -40,11 +40,11 @@ from fieldray.desktop.status_page import StatusPage
 from fieldray.desktop.style import Theme
 from fieldray.desktop.toolbar import Status, Toolbar
 from fieldray.desktop.welcome import Welcome, ages_box
-from fieldray.desktop.widgets import ask_for_paths, is_typing, lay_column, obey, question_box, scrolled
+from fieldray.desktop.widgets import ask_for_paths, connect_button, is_typing, lay_column, question_box, scrolled
 from fieldray.desktop.worklist import LEAST_WIDTH, NARROW_WIDTH, WorkList
 from fieldray.domain.prior import Prior
 from fieldray.domain.run import VerdictChoice
-from fieldray.packs.cards import parts
+from fieldray.packs.cards import split_card
 from fieldray.reasons import reason
 from fieldray.translation import Translator
 
@@ -63,9 +63,9 @@ _SUBMENUS: Final[Mapping[Group, tuple[str, ...]]] = {
 
 
 class MainWindow(QMainWindow):
-    """Toolbar, then the welcome, the images or another page; banners and the status bar below.
+    """The main window: toolbar, then welcome page, images or another page; below, banners and status bar.
 
-    A banner that comes moves nothing that is under the pointer.
+    A new banner never moves a control that is under the pointer.
     """
 
     settings_changed = Signal(dict)
@@ -100,8 +100,8 @@ class MainWindow(QMainWindow):
         self.welcome = Welcome(controller, self.actions_by_name, translator, theme)
         self.tools = ViewTools(self.area, self.actions_by_name, theme)
         self.prior_bar = PriorBar(controller.comparing, self.area.prior_view, self.actions_by_name, translator, theme)
-        obey(self.work_list.filter_bar.next_unread, self.actions_by_name["next_unread"])
-        obey(self.work_list.filter_bar.by_patient, self.actions_by_name["by_patient"])
+        connect_button(self.work_list.filter_bar.next_unread, self.actions_by_name["next_unread"])
+        connect_button(self.work_list.filter_bar.by_patient, self.actions_by_name["by_patient"])
         self._lay_out()
         self.setStatusBar(Status(controller, translator))
         self._connect()
@@ -132,8 +132,9 @@ class MainWindow(QMainWindow):
         self.setCentralWidget(middle)
 
     def _connect(self) -> None:
-        """Connect signals to the controller's methods only: it outlives this window, and Qt disconnects a method
-        with its widget.
+        """Connect signals only to methods.
+
+        The controller outlives this window, and Qt disconnects the methods of a closed window.
         """
         bench = self._bench
         self.work_list.row_chosen.connect(self._leave_note)
@@ -215,9 +216,9 @@ class MainWindow(QMainWindow):
     # ---- commands
 
     def _judge(self, say: Callable[[], None]) -> None:
-        """Give a verdict by key; refused while the search field has the focus.
+        """Give a verdict by key.
 
-        During a search the shown image is only the first hit.
+        Ignored while the search field has the focus, because the shown image is only the first hit.
         """
         if self.work_list.filter_bar.search.hasFocus():
             self._bench.board.post_reason("verdict_not_given", reason("not_judged_searching"), level="warning")
@@ -230,7 +231,7 @@ class MainWindow(QMainWindow):
         if viewer.can_undo and viewer.changed_s > judging.given_s:
             viewer.undo()
         elif judged := judging.take_back():
-            row_id = self._bench.rows.listed_with(judged.answer_id)
+            row_id = self._bench.rows.listed_row_of_result(judged.answer_id)
             if row_id is not None:
                 self.work_list.choose(row_id, may_show_all=True)
         else:
@@ -259,7 +260,10 @@ class MainWindow(QMainWindow):
             ask_for_paths(self, title, mode, lambda paths: choose(*paths), self._translator)
 
     def _export(self, run_id: int | None = None) -> None:
-        """Save a run, or that which is in sight now: another one may be by the time that the folder is chosen."""
+        """Export a run.
+
+        Without a number, the run shown now is meant, even if another run is shown before a folder is chosen.
+        """
         meant = run_id or self._bench.screening.run_id
         dialog, mode = ExportDialog(self._translator, self), QFileDialog.FileMode.Directory
         title = self._translator.text("Save the results to a folder")
@@ -278,11 +282,11 @@ class MainWindow(QMainWindow):
         dialog.open()
 
     def _show_card(self, card: str) -> None:
-        text = self._translator.pick(parts(card))
+        text = self._translator.pick(split_card(card))
         DocumentDialog(self._translator.text("Model card"), text, self._translator, self).open()
 
     def _show_card_of_run(self) -> None:
-        """The model card of the pack whose result is shown."""
+        """Show the model card of the pack whose result is shown."""
         row, models = self._bench.image.row, self._bench.screening.run_models
         if model := next((model for model in models if model and row and model.manifest is row.manifest), None):
             self._show_card(model.card)
@@ -318,10 +322,10 @@ class MainWindow(QMainWindow):
             self._box.open()
 
     def changeEvent(self, event: QEvent) -> None:
-        """Look for the changes of other windows when this one is activated."""
+        """Look for changes by other windows when this window becomes active."""
         super().changeEvent(event)
         if event.type() == QEvent.Type.ActivationChange and self.isActiveWindow():
-            self._bench.look_again()
+            self._bench.refresh_all()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -363,14 +367,14 @@ class MainWindow(QMainWindow):
         return self.viewer if self.work_list.isHidden() else self.work_list.table
 
     def _show_list(self, shown: bool) -> None:
-        """Show the list beside the image as wide as it was, or give its room to the image."""
+        """Show the list beside the image at its previous width, or give its room to the image."""
         beside, image, result = self.panes.sizes()
         self._list_width = beside or self._list_width
         self.work_list.setVisible(shown)
         self.panes.setSizes([self._list_width, image + beside - self._list_width * shown, result])
 
     def _show_panels(self, shown: bool) -> None:
-        """List and result beside the image, or the image alone."""
+        """Show list and result beside the image, or the image alone."""
         if shown and self.work_list.isHidden() and not self.result.isHidden():
             self._show_list(True)
         for panel in (self.work_list, self.result):
@@ -379,7 +383,7 @@ class MainWindow(QMainWindow):
         self._reading.setFocus()
 
     def _give_room(self) -> None:
-        """Give the list's room to a pair that is compared. The key that brings the list back stands above the pair."""
+        """Hide the list while a pair is compared. The bar above the pair names the key that shows the list again."""
         comparing = self._bench.comparing
         gives = comparing.is_on and (self._gave_room or comparing.prior is not None)
         if gives == self._gave_room:
@@ -436,12 +440,12 @@ class MainWindow(QMainWindow):
         allow_on_image(self.actions_by_name, is_seen=is_seen, focused=QApplication.focusWidget())
 
     def _focus_list(self) -> None:
-        """Focus the list, if the images are shown."""
+        """Give the list the focus if the images are shown."""
         if self.pages.currentWidget() is self.images:
             self._reading.setFocus()
 
     def event(self, event: QEvent) -> bool:
-        """Let no repeat of a held key with Ctrl run a command: the image may be another one since the key went down."""
+        """Ignore repeats of a held key with Ctrl, because another image may be open since the key was pressed."""
         if isinstance(event, QKeyEvent):
             if event.type() == QEvent.Type.KeyRelease:
                 self._held_keys.release(event)
@@ -452,10 +456,10 @@ class MainWindow(QMainWindow):
         return super().event(event)
 
     def focusNextPrevChild(self, next: bool) -> bool:
-        """Move the focus by Tab; a focused widget that is hidden or disabled gives the focus to the page in sight.
+        """Move the focus by Tab. If a focused widget is hidden or disabled, give the focus to the shown page.
 
-        Qt asks the same of a window in both cases. Without this method the focus of a hidden button goes to the control
-        that happens to be the next, for example the close icon of a message.
+        Qt calls this method in both cases. Otherwise the focus of a hidden button would go to whichever control is
+        next, for example the close icon of a notice.
         """
         focused, page = self.focusWidget(), self.pages.currentWidget()
         if page is None or focused is None or (focused.isVisible() and focused.isEnabled()):
@@ -517,7 +521,7 @@ class MainWindow(QMainWindow):
             self._leave()
 
     def _leave(self) -> None:
-        leave(self, self._bench.judging, self._translator, self.close_confirmed.emit)
+        close_when_saved(self, self._bench.judging, self._translator, self.close_confirmed.emit)
 
     def close_without_asking(self) -> None:
         """Close without asking: another window takes over, or everything has ended."""

@@ -35,7 +35,10 @@ class Action:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Notice:
-    """One message. A later notice with an equal `key` replaces it. `text` gives the message in a language."""
+    """One message to the person.
+
+    A later notice with an equal `key` replaces this one. `text` formats the message in a language.
+    """
 
     key: str
     level: Level
@@ -44,7 +47,7 @@ class Notice:
 
 
 class NoticeBoard(QObject):
-    """The notices now in force, the newest last."""
+    """The current notices, the newest last."""
 
     changed = Signal()
 
@@ -67,17 +70,17 @@ class NoticeBoard(QObject):
         self.post(key, lambda translator: translator.reason(why), level=level, action=action)
 
     def post_error(self, key: str, error: FieldrayError, *, action: Action | None = None) -> None:
-        """Show why something did not work; a bug of ours shows itself."""
+        """Show the reason of an error as a notice; an error without a reason is reported as a bug."""
         if error.reason.code != "internal":
             self.post_reason(key, error.reason, action=action)
 
     def withdraw(self, key: str) -> None:
-        """Take a notice away, if it is there."""
+        """Remove the notice with this key, if there is one."""
         if self._notices.pop(key, None):
             self.changed.emit()
 
     def supersede(self, start: str) -> None:
-        """Take away the notices whose keys begin so: something newer is under way that they are about."""
+        """Remove all notices whose key begins with `start`, because newer work makes them obsolete."""
         for key in [key for key in self._notices if key.startswith(start)]:
             self.withdraw(key)
 
@@ -86,7 +89,7 @@ _SIGNS = {"info": "information", "warning": "warning", "error": "warning"}  # th
 
 
 class Banner(QFrame):
-    """One notice."""
+    """The widget of one notice."""
 
     def __init__(self, notice: Notice, board: NoticeBoard, translator: Translator, theme: Theme) -> None:
         super().__init__()
@@ -131,7 +134,7 @@ class BannerArea(QWidget):
         self.refresh()
 
     def refresh(self) -> None:
-        """Show what is on the board; where patients are hidden, or in sight again, in other words."""
+        """Show the notices of the board, without patients' names while names are hidden."""
         notices = self._board.notices
         for notice in notices:
             self._keep_banner(notice)
@@ -168,7 +171,7 @@ class BannerArea(QWidget):
         return staying or [one for one in notices if one is gravest or (one.action and one.action.is_offer)]
 
     def _keep_banner(self, notice: Notice) -> None:
-        """Keep the banner if only its text is newer: its button may be about to be pressed."""
+        """Keep the banner if only its text is newer, because a click on its button may be near."""
         if notice in self._banners or notice.action is None:
             return
         for known in list(self._banners):
@@ -189,9 +192,10 @@ def run_end_text(translator: Translator, rows: WorkListModel) -> tuple[str, str]
 
 
 def notify_run_end(window: QWidget, title: str, caption: str) -> None:
-    """Mark the window in the system's bar, and show a message where the system has a place for it.
+    """Mark the window in the taskbar, and show a message of the system if it supports messages.
 
-    Clicked, the message brings the window to the front; the icon that it needs goes when the window is turned to.
+    A click on the message activates the window. The tray icon that the message needs is removed when the window is
+    active.
     """
     QApplication.alert(window)
     if not QSystemTrayIcon.isSystemTrayAvailable() or not QSystemTrayIcon.supportsMessages():

@@ -17,7 +17,7 @@ from fieldray.domain.image import Box, Image, Window
 from fieldray.domain.model import InputSpec
 from fieldray.domain.run import Overrides
 from fieldray.errors import FieldrayError
-from fieldray.imaging.preprocess import to_tensor
+from fieldray.imaging.preprocess import to_network_input
 from fieldray.reasons import Reason, reason
 
 if TYPE_CHECKING:
@@ -25,12 +25,10 @@ if TYPE_CHECKING:
 
 
 class OpenImage(QObject):
-    """One result of one image at a time; the newest request wins. Each has a channel of the background to itself.
+    """The current image: one result of one image. A newer request replaces an older one. The shown result never changes
+    by itself: if the image gets another result, `is_replaced` is set, and only `show` opens that result.
 
-    What is open never changes under a person's eyes. When its image gets another result, `is_replaced` says so, and the
-    other result is opened only by `show`.
-
-    is_in_sight     whether the pixels are painted, and every key has been handled that was pressed before that
+    is_in_sight     whether the pixels are painted, and every key pressed before that was handled
     pixels_content  SHA-256 of the file content that `pyramid` shows, "" while there is none
     """
 
@@ -55,7 +53,10 @@ class OpenImage(QObject):
         self._asked_again: WorkRow | None = None
 
     def show(self, row: WorkRow | None) -> None:
-        """Open another image, or none. Of several packs the one is in sight that a person chose last in this run."""
+        """Open another image, or none.
+
+        With several packs, show the result of the pack that a person chose last in this run.
+        """
         self.packs = row.answers if row is not None else ()
         self.is_replaced = False
         self._open(
@@ -101,11 +102,11 @@ class OpenImage(QObject):
         )
 
     def stop_waiting(self) -> None:
-        """Discard all later answers of the session's readers, as the session closes."""
+        """Discard all results that the session's readers still deliver, because the session is closing."""
         self._background.forget(self._channel)
 
     def screen_again(self, overrides: Overrides) -> None:
-        """Screen this image as a person asks for it, or as it was before they did; one at a time."""
+        """Screen the current image with the overrides of a person, or without; one image at a time."""
         row = self.row
         if row is None or self.is_screening:
             return
@@ -143,7 +144,7 @@ class OpenImage(QObject):
             self._has_loaded(row)
 
     def _has_loaded(self, row: WorkRow) -> None:
-        """Handle a loaded image; it is painted when the window's thread is idle."""
+        """Handle a loaded image. The image is painted when the window's thread is idle."""
         self.is_loading = False
         self.pixels_content = row.outcome.facts.content_sha256 if self.pyramid is not None else ""
         self.loaded.emit()
@@ -157,7 +158,7 @@ class OpenImage(QObject):
             self.is_in_sight = True
 
     def _not_read(self, row: WorkRow, why: Reason) -> None:
-        """Show the stored preview of an image that is gone or unreadable, with a notice."""
+        """Show the stored preview of an image whose file is gone or unreadable, with a notice."""
         facts, path = row.outcome.facts, row.outcome.ref.path
         if row is not self.row:
             return
@@ -196,12 +197,12 @@ def _pyramids(image: Image, seen: tuple[InputSpec, Box | None] | None) -> tuple[
     """Return the image, and the network's view of it."""
     if seen is None:
         return pyramid_of(image), None
-    tensor = to_tensor(image, seen[0], box=seen[1])
+    tensor = to_network_input(image, seen[0], box=seen[1])
     return pyramid_of(image), pyramid_of(Image(pixels=tensor.values[0, :, :, 0]))
 
 
 def _kept(session: Session, outcome: Outcome) -> tuple[Pyramid | None, Reason | None]:
-    """Return the preview, or else the thumbnail stored with the result, and its notice."""
+    """Return the preview or thumbnail that is stored with a result, and the notice that goes with it."""
     facts = outcome.facts
     try:
         pixels = outcome.ref.turn.shown(session.read_preview(facts.content_sha256, frame=outcome.ref.frame))
@@ -211,7 +212,7 @@ def _kept(session: Session, outcome: Outcome) -> tuple[Pyramid | None, Reason | 
             return None, error.reason
         pixels = facts.thumbnail
         note = reason("preview_shown") if error.reason.code == "preview_missing" else error.reason
-    return enlarged(pixels, rows=facts.rows, columns=facts.columns), note
+    return enlarge_preview(pixels, rows=facts.rows, columns=facts.columns), note
 
 
 # ---- A preview at the size of the image it stands for, so that map, outline and measures lie where they belong.
@@ -220,7 +221,7 @@ _MOST_PIXELS: Final = 2**26
 _AS_IT_IS: Final = Window(127.5, 255.0, "LINEAR_EXACT")  # what was kept is grey levels as shown
 
 
-def enlarged(pixels: NDArray[np.uint8], *, rows: int, columns: int) -> Pyramid | None:
+def enlarge_preview(pixels: NDArray[np.uint8], *, rows: int, columns: int) -> Pyramid | None:
     """Enlarge grey levels (h, w) to a pyramid of (rows, columns) pixels; None for no pixels or too many."""
     if min(rows, columns) < 1 or rows * columns > _MOST_PIXELS:
         return None

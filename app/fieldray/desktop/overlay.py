@@ -12,7 +12,7 @@ from PySide6.QtCore import QPointF, QRect, QRectF, Qt
 from PySide6.QtGui import QColor, QFont, QFontMetrics, QImage, QPainter, QPainterPath, QPen, QPolygonF, QTransform
 
 from fieldray.desktop.image_painting import Line, Point, Pyramid, Size, ViewState
-from fieldray.desktop.style import kept
+from fieldray.desktop.style import saved_painter
 from fieldray.desktop.widgets import plain
 from fieldray.domain import heat_map
 from fieldray.domain.image import Image, ImageHeader, ImageRef, SpacingPlane
@@ -74,7 +74,7 @@ def draw_corners(painter: QPainter, area: QRect, corners: Corners, font: QFont) 
             continue
         width = box.width() if is_narrow else half
         left = box.x() if corner in (TOP_LEFT, BOTTOM_LEFT) else box.right() - width
-        edged_text(painter, QRect(left, box.y(), width, box.height()), corner, plain(*lines))
+        draw_edged_text(painter, QRect(left, box.y(), width, box.height()), corner, plain(*lines))
 
 
 def legend_strip(view: QRect, translator: Translator, font: QFont, *, is_blank: bool) -> QRect:
@@ -97,7 +97,7 @@ def draw_legend(painter: QPainter, strip: QRect, translator: Translator, font: Q
     if not is_blank:
         line = painter.fontMetrics().height()
         _draw_scale(painter, QRect(box.x(), box.bottom() + 1 - line, box.width(), line), translator)
-    edged_text(painter, box, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop, caption)
+    draw_edged_text(painter, box, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop, caption)
 
 
 def _legend_label(translator: Translator, *, is_blank: bool) -> str:
@@ -116,12 +116,12 @@ def _draw_scale(painter: QPainter, box: QRect, translator: Translator) -> None:
     weak, strong = translator.text("weak"), translator.text("strong")
     measure = painter.fontMetrics().horizontalAdvance
     right = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
-    edged_text(painter, box, right, strong)
+    draw_edged_text(painter, box, right, strong)
     width, height = min(_LEGEND[0], box.width() - measure(weak) - measure(strong) - 20), _LEGEND[1]
     bar = QRectF(box.right() - measure(strong) - 8 - width, box.center().y() - height / 2 + 1, width, height)
     ramp = heat_map.colours(np.linspace(0, 1, 128, dtype=np.float32)[None, :])
     painter.drawImage(bar, QImage(ramp.tobytes(), 128, 1, QImage.Format.Format_RGBA8888).copy())
-    edged_text(painter, QRect(box.x(), box.y(), round(bar.x()) - 8 - box.x(), box.height()), right, weak)
+    draw_edged_text(painter, QRect(box.x(), box.y(), round(bar.x()) - 8 - box.x(), box.height()), right, weak)
 
 
 def patient_lines(translator: Translator, header: ImageHeader) -> tuple[str, ...]:
@@ -148,7 +148,7 @@ def _kept(lines: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(line for line in lines if line)
 
 
-def edged_text(painter: QPainter, box: QRect, flags: Qt.AlignmentFlag, text: str) -> None:
+def draw_edged_text(painter: QPainter, box: QRect, flags: Qt.AlignmentFlag, text: str) -> None:
     """Draw white text on a thin dark edge."""
     painter.setPen(QColor(0, 0, 0, 200))
     for x, y in ((-1, 0), (1, 0), (0, -1), (0, 1)):
@@ -184,9 +184,9 @@ def angle_degrees(first: Line, second: Line, image: Image) -> float:
 
 
 def region_figures(line: Line, image: Image) -> tuple[float, float, float] | None:
-    """Mean and standard deviation of the modality values between two corners, and the area.
+    """Return (mean, standard deviation, area) of a rectangle between two corners; None if it contains no pixel.
 
-    The area is in square millimetres where the image states its spacing, else in pixels. None where there is no pixel.
+    Mean and deviation are of the modality values. The area is in mm² if the image states its spacing, else in pixels.
     """
     (left, right), (top, bottom) = (sorted(map(round, ends)) for ends in zip(line.start, line.end, strict=True))
     pixels = image.pixels[top:bottom, left:right]
@@ -201,7 +201,7 @@ def region_figures(line: Line, image: Image) -> tuple[float, float, float] | Non
 
 def measurement_text(translator: Translator, state: ViewState, index: int, image: Image) -> str:
     """Return the text of a measurement; of a pair the second line has the result, and the first asks for the second."""
-    pair, line = state.pair_of(index), state.lines[index]
+    pair, line = state.line_pair(index), state.lines[index]
     if line.kind == "measure":
         return length_text(translator, line, image)
     if line.kind == "region":
@@ -251,7 +251,7 @@ def plane_text(translator: Translator, plane: SpacingPlane) -> str:
 
 
 def outline_of(lungs: LungFields | None) -> QPainterPath | None:
-    """The outline of the lungs in pixels of the image, None where the image has no usable lung fields."""
+    """Return the outline of the lungs in pixels of the image; None without usable lung fields."""
     if lungs is None or lungs.refusal:
         return None
     path = QPainterPath()
@@ -263,7 +263,7 @@ def outline_of(lungs: LungFields | None) -> QPainterPath | None:
 
 def draw_outline(painter: QPainter, outline: QPainterPath, way: QTransform) -> None:
     """Draw an outline in pixels of the image: bright on a dark edge, of the same width at every zoom."""
-    with kept(painter, QPainter.RenderHint.Antialiasing):
+    with saved_painter(painter, QPainter.RenderHint.Antialiasing):
         shown = way.map(outline)
         for shade, width in ((QColor(0, 0, 0, 150), 4.0), (QColor(*heat_map.OUTLINE), 1.8)):
             painter.strokePath(shown, QPen(shade, width))
@@ -274,7 +274,7 @@ def draw_lines(
 ) -> None:
     """Draw the measurements, each line with its length next to its end."""
     way = state.transform(pyramid.size, view)
-    with kept(painter, QPainter.RenderHint.Antialiasing):
+    with saved_painter(painter, QPainter.RenderHint.Antialiasing):
         painter.setFont(font)
         for index, line in enumerate(state.lines):
             start, end = way.map(QPointF(*line.start)), way.map(QPointF(*line.end))
@@ -291,7 +291,7 @@ def draw_lines(
 
 def draw_cross(painter: QPainter, at: QPointF) -> None:
     """Draw a cross at the point set by the keyboard."""
-    with kept(painter):
+    with saved_painter(painter):
         for shade, width in ((QColor(0, 0, 0, 150), 3.0), (QColor(*_LINE_COLOUR), 1.2)):
             painter.setPen(QPen(shade, width))
             painter.drawLine(at - QPointF(_CROSS, 0), at + QPointF(_CROSS, 0))
@@ -304,4 +304,4 @@ def _draw_label(painter: QPainter, caption: str, end: QPointF, view: Size) -> No
     left = min(max(end.x() + _BESIDE, 0), view.width - room.width() - 2)
     top = min(max(end.y() + _BESIDE, 0), view.height - room.height() - 2)
     box = QRect(round(left), round(top), room.width() + 2, room.height())
-    edged_text(painter, box, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop, caption)
+    draw_edged_text(painter, box, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop, caption)

@@ -42,7 +42,7 @@ class PackQuestion:
 
 
 class PackChoice(QObject):
-    """The packs in reach and the one in use. A run uses it from memory: without its drive it is in use to its end."""
+    """The available packs and the pack in use. A run keeps its pack in memory, so the drive may be removed."""
 
     listed = Signal()
     model_changed = Signal()
@@ -85,7 +85,7 @@ class PackChoice(QObject):
     def use(self, candidate: PackCandidate, *, point: str = "", yes: frozenset[QuestionKind] = frozenset()) -> None:
         """Load a pack and use it, at its first operating point or at `point`.
 
-        yes  the questions that a person answered so, of those that the library had
+        yes  questions of the library that a person answered with yes
         """
         self.loading, self.question, self.is_persons_choice = candidate, None, True
         for key in ("pack", "offer", "drive", "pack_content_changed"):
@@ -103,14 +103,15 @@ class PackChoice(QObject):
         )
 
     def use_known(self, candidate: PackCandidate, *, point: str = "") -> None:
-        """Use a pack that a person chose at another time, for a folder or for all (see `use`)."""
+        """Use a pack that a person chose earlier, for a folder or for all folders (see `use`)."""
         self.use(candidate, point=point)
         self.is_persons_choice = False
 
     def answer(self, question: PackQuestion, *, is_yes: bool) -> None:
-        """Trust the key, or use the namesake, the legacy or older pack this once; after a no everything stays.
+        """Handle the answer to a question about a pack.
 
-        To trust a key is not to use its pack.
+        With yes, trust the key, or use the namesake, legacy or older pack this once. With no, nothing changes. Trusting
+        a key does not yet put its pack in use.
         """
         if question is not self.question:
             return
@@ -129,7 +130,7 @@ class PackChoice(QObject):
         self._ask(lambda library: library.install(candidate.folder), lambda _: self.look(), candidate)
 
     def show_card(self, candidate: PackCandidate) -> None:
-        """Read a pack's model card, in use or not; `card_read` has it."""
+        """Read a pack's model card and emit `card_read`; the pack need not be in use."""
         self._ask(lambda library: library.card(candidate.folder), self.card_read.emit)
 
     def choose_point(self, name: str) -> None:
@@ -148,7 +149,7 @@ class PackChoice(QObject):
 
     @property
     def point(self) -> OperatingPoint | None:
-        """The operating point of the pack's first label, None if the pack has none."""
+        """The operating point of the pack's first label; None without one."""
         if self.model is None:
             return None
         manifest = self.model.manifest
@@ -160,7 +161,7 @@ class PackChoice(QObject):
         return (self.model, *(model for _, model in self.others.taken)) if self.model is not None else ()
 
     def uses(self, candidate: PackCandidate) -> bool:
-        """Whether the pack in use was loaded from the candidate's folder."""
+        """Return whether the pack in use was loaded from the candidate's folder."""
         return self.source is not None and self.source.folder == candidate.folder
 
     @property
@@ -179,21 +180,23 @@ class PackChoice(QObject):
 
     @property
     def default_names(self) -> tuple[str, str]:
-        """The names of the site's default pack and of its operating point, "" for none."""
+        """The names of the site's default pack and of its operating point; "" for none."""
         return str(self._settings["pack"]), str(self._settings["operating_point"])
 
     @property
     def default(self) -> PackCandidate | None:
-        """The site's default, if one was chosen and it needs no question."""
+        """The site's default pack, if there is one and it needs no question; else None."""
         return self.available_packs.named(self.default_names[0])
 
     @property
     def source_is_here(self) -> bool:
-        """Whether the pack in use is still where it was loaded from (it is not needed there any more)."""
+        """Whether the folder of the pack in use is still available. The pack works without it."""
         return self.source is None or any(map(self.uses, self.candidates))
 
     def settle(self) -> None:
-        """If no run is active and no pack is in use or its drive is gone, use the site's default, or none."""
+        """Use the site's default pack, or none, if no run is active and the pack in use
+        is missing or its drive was removed.
+        """
         self._fit_other_packs()
         if self.loading is not None or (self.model is not None and self.source_is_here):
             return
@@ -213,7 +216,7 @@ class PackChoice(QObject):
         candidate: PackCandidate | None = None,
         yes: frozenset[QuestionKind] = frozenset(),
     ) -> None:
-        """Ask the library for something; what it refuses is a problem of `candidate`."""
+        """Call the library in the background. A refusal is reported as a problem of `candidate`."""
         self._background.ask(
             lambda services: work(services.library),
             channel="packs",
@@ -297,7 +300,7 @@ class PackChoice(QObject):
             self._say_another_there(candidate)
 
     def _put(self, question: PackQuestion | None) -> None:
-        """Put a question to a person; None: none is open any more."""
+        """Ask a person this question; None withdraws the open question."""
         self.question = question
         self.asked.emit()
 
@@ -335,7 +338,10 @@ class PackChoice(QObject):
             )
 
     def _say_another_there(self, candidate: PackCandidate) -> None:
-        """Announce another pack in a known place; confirmations of the previous pack do not apply."""
+        """Announce that another pack lies where a known one was.
+
+        Confirmations of the previous pack do not apply to this one.
+        """
         self.loading = None
         self._board.post_reason("pack", reason("pack_another_there", pack=candidate.pack_name), level="warning")
         self._put(None)
@@ -362,14 +368,14 @@ _KINDS: Final[Mapping[str, QuestionKind]] = {
 
 
 def _is_about(why: Reason, candidate: PackCandidate) -> bool:
-    """Whether what was refused is the pack that was listed: a drive may hold another one by now."""
+    """Return whether the library refused the listed pack, and not another one that lies there now."""
     found, listed = dict(why.parameters), {"fingerprint": candidate.fingerprint, "version": candidate.version}
     is_same = all(found.get(name, value) == value for name, value in listed.items())
     return is_same and (why.code != "pack_legacy" or candidate.trust == "legacy")
 
 
 def _post_doubts(board: NoticeBoard, doubts: Sequence[Reason]) -> None:
-    """Show what a person should know of a pack that was loaded."""
+    """Show the warnings about a loaded pack as notices."""
     for why in doubts:
         board.post_reason(why.code, why, level="warning")
 
@@ -382,7 +388,7 @@ def _is_same(asked: PackCandidate, found: PackCandidate) -> bool:
 
 
 class OtherPacks(QObject):
-    """The additional packs in the order of their ticks: `taken` and `loading`."""
+    """The additional packs, in the order in which they were ticked: `taken` are loaded, `loading` are being loaded."""
 
     changed = Signal()
 
@@ -395,11 +401,11 @@ class OtherPacks(QObject):
         self.loading: tuple[PackCandidate, ...] = ()
 
     def has(self, candidate: PackCandidate) -> bool:
-        """Whether it is ticked."""
+        """Return whether the candidate is ticked."""
         return candidate.folder in {entry.folder for entry in (*self.loading, *(entry for entry, _ in self.taken))}
 
     def tick(self, candidate: PackCandidate, *, is_on: bool) -> None:
-        """Screen with this pack too from the next run on, or not any more. It must need no question."""
+        """Add an additional pack from the next run on, or remove it. The pack must need no question."""
         self.loading = tuple(entry for entry in self.loading if entry.folder != candidate.folder)
         if is_on:
             self.loading = (*self.loading, candidate)
@@ -413,7 +419,10 @@ class OtherPacks(QObject):
         self._take(entry for entry in self.taken if entry[0].folder != candidate.folder)
 
     def fit(self, used: Model | None, here: Collection[Path] | None) -> None:
-        """Check additional packs against the one in use. `here`: their folders, None while a run has them in memory."""
+        """Check the additional packs against the pack in use, `used`.
+
+        here  folders of the available packs; None while a run keeps the packs in memory
+        """
         self._used, self._here = used, here
         if self.taken:
             self._take(self.taken)
@@ -463,6 +472,6 @@ class OtherPacks(QObject):
 
 
 def is_of(model: Model, candidate: PackCandidate) -> bool:
-    """Whether a pack that was loaded is the one that was listed: a drive may hold another one by now."""
+    """Return whether a loaded pack is the listed one, and not another one that lies in the folder now."""
     listed = candidate.pack_id, candidate.version, candidate.fingerprint
     return (model.manifest.pack_id, model.manifest.version, model.fingerprint) == listed

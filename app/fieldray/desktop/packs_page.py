@@ -13,7 +13,7 @@ from PySide6.QtGui import QFontDatabase, QResizeEvent
 from PySide6.QtWidgets import QCheckBox, QDialog, QFrame, QLabel, QSizePolicy, QWidget
 
 from fieldray.desktop.controller import Controller
-from fieldray.desktop.dialogs import DIALOG_MARGINS, answer_row
+from fieldray.desktop.dialogs import DIALOG_MARGINS, dialog_buttons
 from fieldray.desktop.list_reader import WorkRow, answer_text, pack_title
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.pack_choice import PackChoice, PackQuestion
@@ -38,7 +38,7 @@ from fieldray.desktop.widgets import (
     set_tip,
 )
 from fieldray.domain.model import Manifest, OperatingPoint
-from fieldray.domain.purpose import patients, performance
+from fieldray.domain.purpose import patients_sentence, performance_sentences
 from fieldray.formatting import border_text, label_meaning, percent
 from fieldray.packs.naming import PackCandidate
 from fieldray.reasons import reason
@@ -50,7 +50,9 @@ _ICON: Final = 24
 
 
 class PackDialog(QDialog):
-    """Trust this key? Use a namesake, an unsigned legacy model, an older version?"""
+    """The dialog of a question about a pack: an unknown key, a namesake, an unsigned legacy model, or an
+    older version.
+    """
 
     def __init__(
         self, question: PackQuestion, packs: PackChoice, translator: Translator, parent: QWidget | None = None
@@ -69,7 +71,7 @@ class PackDialog(QDialog):
             fingerprint.setAlignment(Qt.AlignmentFlag.AlignCenter)
             parts.append(fingerprint)
         self.yes_button, self.no_button = push_button(yes), push_button(translator.text("Do not use"))
-        buttons = answer_row(self, self.no_button, self.yes_button)
+        buttons = dialog_buttons(self, self.no_button, self.yes_button)
         lay_column(self, *parts, label(advice), buttons, margins=DIALOG_MARGINS, spacing=12)
         self.accepted.connect(lambda: packs.answer(question, is_yes=True))
         self.rejected.connect(lambda: packs.answer(question, is_yes=False))
@@ -124,7 +126,10 @@ def _texts(translator: Translator, question: PackQuestion) -> tuple[str, str, st
 
 
 class PacksPage(Page):
-    """One card for the pack in use, one for each pack found; built when it is seen, as drives come and go."""
+    """The page of packs: a card for the pack in use and one for each other pack.
+
+    Built when shown, as drives come and go.
+    """
 
     def __init__(self, controller: Controller, translator: Translator, theme: Theme) -> None:
         packs = controller.packs
@@ -140,7 +145,7 @@ class PacksPage(Page):
     # ---- building
 
     def refresh(self) -> None:
-        """Build the cards again."""
+        """Build the cards of all packs again."""
         discard(*self._cards)
         self._cards = [self._make_used(), *(self._make_card(candidate) for candidate in self._packs.candidates)]
         if not self._packs.candidates:
@@ -256,7 +261,7 @@ class PacksPage(Page):
 
 
 def path_text(path: Path, *, role: str = "") -> QLabel:
-    """A label for a path, whose lines may break after each folder."""
+    """Return a label that shows a path, whose lines may break after each folder."""
     made = label(role=role)
     QLabel.setText(made, plain(str(path)).replace(os.sep, os.sep + "\u200b"))
     return made
@@ -312,7 +317,7 @@ def card_button(translator: Translator, wanted: Callable[[], None]) -> PlainButt
 
 
 class PackCard(QFrame):
-    """One pack as an answer to the question which patients the images show."""
+    """The card of one pack. A click on the card answers which patients the images show."""
 
     def __init__(
         self,
@@ -349,7 +354,7 @@ class PackCard(QFrame):
 
 
 def answer_lines(translator: Translator, candidate: PackCandidate) -> tuple[str, ...]:
-    """Return the statements that a person makes by choosing a pack."""
+    """Return the statements to which a person agrees by choosing a pack."""
     if candidate.problem is not None:
         return (translator.text("Review…"),)
     ages = candidate.manifest.accepted.ages_years if candidate.manifest else None
@@ -371,10 +376,10 @@ def purpose(
     of_point = performance_of(translator, manifest, point)
     measured = (of_point,) if of_point else performance_of_pack(translator, manifest)
     return [
-        label(translator.reason(patients(manifest.accepted)), role="heading"),
+        label(translator.reason(patients_sentence(manifest.accepted)), role="heading"),
         label(translator.text("Looks for: {meaning}", meaning=meanings)),
         *(part for one in measured for part in (label(one.sentence), PerformanceBars(one, theme))),
-        *(label(translator.reason(why), role="muted") for why in performance(manifest)),
+        *(label(translator.reason(why), role="muted") for why in performance_sentences(manifest)),
         *(label(*lines, role="warning") for lines in warnings),
         label(*paragraphs(translator.pick(manifest.limits)), role="muted"),
     ]
@@ -403,7 +408,7 @@ class OtherPackBox(QCheckBox):
 
 
 class PackButtons(QWidget):
-    """A button for each pack that says something of the open image: figures and heat map are of the one chosen."""
+    """A button for each pack with a result for the current image. Result panel and heat map show the chosen pack."""
 
     def __init__(self, image: OpenImage, translator: Translator, theme: Theme) -> None:
         super().__init__()

@@ -19,7 +19,7 @@ from PySide6.QtCore import QObject, QUrl, Signal
 from PySide6.QtGui import QDesktopServices
 
 from fieldray.audit.report import AuditReport
-from fieldray.desktop.background import Background, Services, Stoppable
+from fieldray.desktop.background import Background, Services, StoppableTask
 from fieldray.desktop.notices import Action, NoticeBoard
 from fieldray.desktop.screening import Screening
 from fieldray.domain.history import Comparison, Deletion, DeletionPlan, RunFilter, RunSummary
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class RunRoom(QObject):
-    """Operations on runs, one at a time; `problem` says why the last one failed."""
+class RunOperations(QObject):
+    """Operations on stored runs, one at a time; `problem` is the reason why the last one failed."""
 
     changed = Signal()
     problem: Reason | None = None
@@ -54,12 +54,12 @@ class RunRoom(QObject):
 
     @property
     def is_busy(self) -> bool:
-        """Whether something that was asked for is not over."""
+        """Whether an operation is running."""
         return self._under_way > 0
 
     @property
     def is_free(self) -> bool:
-        """Whether neither this nor a run is under way."""
+        """Whether neither an operation of this object nor a run is active."""
         return not self.is_busy and not self._screening.is_busy
 
     def _run(self, work: Callable[[Services], T], done: Callable[[T], None], *, channel: str) -> None:
@@ -78,8 +78,8 @@ class RunRoom(QObject):
         self.changed.emit()
 
 
-class PastRuns(RunRoom):
-    """The last read list of runs, its filter, and the last comparison."""
+class PastRuns(RunOperations):
+    """The list of runs as last read, its filter, and the last comparison of two runs."""
 
     opened = Signal(int, object)  # the row that is wanted or 0, and the RunWithPacks
     planned = Signal(object)  # a DeletionPlan that a person is to be asked about
@@ -97,17 +97,17 @@ class PastRuns(RunRoom):
     # ---- what a person does
 
     def filter(self, wanted: RunFilter) -> None:
-        """Show other runs."""
+        """Show the runs that match this filter."""
         self.wanted = wanted
         self.changed.emit()
 
     def refresh(self) -> None:
-        """Read the list again."""
+        """Read the list of runs again."""
         self._ask(lambda history: history.runs(), self._listed)
         self._ask(lambda history: history.quality(), partial(setattr, self, "quality"))
 
     def open(self, run_id: int, *, row_id: int = 0) -> None:
-        """Show a run, and one of its images."""
+        """Show a run and, if given, one of its images."""
         models = self._packs.models
         if self._screening.is_busy:
             self._failed(UsageProblem(reason("history_is_open")))
@@ -115,21 +115,21 @@ class PastRuns(RunRoom):
             self._ask(lambda history: history.open(run_id, models=models), lambda past: self._opened(past, row_id))
 
     def compare(self, first: int, second: int) -> None:
-        """Compare what the first packs of two runs say: the older run is the first."""
+        """Compare the results of the first packs of two runs. The first run must be the older one."""
         sides = map(PackOfRun, sorted((first, second)))
         self._ask(lambda history: history.compare(*sides), partial(setattr, self, "comparison"))
 
     def plan(self, run_ids: Sequence[int]) -> None:
-        """Find out what deleting would take away; then `planned`."""
+        """Find out what the deletion of some runs would remove, then emit `planned`."""
         if run_ids:
             self._ask(lambda history: history.plan_deletion(run_ids), self.planned.emit)
 
-    def plan_patient(self, patient_id: str) -> None:
-        """Find out what deleting a patient would take away; then `planned`."""
+    def plan_patient_deletion(self, patient_id: str) -> None:
+        """Find out what the deletion of a patient would remove, then emit `planned`."""
         self._ask(lambda history: history.plan_patient_deletion(patient_id), self.planned.emit)
 
     def delete(self, plan: DeletionPlan) -> None:
-        """Delete the planned runs for good; the person has confirmed twice."""
+        """Delete what a plan lists, for good. A person has confirmed the plan twice."""
         self._ask(lambda history: history.delete(plan), self._deleted)
 
     def save_month(self, folder: Path, first: datetime.date, translator: Translator) -> None:
@@ -176,8 +176,8 @@ class PastRuns(RunRoom):
         self.refresh()
 
 
-class Auditing(RunRoom):
-    """An audit of the run in sight, worked out in the background; it is saved, and a local point taken, on demand."""
+class Auditing(RunOperations):
+    """An audit of the shown run, computed in the background. Report and local operating point are saved on demand."""
 
     def __init__(self, screening: Screening) -> None:
         super().__init__(screening)
@@ -188,18 +188,18 @@ class Auditing(RunRoom):
 
     @property
     def can_audit(self) -> bool:
-        """Whether a run is there and over."""
+        """Whether a run is shown and has ended."""
         return bool(self._screening.run_id) and self.is_free
 
     @property
-    def can_take(self) -> bool:
-        """Whether the proposed operating point can become the site's."""
+    def can_store_point(self) -> bool:
+        """Whether the proposed operating point can become the site's own."""
         model = self._model
         return self.report is not None and model is not None and model.trust != "legacy" and not self._screening.is_busy
 
     @property
     def audited(self) -> PackOfRun | None:
-        """Return the audited answers: those of the first pack of the shown run."""
+        """The pack and run to audit: the first pack of the shown run; None without one."""
         return PackOfRun(self._screening.run_id) if self._screening.run_id else None
 
     def list_others(self) -> None:
@@ -235,7 +235,7 @@ class Auditing(RunRoom):
         )
 
     def take(self, name: str, person: str) -> None:
-        """Keep the proposed operating point after a person's consent, and offer it with the pack in use."""
+        """Store the proposed operating point, to which `person` agreed, and offer it with the pack in use."""
         report, model = self.report, self._model
         if report is None or model is None:
             return
@@ -270,7 +270,7 @@ class Auditing(RunRoom):
         self.changed.emit()
 
 
-class Checking(RunRoom):
+class ConstancyTesting(RunOperations):
     """The constancy test of the pack in use: its state (`standing`), and a test on each device."""
 
     standing: tuple[Reason, ...] = ()
@@ -285,13 +285,13 @@ class Checking(RunRoom):
         return self._packs.model is not None and self.is_free
 
     def refresh(self) -> None:
-        """Find out how it stands with the pack in use."""
+        """Read the state of the constancy test of the pack in use."""
         self.standing, model = (), self._packs.model
         if model is not None:
-            self._run(lambda services: services.constancy.standing(model), self._stands, channel="constancy")
+            self._run(lambda services: services.constancy.state_sentences(model), self._stands, channel="constancy")
 
     def check(self) -> None:
-        """Check the pack in use."""
+        """Run the constancy test of the pack in use."""
         if self.can_check:
             self._run(lambda services: services.check_constancy(), self._stands, channel="constancy")
 
@@ -305,20 +305,20 @@ class Checking(RunRoom):
 
 
 class Exporting(QObject):
-    """Saves reports, one after the other, off the window's thread; the notice of its progress can stop it."""
+    """Exports of runs, one after the other, in the background. The notice of progress has a button to stop."""
 
     def __init__(self, background: Background) -> None:
         super().__init__()
         self._background, self._board = background, background.board
-        self._work: dict[Stoppable, Future[Any] | None] = {}  # what runs, then what waits
+        self._work: dict[StoppableTask, Future[Any] | None] = {}  # what runs, then what waits
         self._action = Action(lambda t: t.text("Stop"), self.cancel)
 
     def start(self, run_id: int, folder: Path, formats: Sequence[str], options: ReportOptions) -> None:
-        """Write a run into a folder in the background."""
+        """Export a run into a folder in the background."""
         notes = list[Reason]()
-        work = Stoppable(
+        work = StoppableTask(
             lambda services, report: services.session.export(
-                run_id, folder, formats, options=options, progress=report, note=notes.append, is_apart=True
+                run_id, folder, formats, options=options, progress=report, note=notes.append, in_child=True
             )
         )
         work.progressed.connect(self._show)
@@ -332,18 +332,18 @@ class Exporting(QObject):
         self._show(work, 0, 0)
 
     def cancel(self) -> None:
-        """Stop the one that runs: what is half done is discarded."""
+        """Stop the running export; incomplete files are discarded."""
         for work in [*self._work][:1]:
             work.stop()
 
     def end(self, *, wait_s: float) -> None:
-        """Cancel all, and wait until it is over; from any thread."""
+        """Cancel all exports, and wait up to `wait_s` for their end; from any thread."""
         under_way = dict(self._work)
         for work in under_way:
             work.stop()
         wait([task for task in under_way.values() if task], wait_s)
 
-    def _show(self, work: Stoppable, done: int, total: int) -> None:
+    def _show(self, work: StoppableTask, done: int, total: int) -> None:
         if work not in [*self._work][:1] or work.is_stopped:
             return
         self._board.post(
@@ -352,7 +352,9 @@ class Exporting(QObject):
             action=self._action,
         )
 
-    def _saved(self, work: Stoppable, folder: Path, written: Sequence[Path] | None, notes: Sequence[Reason]) -> None:
+    def _saved(
+        self, work: StoppableTask, folder: Path, written: Sequence[Path] | None, notes: Sequence[Reason]
+    ) -> None:
         del self._work[work]  # what is told late is not shown over this
         if written is None:
             self._board.post("export", lambda t: t.text("Saving was stopped. Unfinished files were deleted."))
@@ -364,7 +366,7 @@ class Exporting(QObject):
         else:
             self._board.post_reason("export", reason("nothing_saved"), level="warning")
 
-    def _failed(self, work: Stoppable, error: FieldrayError) -> None:
+    def _failed(self, work: StoppableTask, error: FieldrayError) -> None:
         del self._work[work]
         self._board.post_error("export", error)
 
@@ -383,9 +385,12 @@ _MOST_SAMPLES: Final = 600  # about a point of the screen each
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Speed, load of the whole machine and memory of this program, at a time in seconds since the run began.
+    """The figures at one time of a run, for the plots of the status page.
 
-    fps  images per second of the network alone; None before the third image of a device
+    at_s         seconds since the run began
+    fps          images per second of the network alone; None before the third image of a device
+    cpu_percent  CPU load of the whole computer
+    memory_mb    memory of all processes of this program
     """
 
     at_s: float
@@ -394,15 +399,15 @@ class Sample:
     memory_mb: float
 
 
-class Machine(RunRoom):
-    """Samples of a run, at most `_MOST_SAMPLES` however long it is; and the last load study, which can be repeated."""
+class ComputerLoad(RunOperations):
+    """Samples of the current run, at most `_MOST_SAMPLES`, and the latest load study, which can be repeated."""
 
     sampled = Signal()
 
     def __init__(self, screening: Screening, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(screening)
         self._clock, self._began_s, self._apart_s = clock, 0.0, 0.0
-        self._measuring: Stoppable | None = None
+        self._measuring: StoppableTask | None = None
         self.samples: list[Sample] = []
         self.study: StoredLoadStudy | None = None
         self.progress = 0, 0
@@ -415,23 +420,23 @@ class Machine(RunRoom):
         return self._packs.model is not None and self.is_free
 
     def look(self) -> None:
-        """Read the last load measurement from this computer's records."""
+        """Read the latest load study that is stored on this computer."""
         if not self.is_busy:
             self._background.ask(lambda services: services.known_load(), channel="load", done=self._known)
 
     def measure(self) -> None:
-        """Repeat the load study in another process."""
+        """Run the load study again in a separate process."""
         source, model = self._packs.source, self._packs.model
         if not self.can_measure or source is None or model is None:
             return
         folder, signer = source.folder, model.fingerprint
-        work = Stoppable(lambda services, report: services.measure_load(folder, signer, report))
+        work = StoppableTask(lambda services, report: services.measure_load(folder, signer, report))
         work.progressed.connect(self._show_progress)
         self._measuring, self.progress = work, (0, 0)
         self._run(work, self._known, channel="load")
 
     def stop(self) -> None:
-        """End the measurement; what was measured before stays."""
+        """Stop the load study; the previous one stays stored."""
         if self._measuring:
             self._measuring.stop()
 
@@ -456,7 +461,7 @@ class Machine(RunRoom):
         self.samples, self._began_s, self._apart_s = [], self._clock(), 0.0
         self.sampled.emit()
 
-    def _show_progress(self, work: Stoppable, done: int, total: int) -> None:
+    def _show_progress(self, work: StoppableTask, done: int, total: int) -> None:
         if work is self._measuring and not work.is_stopped:
             self.progress = done, total
             self.changed.emit()

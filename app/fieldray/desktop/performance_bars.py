@@ -20,7 +20,7 @@ _LEAST_WIDTH: Final = 220
 
 
 class PerformanceBars(QWidget):
-    """Where the images are from, then a bar of those with the finding and one of those without it."""
+    """The origin of the measured images, then one bar for images with the finding and one for images without."""
 
     def __init__(self, performance: MeasuredPerformance, theme: Theme) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class PerformanceBars(QWidget):
 
 
 class BarStrip(QWidget):
-    """One bar, and below it the shape of each class with its number, and with its word where there is room."""
+    """One bar of 100 images, and below it the symbol of each class with its number and, if there is room, its name."""
 
     def __init__(self, bar: Bar, theme: Theme) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class BarStrip(QWidget):
         painter.end()
 
     def _paint_numbers(self, painter: QPainter) -> None:
-        """Shapes and numbers from the left on."""
+        """Draw symbols and numbers of the classes from left to right."""
         measure, high = self.fontMetrics(), self.fontMetrics().height()
         captions = [f"{part.word} {part.number}" for part in self._bar.parts]
         room = sum(_SHAPE + _GAP + measure.horizontalAdvance(caption) + _BETWEEN for caption in captions)

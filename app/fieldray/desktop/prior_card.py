@@ -15,7 +15,7 @@ from fieldray.desktop.image_painting import Size, Switches, ViewState, draw_heat
 from fieldray.desktop.list_reader import WorkRow, answer_text
 from fieldray.desktop.prior_view import PriorView, day_text, problem_text
 from fieldray.desktop.result_panel import FoldingCard
-from fieldray.desktop.style import Theme, icon, kept
+from fieldray.desktop.style import Theme, icon, saved_painter
 from fieldray.desktop.widgets import (
     PlainButton,
     choice_box,
@@ -30,13 +30,13 @@ from fieldray.desktop.widgets import (
     slider,
 )
 from fieldray.domain.finding import Screened
-from fieldray.domain.prior import Origin, Prior, doubts_about
+from fieldray.domain.prior import Origin, Prior, prior_warnings
 from fieldray.formatting import (
     file_name,
     number,
     view_label,
 )
-from fieldray.reports.pair_wording import differences_only, gap_of_pair, region_count, region_sentence
+from fieldray.reports.pair_wording import comparison_notice, gap_of_images, region_count, region_sentence
 from fieldray.translation import Translator
 
 _MODES: Final = ("side_by_side", "swipe", "blink", "difference")
@@ -45,7 +45,7 @@ _MOST_REGIONS: Final = 12
 
 
 class PriorCard(QWidget):
-    """See the module; in sight while an image is open."""
+    """The card about prior images in the side panel; visible while an image is open."""
 
     file_wanted = Signal()
 
@@ -130,7 +130,7 @@ class PriorCard(QWidget):
             "file": self._translator.name(file_name(prior.outcome.ref)),
         }
         header = prior.header
-        gap = gap_of_pair(self._translator, header, row.header)
+        gap = gap_of_images(self._translator, header, row.header)
         parts = (day_text(self._translator, header), gap, view_label(header), origins[prior.origin])
         return plain(" · ".join(part for part in parts if part))
 
@@ -174,7 +174,7 @@ class PriorCard(QWidget):
 
 
 class PairMaps(QWidget):
-    """The open image (left) and its prior image (right) as small pictures with heat maps."""
+    """The current image (left) and its prior (right) as small pictures with heat maps."""
 
     def __init__(self, comparing: Comparing, translator: Translator) -> None:
         super().__init__()
@@ -198,7 +198,7 @@ class PairMaps(QWidget):
             pyramid, row = opened.pyramid, opened.row
             if pyramid is None or row is None:
                 continue
-            with kept(painter):
+            with saved_painter(painter):
                 painter.setClipRect(box)
                 painter.translate(box.topLeft())
                 state, view = ViewState(), Size(box.width(), box.height())
@@ -211,7 +211,7 @@ class PairMaps(QWidget):
 
 
 def _search_text(translator: Translator, comparing: Comparing) -> str:
-    none = comparing.none_found
+    none = comparing.no_prior_reason
     return translator.reason(none) if none else translator.text("Looking for prior images…")
 
 
@@ -221,9 +221,9 @@ def _packs_differ(row: WorkRow, second_row: WorkRow) -> bool:
 
 
 def prior_box(parent: QWidget, question: Prior, comparing: Comparing, translator: Translator) -> QMessageBox:
-    """Ask whether an image that is another patient's is meant."""
+    """Return the dialog that asks whether to compare with an image of another patient."""
     row = comparing.image.row
-    doubts = " ".join(map(translator.reason, doubts_about(question, row.outcome) if row else ()))
+    doubts = " ".join(map(translator.reason, prior_warnings(question, row.outcome) if row else ()))
     more = translator.text("The two images can be shown side by side only, without an overlay.")
     answers = {translator.text("Show side by side"): lambda: comparing.answer(question, is_meant=True)}
     no, declined = translator.text("Cancel"), lambda: comparing.answer(question, is_meant=False)
@@ -231,7 +231,7 @@ def prior_box(parent: QWidget, question: Prior, comparing: Comparing, translator
 
 
 class PriorBar(QWidget):
-    """Over a pair as long as it is compared: both dates and the time between, its doubts, how it is looked at."""
+    """The bar above a compared pair: both dates, the time between them, warnings, and the display mode."""
 
     def __init__(
         self,
@@ -245,7 +245,7 @@ class PriorBar(QWidget):
         name_surface(self, "panel")
         self._comparing, self._view, self._translator = comparing, view, translator
         self.dates, self.doubts = label(role="heading"), label(role="warning")
-        self.state, self.notice = label(), label(differences_only(translator), role="muted")
+        self.state, self.notice = label(), label(comparison_notice(translator), role="muted")
         self.buttons = self._make_buttons(actions)
         self.list_key = push_button(translator.text("Show the list ({key})", key="F8"), actions["panels"].trigger)
         self.list_key.setFocusPolicy(Qt.FocusPolicy.TabFocus)
@@ -292,7 +292,7 @@ class PriorBar(QWidget):
                     "Current: {open}. Prior: {prior}, {gap}",
                     open=day_text(translator, row.header),
                     prior=day_text(translator, prior.header),
-                    gap=gap_of_pair(translator, prior.header, row.header),
+                    gap=gap_of_images(translator, prior.header, row.header),
                 )
             )
         doubts = [translator.reason(doubt) for doubt in comparing.doubts]

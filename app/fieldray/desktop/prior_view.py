@@ -18,10 +18,10 @@ from fieldray.desktop.image_painting import (
     ViewState,
     draw_heat_map,
     grey_image,
-    like_window,
+    matching_window,
 )
-from fieldray.desktop.overlay import edged_text
-from fieldray.desktop.style import kept
+from fieldray.desktop.overlay import draw_edged_text
+from fieldray.desktop.style import saved_painter
 from fieldray.desktop.viewer import Viewer
 from fieldray.desktop.widgets import plain
 from fieldray.domain.comparison import CHANGE_SHOWN, DENSER, LESS_DENSE
@@ -35,7 +35,7 @@ _GRIP: Final = 14.0  # points around the divider where the mouse takes hold of i
 
 
 class PriorView(QObject):
-    """The display mode of compared pairs. It is kept from image to image, and used if the pair is comparable."""
+    """The display mode of compared pairs. The mode is kept from image to image, and used if the pair is comparable."""
 
     changed = Signal()
 
@@ -57,7 +57,7 @@ class PriorView(QObject):
         return self._wanted if self._comparing.laid is not None else "side_by_side"
 
     def commands(self) -> dict[str, Callable[[], None]]:
-        """Return the functions of the keys."""
+        """Return the functions of the display modes' keys, by name."""
         modes: tuple[Mode, ...] = ("side_by_side", "swipe", "difference")
         return {
             "prior": self._comparing.start_or_stop,
@@ -69,7 +69,7 @@ class PriorView(QObject):
         }
 
     def set_mode(self, mode: Mode) -> None:
-        """Show the pair in this way; comparing begins with it."""
+        """Show the pair in this mode. Starts comparing if no pair is compared."""
         self._wanted = mode
         self._compare()
 
@@ -80,7 +80,7 @@ class PriorView(QObject):
         self._compare()
 
     def move_divider(self, position: float) -> None:
-        """Put the divider at a share of the view's width."""
+        """Move the divider to a share (0..1) of the view's width."""
         self._divider = min(max(position, 0.0), 1.0)
         self._refresh()
 
@@ -99,12 +99,12 @@ class PriorView(QObject):
     # ---- painting, over the open image
 
     def draw(self, painter: QPainter, pyramid: Pyramid, state: ViewState, view: Size) -> None:
-        """Draw what is laid over the open image."""
+        """Draw the overlay of the current mode over the current image."""
         laid, mode, way = self._comparing.laid, self.mode, state.transform(pyramid.size, view)
         if laid is None:
             return
         if mode == "swipe":
-            with kept(painter):
+            with saved_painter(painter):
                 prior = QRectF(0, 0, self._divider * view.width, view.height)
                 painter.setClipRect(prior, Qt.ClipOperation.IntersectClip)
                 draw_prior(painter, laid, pyramid, state, view)
@@ -181,7 +181,7 @@ def problem_text(translator: Translator, comparing: Comparing) -> str:
         "prior": translator.text("The prior image: {reason}", reason=why),
         "current": translator.text("The current image: {reason}", reason=why),
         "both": why,
-    }[comparing.blamed]
+    }[comparing.image_at_fault]
     return " ".join((translator.text("The images are not comparable."), said))
 
 
@@ -214,12 +214,12 @@ def draw_tag(painter: QPainter, area: QRect, caption: str, side: Qt.AlignmentFla
     }.get(side, area.center().x() - width // 2)
     box = QRect(left, area.top() + _MARGIN, width + 1, height)
     painter.fillRect(box.adjusted(-6, -3, 6, 3), _SHADE)
-    edged_text(painter, box, Qt.AlignmentFlag.AlignHCenter, caption)
+    draw_edged_text(painter, box, Qt.AlignmentFlag.AlignHCenter, caption)
 
 
 def draw_divider(painter: QPainter, area: QRect, x: float) -> None:
-    """Draw the line between the prior and the open image, with its handle."""
-    with kept(painter, QPainter.RenderHint.Antialiasing):
+    """Draw the line between the prior and the current image, with its handle."""
+    with saved_painter(painter, QPainter.RenderHint.Antialiasing):
         for shade, width in ((QColor(0, 0, 0, 160), 4.0), (_LINE, 2.0)):
             painter.setPen(QPen(shade, width))
             painter.drawLine(QPointF(x, area.top()), QPointF(x, area.bottom()))
@@ -234,11 +234,11 @@ def draw_divider(painter: QPainter, area: QRect, x: float) -> None:
 
 
 def draw_numbers(painter: QPainter, laid: ImageOverlays, way: QTransform) -> None:
-    """Draw the number of each region, as the side panel lists them."""
+    """Draw the number of each region of change, as in the list of the side panel."""
     for number, middle in enumerate(laid.middles, 1):
         at = way.map(middle)
         box = QRect(round(at.x()) - 30, round(at.y()) - 30, 60, 60)
-        edged_text(painter, box, Qt.AlignmentFlag.AlignCenter, str(number))
+        draw_edged_text(painter, box, Qt.AlignmentFlag.AlignCenter, str(number))
 
 
 def draw_difference_legend(painter: QPainter, area: QRect, translator: Translator, *, is_blank: bool) -> QRect:
@@ -262,7 +262,7 @@ def draw_difference_legend(painter: QPainter, area: QRect, translator: Translato
     for height, (shade, caption, indent) in zip(heights, lines, strict=True):
         if shade is not None:
             painter.fillRect(left, top + (metrics.height() - _SQUARE) // 2, _SQUARE, _SQUARE, QColor(*shade))
-        edged_text(painter, QRect(left + indent, top, room - indent, height), Qt.AlignmentFlag.AlignLeft, caption)
+        draw_edged_text(painter, QRect(left + indent, top, room - indent, height), Qt.AlignmentFlag.AlignLeft, caption)
         top += height
     return area.adjusted(0, 0, 0, -strip.height())
 
@@ -272,10 +272,10 @@ def _height(metrics: QFontMetrics, caption: str, width: int) -> int:
 
 
 def draw_prior(painter: QPainter, laid: ImageOverlays, open_pyramid: Pyramid, state: ViewState, view: Size) -> None:
-    """Draw the bent prior in the place of the open image, in the like window, and nothing where it does not reach."""
-    window = like_window(state.window, open_pyramid, laid.prior)
+    """Draw the warped prior in place of the current image, with a corresponding window; empty where the prior ends."""
+    window = matching_window(state.window, open_pyramid, laid.prior)
     grey = laid.prior.table(window, inverted=state.inverted).take(laid.prior.levels[0])
-    with kept(painter):
+    with saved_painter(painter):
         painter.setTransform(state.transform(open_pyramid.size, view), combine=True)
         whole = QRectF(0, 0, open_pyramid.columns, open_pyramid.rows)
         painter.fillRect(whole, QColor(0, 0, 0))
@@ -286,10 +286,10 @@ def draw_prior(painter: QPainter, laid: ImageOverlays, open_pyramid: Pyramid, st
 
 
 def draw_mesh(painter: QPainter, laid: ImageOverlays, way: QTransform, *, image: Size) -> None:
-    """Draw the bent lines, and a dot at each match."""
+    """Draw the warped lines of the mesh, and a dot at each match."""
     outline = QPainterPath()
     outline.addRect(QRectF(0, 0, image.width, image.height))
-    with kept(painter, QPainter.RenderHint.Antialiasing):
+    with saved_painter(painter, QPainter.RenderHint.Antialiasing):
         painter.setClipPath(way.map(outline), Qt.ClipOperation.IntersectClip)
         shown = way.map(laid.mesh)
         for shade, width in ((QColor(0, 0, 0, 120), 2.5), (QColor(120, 220, 170, 200), 1.0)):

@@ -16,7 +16,7 @@ from fieldray.desktop.judging import VerdictBar
 from fieldray.desktop.list_reader import WorkRow
 from fieldray.desktop.packs_page import PackButtons, card_button
 from fieldray.desktop.performance_bars import PerformanceBars
-from fieldray.desktop.style import Theme, class_icon, colour, colours, icon, scaled
+from fieldray.desktop.style import Theme, class_icon, colour, colours, icon, scaled_font
 from fieldray.desktop.widgets import (
     Part,
     PlainButton,
@@ -35,14 +35,14 @@ from fieldray.domain.finding import (
     Outcome,
     Refused,
     Screened,
-    asked_for,
     can_be_overruled,
     can_be_turned,
     lungs_of,
     notes_of,
+    override_notes,
 )
 from fieldray.domain.run import Overrides
-from fieldray.formatting import backend_name, category_label, lung_sentences, number, what_to_do
+from fieldray.formatting import advice_text, backend_name, category_label, lung_sentences, number
 from fieldray.reasons import OF_MANY, Reason, reason
 from fieldray.reports.document import FindingText, Scale, finding_texts
 from fieldray.translation import Translator
@@ -76,7 +76,8 @@ class FoldingCard(QFrame):
 
 
 class ResultPanel(QScrollArea):
-    """The side panel. Its texts are built again for each image; the heat map's controls and the verdict stay.
+    """The side panel with the result of the current image. Texts are rebuilt for each image;
+    controls of heat map and verdict stay.
 
     prior  the card about the prior image, which shows and hides itself
     """
@@ -122,7 +123,7 @@ class ResultPanel(QScrollArea):
         self.refresh()
 
     def refresh(self) -> None:
-        """Show the open image's result."""
+        """Show the result of the current image."""
         row = self._image.row
         self._empty.setVisible(row is None)
         self._inside.setVisible(row is not None)
@@ -203,7 +204,7 @@ class ResultPanel(QScrollArea):
         if not isinstance(outcome, Screened):
             column.addWidget(label(self._translator.reason(outcome.reason)))
             if row.category != "not_an_image":
-                column.addWidget(label(what_to_do(self._translator, row.category), role="muted"))
+                column.addWidget(label(advice_text(self._translator, row.category), role="muted"))
             if others := self._packs_for(outcome.reason):
                 sentence = self._translator.text("Packs for patients of this age: {packs}.", packs=", ".join(others))
                 column.addWidget(label(sentence))
@@ -215,12 +216,12 @@ class ResultPanel(QScrollArea):
                 column.addWidget(label(self._translator.reason(note), role=role))
         for said in found:
             self._add_finding(column, said)
-        if asked_for(outcome):
+        if override_notes(outcome):
             self._add_override(column, self._translator.text("Undo: the image is not suitable"), Overrides())
         return box
 
     def _packs_for(self, why: Reason) -> list[str]:
-        """Return the available packs for the age of a patient whose image was refused for it."""
+        """Return the names of available packs that accept the patient's age, for an image refused because of age."""
         age, packs = dict(why.parameters).get("age", ""), self._controller.packs.candidates
         if why.code != "age" or not age.isdigit():
             return []
@@ -317,7 +318,9 @@ class ResultPanel(QScrollArea):
 
 
 class LungsCard(QWidget):
-    """The areas of the lungs, the evidence inside them, and what to look at; hidden where no lung fields are usable."""
+    """The card of the lungs: areas, evidence inside the lungs, and findings to look at;
+    hidden without usable lung fields.
+    """
 
     def __init__(self, folding: Callable[..., QWidget], translator: Translator) -> None:
         super().__init__()
@@ -331,7 +334,7 @@ class LungsCard(QWidget):
         lay_column(self, folding("lungs", translator.text("Lungs"), *parts))
 
     def show_outcome(self, outcome: Outcome) -> None:
-        """Show what was found in an image; nothing where it was not usable."""
+        """Show the lungs of an image; nothing if the image was not usable."""
         lungs, translator = lungs_of(outcome), self._translator
         self.setVisible(lungs is not None and lungs.refusal is None)
         if lungs is None:
@@ -352,7 +355,9 @@ _SCALE_SIDE: Final = 10
 
 
 class ScoreScale(QWidget):
-    """below | not sure | above, with a mark at the score. Without an operating point: a plain 0 to 1."""
+    """The scale "below | not sure | above" with a mark at the score; without an operating
+    point, a plain scale from 0 to 1.
+    """
 
     def __init__(self, scale: Scale, theme: Theme) -> None:
         super().__init__()
@@ -369,7 +374,7 @@ class ScoreScale(QWidget):
     def paintEvent(self, event: QPaintEvent) -> None:
         painter = QPainter(self)
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        painter.setFont(scaled(self.font(), 0.9))
+        painter.setFont(scaled_font(self.font(), 0.9))
         bar = QRectF(_SCALE_SIDE, self._line_height() + 12, self.width() - 2 * _SCALE_SIDE, _BAR_HEIGHT)
         low, high = self._scale.low, self._scale.high
         if low is None or high is None:

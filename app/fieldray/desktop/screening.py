@@ -12,11 +12,11 @@ from PySide6.QtCore import QObject, Signal
 
 from fieldray.desktop.background import Background, Services
 from fieldray.desktop.intent import (
+    CollectFacts,
     Commands,
     Intent,
-    IntentPlaybook,
     IntentQuestion,
-    Look,
+    IntentStateMachine,
     ReportDropped,
     Screen,
     UsePack,
@@ -26,7 +26,7 @@ from fieldray.desktop.pack_choice import PackChoice
 from fieldray.domain.model import BackendName, Manifest, Model
 from fieldray.domain.run import Progress, Run, RunChanged
 from fieldray.errors import FieldrayError
-from fieldray.formatting import moment
+from fieldray.formatting import time_text
 from fieldray.packs.naming import PackCandidate
 from fieldray.packs.verified import known_manifest
 from fieldray.reasons import Reason, reason
@@ -43,9 +43,10 @@ _BUSY: tuple[State, ...] = ("starting", "running", "paused", "stopping")
 
 
 class Screening(QObject):
-    """One run at a time. Paths chosen while one is under way are screened after it.
+    """The runs of the window, one at a time. Paths chosen during a run are screened after it.
 
-    A run starts when it is known whose images they are; `asked` says that another question is open about that, or none.
+    A run starts when its pack and the patients' ages are known. `asked` is emitted when another question about them, or
+    none, is open.
     """
 
     changed = Signal()
@@ -56,7 +57,7 @@ class Screening(QObject):
     def __init__(self, background: Background, packs: PackChoice) -> None:
         super().__init__()
         self.background, self._board, self.packs = background, background.board, packs
-        self._playbook = IntentPlaybook()
+        self._playbook = IntentStateMachine()
         self._models: tuple[Model, ...] = ()  # of the next run
         self._used: tuple[Model, ...] = ()
         self._begun: Future[Batch] | None = None
@@ -98,7 +99,7 @@ class Screening(QObject):
     # ---- what a person does
 
     def choose(self, paths: Sequence[Path], *, watches: bool = False) -> None:
-        """Screen or watch these files and folders: now, as soon as a pack is ready, or after the run under way."""
+        """Screen or watch files and folders: now, as soon as a pack is ready, or after the active run."""
         if not paths:
             return
         self._board.withdraw(_unscreened(paths))
@@ -119,7 +120,9 @@ class Screening(QObject):
             self._do(self._playbook.start(self.paths, images=images))
 
     def answer(self, question: IntentQuestion | None, answer: PackCandidate | bool | None) -> None:
-        """Handle a person's answer to the open question, or before there is a question; see `IntentPlaybook.answer`."""
+        """Handle a person's answer to the open question, or an answer without a question; see
+        `IntentPlaybook.answer`.
+        """
         self._do(self._playbook.answer(question, answer))
 
     def go_back(self) -> None:
@@ -135,7 +138,7 @@ class Screening(QObject):
             self._tell(lambda batch: batch.pause() if is_running else batch.resume())
 
     def stop(self) -> None:
-        """End the run. Its results stay, and Start resumes from there."""
+        """Stop the run. Its results stay, and Start resumes the run."""
         if self.can_stop:
             if not self.watches:  # which ends by this alone
                 self._name_waiting()
@@ -171,11 +174,11 @@ class Screening(QObject):
         self._enter("empty")
 
     def try_again(self, name: BackendName) -> None:
-        """Try a backend again that was given up."""
-        self._ask(lambda services: services.session.reconsider(name))
+        """Start a backend again that became unavailable."""
+        self._ask(lambda services: services.session.retry_backend(name))
 
     def choose_devices(self) -> None:
-        """Put the settings on devices in force, also in the middle of a run."""
+        """Apply the device settings, also during a run."""
         self._ask(lambda services: services.session.choose_devices())
 
     def take_run(self, event: RunChanged) -> None:
@@ -232,18 +235,18 @@ class Screening(QObject):
         self.changed.emit()
 
     def _see_packs(self) -> None:
-        """Use the pack in use for the next run."""
+        """Take over a change of the available packs: the next run uses the pack in use."""
         if self._models != self.packs.models:
             self._models = self.packs.models
             self._warm_up()
             self.changed.emit()
-        self._do(self._playbook.see(self.packs.available_packs, default=self.packs.default_names))
+        self._do(self._playbook.update_packs(self.packs.available_packs, default=self.packs.default_names))
 
     def _do(self, commands: Commands) -> None:
         """Carry out the playbook's commands, then report a changed question."""
         for command in commands:
             match command:
-                case Look():
+                case CollectFacts():
                     self._look(command.intent)
                 case UsePack():
                     use = self.packs.use if command.is_by_card else self.packs.use_known
@@ -260,7 +263,7 @@ class Screening(QObject):
             self.asked.emit()
 
     def _look(self, intent: Intent) -> None:
-        """Collect the facts about an intent's paths; the disk may be slow."""
+        """Collect the facts about an intent's paths in the background, because a disk may be slow."""
         self.background.ask(
             lambda services: (
                 services.are_empty(intent.paths),
@@ -278,7 +281,7 @@ class Screening(QObject):
         Folders without any file cause no question and no run; the previous state is kept.
         """
         if not are_empty or intent.watches or self._playbook.intent != intent:
-            self._do(self._playbook.looked(intent, remembered, lacks_ages or are_empty))
+            self._do(self._playbook.facts_collected(intent, remembered, lacks_ages or are_empty))
             return
         self._do(self._playbook.drop(instead=intent.paths))
         self.show_notes([reason("no_image_in", path=path) for path in intent.paths])
@@ -305,7 +308,9 @@ class Screening(QObject):
             paths, since_s = _listed(intent.paths), time.time()
             self._board.post(
                 "watch",
-                lambda t: t.text("Watching {folders} since {since}.", folders=t.name(paths), since=moment(t, since_s)),
+                lambda t: t.text(
+                    "Watching {folders} since {since}.", folders=t.name(paths), since=time_text(t, since_s)
+                ),
                 action=Action(lambda t: t.text("Stop"), self.stop),
             )
         self.started.emit()
@@ -341,7 +346,10 @@ class Screening(QObject):
             )
 
     def _warm_up(self) -> None:
-        """Open the model ahead of the first run, unless one is under way: that one keeps its own."""
+        """Load the model on a device before the first run.
+
+        During a run nothing is done, because the run keeps its own model.
+        """
         if self._models and not self.is_busy:
             self._use(self._models)
 
@@ -354,7 +362,7 @@ class Screening(QObject):
         self.background.ask(work, channel="run")
 
     def _tell(self, act: Callable[[Batch], object]) -> None:
-        """Call a method of the started run's batch, in the order of the calls."""
+        """Call a method of the active run's batch in the background. Calls are carried out in order."""
         if begun := self._begun:
             self.background.run(lambda: act(begun.result()), channel="run")
 
@@ -364,7 +372,7 @@ class Screening(QObject):
         self._after_run()
 
     def _post_failure(self, why: Reason) -> None:
-        """Post a failure, which stays until these paths are screened again: a next run must not hide it unseen."""
+        """Show the failure of a run until its paths are screened again, so that a later run cannot hide the failure."""
         paths = _listed(self.paths)
         self._board.post(
             _failed(self.paths) + why.code,

@@ -12,17 +12,17 @@ from PySide6.QtWidgets import QGridLayout, QWidget
 
 from fieldray.bench.load import StoredLoadStudy
 from fieldray.desktop.controller import Controller
-from fieldray.desktop.past_runs import Machine, Sample
+from fieldray.desktop.past_runs import ComputerLoad, Sample
 from fieldray.desktop.style import Theme, colours
 from fieldray.desktop.toolbar import backend_text
 from fieldray.desktop.widgets import Page, card, discard, label, lay_row, push_button, reading_table
 from fieldray.domain.run import Speed
-from fieldray.formatting import backend_name, duration, moment, number
+from fieldray.formatting import backend_name, duration, number, time_text
 from fieldray.translation import Translator
 
 
 class StatusPage(Page):
-    """Cards one below the other; the figures move while a run is under way and the page is in sight."""
+    """The page of this computer, in cards. Figures are updated while a run is active and the page is shown."""
 
     def __init__(self, controller: Controller, translator: Translator, theme: Theme) -> None:
         text = translator.text
@@ -43,7 +43,7 @@ class StatusPage(Page):
         self.refresh()
 
     def refresh(self) -> None:
-        """Show devices, speed, load and the last measurement beside other programs."""
+        """Show devices, speed, load and the latest load study."""
         self._show_load()
         self._show_devices()
         self._show_speed(self._bench.speed)
@@ -160,7 +160,7 @@ def _share(translator: Translator, share: float, *, digits: int = 0) -> str:
     return f"{number(translator, 100 * share, digits=digits)} %"
 
 
-def _state(translator: Translator, machine: Machine, done: int, total: int) -> Iterator[str]:
+def _state(translator: Translator, machine: ComputerLoad, done: int, total: int) -> Iterator[str]:
     """Yield the state of the load measurement: explanation, progress, last date, and disturbances."""
     study = machine.study
     if machine.is_busy:
@@ -176,7 +176,7 @@ def _state(translator: Translator, machine: Machine, done: int, total: int) -> I
     if study is not None:
         packs = ", ".join(sorted({cell.pack for cell in study.shown}))
         yield translator.text(
-            "Measured {when} with {pack}.", when=moment(translator, study.made.timestamp()), pack=packs
+            "Measured {when} with {pack}.", when=time_text(translator, study.made.timestamp()), pack=packs
         )
         if study.is_disturbed:
             yield translator.text(
@@ -190,13 +190,13 @@ _HEIGHT: Final = 84
 
 
 class RunPlot(QWidget):
-    """One figure of the samples, from 0 to at least `full`. Samples without the figure are left out."""
+    """The plot of one figure of the samples, from 0 to at least `full`. Samples without the figure are left out."""
 
     def __init__(
         self,
         title: str,
         figure: Callable[[Sample], float | None],
-        machine: Machine,
+        machine: ComputerLoad,
         *,
         full: float,
         translator: Translator,
@@ -232,6 +232,6 @@ class RunPlot(QWidget):
 
 
 def nice_step(rough: float) -> float:
-    """The smallest of 1, 2, 5 times a power of ten that is at least `rough` (above 0)."""
+    """Return the smallest of 1, 2, 5 times a power of ten that is at least `rough` (above 0)."""
     power = 10.0 ** math.floor(math.log10(rough))
     return next(times * power for times in (1, 2, 5, 10) if times * power >= rough * (1 - 1e-9))

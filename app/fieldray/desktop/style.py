@@ -80,14 +80,14 @@ _ROLES: Final[Mapping[QPalette.ColorRole, str]] = {
 
 
 def chosen_theme(setting: str) -> Theme:
-    """The theme of the setting "system" (light where the desktop does not say), "light" or "dark"."""
+    """Return the theme of a setting: "light", "dark", or "system" (light if the desktop states no theme)."""
     is_dark = QGuiApplication.styleHints().colorScheme() == Qt.ColorScheme.Dark
     return "dark" if setting == "dark" or (setting == "system" and is_dark) else "light"
 
 
 @lru_cache
 def colours(theme: Theme) -> Mapping[str, str]:
-    """Colour by name, as "#rrggbb"."""
+    """Return the colours of a theme by name, as "#rrggbb"."""
     return {name: pair[theme == "dark"] for name, pair in _TABLE.items()}
 
 
@@ -97,12 +97,12 @@ def colour(theme: Theme, name: str) -> QColor:
 
 
 def style_sheet(theme: Theme) -> str:
-    """The whole style sheet; `assets/style/fieldray.qss` with its `$names` replaced."""
+    """Return the style sheet of a theme: `assets/style/fieldray.qss` with each `$name` replaced by a colour."""
     names = {**colours(theme), "theme": theme, "icons": asset("style").as_posix()}
     return Template(asset("style/fieldray.qss").read_text(encoding="utf-8")).substitute(names)
 
 
-def scaled(font: QFont, share: float) -> QFont:
+def scaled_font(font: QFont, share: float) -> QFont:
     """Return the font scaled by a factor."""
     made = QFont(font)
     made.setPointSizeF(font.pointSizeF() * share)
@@ -110,8 +110,8 @@ def scaled(font: QFont, share: float) -> QFont:
 
 
 @contextmanager
-def kept(painter: QPainter, *hints: QPainter.RenderHint) -> Iterator[None]:
-    """Draw with these hints; the painter is as it was afterwards."""
+def saved_painter(painter: QPainter, *hints: QPainter.RenderHint) -> Iterator[None]:
+    """Draw with these render hints during the block, then restore the painter's state."""
     painter.save()
     for hint in hints:
         painter.setRenderHint(hint)
@@ -119,8 +119,8 @@ def kept(painter: QPainter, *hints: QPainter.RenderHint) -> Iterator[None]:
     painter.restore()
 
 
-def apply(application: QApplication, theme: Theme) -> None:
-    """Give the application this theme, Qt's own dialogs included."""
+def apply_theme(application: QApplication, theme: Theme) -> None:
+    """Apply a theme to the application, including Qt's own dialogs."""
     sheet = style_sheet(theme)
     if application.styleSheet() == sheet:
         return  # Qt would style every widget there is three times over
@@ -142,9 +142,9 @@ _CLASS_INSET: Final = 0.125
 
 @lru_cache(maxsize=256)
 def icon(name: str, theme: Theme, colour_name: str = "text", *, inset: float = 0.0) -> QIcon:
-    """An icon of `assets/icons`, drawn in one colour of the table; disabled it takes the disabled colour.
+    """Return an icon of `assets/icons`, drawn in one colour of the theme; grey when disabled.
 
-    inset  the room around it, as a share of its side
+    inset  margin around the icon, as a share of its side
     """
     made = QIcon()
     for mode, shade in ((QIcon.Mode.Normal, colour_name), (QIcon.Mode.Disabled, "disabled")):
@@ -154,7 +154,7 @@ def icon(name: str, theme: Theme, colour_name: str = "text", *, inset: float = 0
 
 
 def program_icon() -> QIcon:
-    """The program's own icon, in its own colours."""
+    """Return the program's own icon in its own colours."""
     made = QIcon()
     for side in (16, 32, 48, 64, 128, 256):
         made.addPixmap(_pixmap("fieldray", "", side))
@@ -177,7 +177,7 @@ def _drawing(name: str, shade: str) -> QSvgRenderer:
 
 
 def draw_class(painter: QPainter, category: Category, box: QRectF, theme: Theme) -> None:
-    """Draw the shape of a class, which fills a box."""
+    """Draw the symbol of a class so that it fills a box."""
     _drawing(f"classes/{category}", colours(theme)[category]).render(painter, box)
 
 

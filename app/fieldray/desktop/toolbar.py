@@ -1,4 +1,4 @@
-"""The toolbar: the buttons of a run, its progress, pack and backend in use; and the strip at the bottom."""
+"""The toolbar (buttons of a run, its progress, pack and backend in use) and the status bar."""
 
 from __future__ import annotations
 
@@ -19,19 +19,27 @@ from fieldray.desktop.style import Theme, icon
 from fieldray.desktop.widgets import (
     PlainButton,
     PlainLabel,
+    connect_button,
     elide,
     lay_column,
     lay_row,
     name_surface,
-    obey,
     plain,
     push_button,
     set_tip,
 )
 from fieldray.domain.model import Model
-from fieldray.domain.purpose import patients
+from fieldray.domain.purpose import patients_sentence
 from fieldray.domain.run import BackendChanged, DeviceChanged, Progress, Speed
-from fieldray.formatting import backend_name, duration, moment, number, research_only, signer, unsigned
+from fieldray.formatting import (
+    backend_name,
+    describe_signer,
+    duration,
+    number,
+    research_only,
+    time_text,
+    unsigned_notice,
+)
 from fieldray.translation import Translator
 
 _USB3_MBIT: Final = 5000
@@ -138,7 +146,7 @@ class Toolbar(QWidget):
         self._arrange(wraps=False)
 
     def _arrange(self, *, wraps: bool) -> None:
-        """Arrange all in one row, or progress and chips in a second row if they do not fit."""
+        """Arrange all controls in one row; if they do not fit, progress and chips in a second row."""
         first, second = self._rows
         for row in self._rows:
             while row.takeAt(0) is not None:
@@ -168,7 +176,7 @@ class Toolbar(QWidget):
         self._arrange(wraps=lacks_room and not is_low)
 
     def _write(self, *, is_narrow: bool) -> None:
-        """Write what is on the buttons and chips, in full or as short as it can be."""
+        """Write the texts of buttons and chips, in full or, in a narrow window, as short as possible."""
         self._is_narrow = is_narrow
         self.watch_button.setHidden(is_narrow)  # it is in the menu, too
         for button, caption in self._captions.items():
@@ -182,7 +190,7 @@ class Toolbar(QWidget):
 
     def _button(self, icon_name: str, text: str, action: QAction) -> PlainButton:
         button = push_button(text, icon=icon(icon_name, self._theme))
-        obey(button, action)
+        connect_button(button, action)
         return button
 
     def _menu_button(self, actions: Mapping[str, QAction]) -> PlainButton:
@@ -202,7 +210,7 @@ class Toolbar(QWidget):
         return button
 
     def _list_folders(self) -> None:
-        """List the opened folders, none while names are hidden, with a line that forgets them."""
+        """List the recently opened folders and a line that forgets them; empty while names are hidden."""
         menu, folders = self.folders_menu, self._controller.settings.folders
         menu.clear()
         for folder in folders if not self._translator.hides_names() else ():
@@ -219,7 +227,7 @@ def _width(widget: QWidget) -> int:
 
 
 def screening_label(translator: Translator, screening: Screening) -> str:
-    """The state of the run, or how far it is with rate and time left."""
+    """Return the state of the run as text; of an active run, progress, rate and remaining time."""
     waits = translator.text("Waiting: choose a pack")
     if screening.question and screening.question.kind == "ages":
         waits = translator.text("Waiting: confirm the patients' ages")
@@ -235,7 +243,7 @@ def screening_label(translator: Translator, screening: Screening) -> str:
         "failed": translator.text("The run failed"),
     }
     if screening.past is not None:
-        number, day = screening.past.run_id, moment(translator, screening.past.started_s)
+        number, day = screening.past.run_id, time_text(translator, screening.past.started_s)
         return translator.text("From the history: run {number}, {day}", number=number, day=day)
     if screening.watches and screening.state == "running" and (progress := screening.progress):
         waiting = progress.total - progress.done
@@ -258,7 +266,7 @@ def _progress_label(translator: Translator, progress: Progress | None, is_runnin
 
 
 def pack_label(translator: Translator, packs: PackChoice) -> tuple[str, str]:
-    """Name and version of the pack in use, and for whom it is, or that nobody vouches for it."""
+    """Return name and version of the pack in use, and its intended patients, or that nobody vouches for the pack."""
     if packs.loading is not None:
         return packs.loading.pack_name, translator.text("loading…")
     if packs.model is None:
@@ -267,13 +275,13 @@ def pack_label(translator: Translator, packs: PackChoice) -> tuple[str, str]:
     if others := ", ".join(pack_title(translator, model.manifest) for model in packs.models[1:]):
         return f"{name} {packs.model.manifest.version}", f"+ {others}"
     if packs.model.trust == "legacy":
-        return f"{name} {packs.model.manifest.version}", unsigned(translator)
-    return f"{name} {packs.model.manifest.version}", translator.reason(patients(packs.model.manifest.accepted))
+        return f"{name} {packs.model.manifest.version}", unsigned_notice(translator)
+    return f"{name} {packs.model.manifest.version}", translator.reason(patients_sentence(packs.model.manifest.accepted))
 
 
 def trust_label(translator: Translator, model: Model, packs: PackChoice) -> str:
     """Return the signer of the pack, and the message whether its drive is still needed."""
-    signer_text = signer(translator, trust=model.trust, fingerprint=model.fingerprint)
+    signer_text = describe_signer(translator, trust=model.trust, fingerprint=model.fingerprint)
     if model.trust != "builtin" and packs.source is not None and packs.source.origin == "drive":
         if packs.source_is_here:
             return translator.text("{signer}; the drive can be removed during this run", signer=signer_text)
@@ -297,7 +305,7 @@ def backend_label(
 def backend_text(
     translator: Translator, event: BackendChanged, devices: Mapping[str, DeviceChanged]
 ) -> tuple[str, str]:
-    """A backend by its name and port, and its state; the runtime, processes and threads of one that is ready."""
+    """Return name and port of a backend, and its state; of a ready backend, also runtime, processes and threads."""
     states = {
         "stopped": translator.text("not in use"),
         "starting": translator.text("starting…"),
@@ -312,7 +320,7 @@ def backend_text(
 
 
 class Status(QStatusBar):
-    """The strip at the bottom: FPS now and min / avg / max, CPU and memory load, always in sight: research use only."""
+    """The status bar: images per second, CPU and memory load, and always the notice *research use only*."""
 
     def __init__(self, controller: Controller, translator: Translator) -> None:
         super().__init__()
@@ -342,7 +350,7 @@ class Status(QStatusBar):
         self.speed.setVisible(room > _STATUS_GAP)
 
     def show_speed(self, speed: Speed) -> None:
-        """Write the figures; a dash for what is not measured yet."""
+        """Show the figures of a run; a dash for figures that are not measured yet."""
         now, low, mean, high = (
             self._figure(value, 1) for value in (speed.fps_now, speed.fps_min, speed.fps_avg, speed.fps_max)
         )

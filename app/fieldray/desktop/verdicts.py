@@ -1,4 +1,5 @@
-"""The state of verdicts on images and of their saving: events in, commands out; no thread, no Qt, no disk.
+"""The state of verdicts on images and of their saving: a state machine that turns events into
+commands, without threads, Qt or disk.
 
 Only this module knows the verdict on each image, the result it judges, and its state: being saved, saved, or not saved
 with the reason. Panel, list and the question before closing read that state and store none of it.
@@ -19,8 +20,8 @@ State = Literal["saved", "saving", "not_saved"]
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """The subject of a verdict: an answer in the store, whose number is never reused, and the outcome judged."""
+class VerdictSubject:
+    """The subject of a verdict: a stored result, whose number is never reused, and the outcome in it."""
 
     answer_id: int
     outcome: Outcome = field(compare=False)
@@ -31,24 +32,25 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
-    """Command: read the stored verdict; `found` receives it."""
+class ReadVerdict:
+    """Command: read the stored verdict, then call `found` with it."""
 
-    judged: Judged
+    judged: VerdictSubject
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
-    """Command: replace a verdict of `over` by this one; `written` receives the then stored verdict, `failed` the
-    reason.
+class WriteVerdict:
+    """Command: replace one of the verdicts `over` by `verdict`.
+
+    Then `written` must be called with the verdict that is stored now, or `failed` with the reason.
     """
 
-    judged: Judged
+    judged: VerdictSubject
     verdict: Verdict | None
     over: frozenset[Verdict | None]
 
 
-Commands = tuple[Read | Write, ...]
+Commands = tuple[ReadVerdict | WriteVerdict, ...]
 
 
 @dataclass(eq=False, slots=True)
@@ -69,7 +71,7 @@ class VerdictState:
     wanted: Verdict | None = field(init=False)
     draft: str | None = None
     known: set[Verdict | None] = field(init=False)
-    sent: Write | None = None
+    sent: WriteVerdict | None = None
     problem: Reason | None = None
     asks: bool = False
 
@@ -87,7 +89,7 @@ class VerdictState:
         self.draft = None
 
     def ask(self, stored: Verdict | None) -> None:
-        """Ask the person, because another window stored a verdict and they want another one."""
+        """Ask the person which verdict to keep, because another window stored a different one."""
         self.stored, self.problem, self.asks = stored, None, True
 
     @property
@@ -101,7 +103,7 @@ class VerdictState:
 
     @property
     def note(self) -> str:
-        """The note as it is shown."""
+        """The note as shown in the field."""
         return self.draft if self.draft is not None else self.wanted.note if self.wanted else ""
 
     @property
@@ -111,49 +113,54 @@ class VerdictState:
 
     @property
     def is_needed(self) -> bool:
-        """Whether it says more than the store does."""
+        """Whether this state holds something that the store does not."""
         return self.state in ("saving", "not_saved") or bool(self.draft)
 
 
 class Verdicts:
-    """One image is open at a time: choices and notes belong to it, whichever is opened while they are saved."""
+    """The verdicts on all images, and the current image.
+
+    Choices and notes apply to the current image until another is opened.
+    """
 
     def __init__(self) -> None:
-        self._given: dict[Judged, VerdictState] = {}
-        self._last: tuple[Judged, Verdict | None, Verdict | None] | None = None  # before and after the last change
-        self.open_image: Judged | None = None
+        self._given: dict[VerdictSubject, VerdictState] = {}
+        self._last: tuple[VerdictSubject, Verdict | None, Verdict | None] | None = (
+            None  # before and after the last change
+        )
+        self.open_image: VerdictSubject | None = None
         self.is_repeated = False  # the verdict on the open image was given once more, and is kept as it was
 
     # ---- what is shown
 
-    def of(self, judged: Judged | None) -> VerdictState:
+    def of(self, judged: VerdictSubject | None) -> VerdictState:
         """Return the state of the verdict on an image."""
         return (self._given.get(judged) if judged else None) or VerdictState(None)
 
     def state_of(self, answer_id: int, outcome: Outcome, stored: Verdict | None) -> State | None:
         """Return the state of a row's verdict; `stored` is the verdict that was read with the row."""
         for judged, given in self._given.items():  # few: most rows are painted without working out what they hold
-            if judged.answer_id == answer_id and judged == Judged(answer_id, outcome):
+            if judged.answer_id == answer_id and judged == VerdictSubject(answer_id, outcome):
                 return given.state
         return "saved" if stored is not None else None
 
-    def unsaved(self) -> Iterator[tuple[Judged, VerdictState]]:
+    def unsaved(self) -> Iterator[tuple[VerdictSubject, VerdictState]]:
         """Yield the verdicts that would be lost now: those being saved, and unsaved ones."""
         return ((judged, given) for judged, given in self._given.items() if given.state in ("saving", "not_saved"))
 
     # ---- a person
 
-    def open(self, judged: Judged | None, stored: Verdict | None = None) -> Commands:
-        """Open another image, or none; `stored`: the verdict that was read with it."""
+    def open(self, judged: VerdictSubject | None, stored: Verdict | None = None) -> Commands:
+        """Open another image, or none; `stored` is the verdict that was read with the image."""
         commands = self.commit()
         self.open_image, self.is_repeated = judged, False
         self._given = {key: given for key, given in self._given.items() if given.is_needed or key == judged}
         if judged is None:
             return commands
         self._given.setdefault(judged, VerdictState(stored))
-        return (*commands, Read(judged))
+        return (*commands, ReadVerdict(judged))
 
-    def give_up(self) -> None:
+    def discard_unsaved(self) -> None:
         """Discard unsaved verdicts, as the person has decided."""
         self._given, self._last, self.open_image = {}, None, None
 
@@ -171,7 +178,7 @@ class Verdicts:
         return self._want(Verdict(choice=given.wanted.choice, note=given.draft.strip()))
 
     def discard_note(self) -> None:
-        """Drop the note that is being typed on the open image: the note that was kept before stands again."""
+        """Discard the note that is being typed on the current image, and restore the saved note."""
         self.of(self.open_image).draft = None
 
     def choose(self, choice: VerdictChoice) -> Commands:
@@ -193,7 +200,7 @@ class Verdicts:
         return self._want(None)
 
     @property
-    def last_changed(self) -> Judged | None:
+    def last_changed(self) -> VerdictSubject | None:
         """The image whose verdict was given, changed or withdrawn last, if `take_back` can undo that change."""
         if self._last is None:
             return None
@@ -206,7 +213,10 @@ class Verdicts:
         self._last = None
 
     def take_back(self) -> Commands:
-        """Undo the last change of a verdict: the verdict before that change is wanted again. Once, not twice."""
+        """Undo the last change of a verdict: the previous verdict is wanted again.
+
+        Only the last change can be undone.
+        """
         judged = self.last_changed
         if judged is None or self._last is None:
             return ()
@@ -216,7 +226,7 @@ class Verdicts:
         self._last = None
         return commands
 
-    def keep_own_verdict(self, judged: Judged) -> Commands:
+    def keep_own_verdict(self, judged: VerdictSubject) -> Commands:
         """Save an unsaved verdict: try again, or replace another window's verdict."""
         given = self.of(judged)
         if given.state != "not_saved":
@@ -224,7 +234,7 @@ class Verdicts:
         given.known.add(given.stored)
         return self._send(judged, given)
 
-    def keep_stored_verdict(self, judged: Judged) -> Commands:
+    def keep_stored_verdict(self, judged: VerdictSubject) -> Commands:
         """Discard an unsaved verdict; the stored verdict counts, even another window's.
 
         If nothing is to be written, the store is read again: another window may have changed its verdict meanwhile.
@@ -233,11 +243,11 @@ class Verdicts:
         if given.state != "not_saved":
             return ()
         given.wanted, given.draft = given.stored, None
-        return self._save(judged, given) or (Read(judged),)
+        return self._save(judged, given) or (ReadVerdict(judged),)
 
     # ---- the store
 
-    def found(self, judged: Judged, stored: Verdict | None) -> Commands:
+    def found(self, judged: VerdictSubject, stored: Verdict | None) -> Commands:
         """Handle the stored verdict that was read; ignored while another one is being saved."""
         given = self._given.get(judged)
         if given is None or given.sent is not None:
@@ -253,7 +263,7 @@ class Verdicts:
             given.show(stored)
         return ()
 
-    def written(self, judged: Judged, stored: Verdict | None) -> Commands:
+    def written(self, judged: VerdictSubject, stored: Verdict | None) -> Commands:
         """Handle the answer to a write: the verdict that is now stored."""
         given = self._given.get(judged)
         if given is None or given.sent is None:
@@ -271,7 +281,7 @@ class Verdicts:
             given.ask(stored)
         return ()
 
-    def failed(self, judged: Judged, problem: Reason) -> Commands:
+    def failed(self, judged: VerdictSubject, problem: Reason) -> Commands:
         """Handle the failure of a write; a newer verdict is tried too."""
         given = self._given.get(judged)
         if given is None or given.sent is None:
@@ -284,11 +294,11 @@ class Verdicts:
             return ()
         given.problem = problem
         # One that was refused may lie there, in the place of what is wanted.
-        return (Read(judged),) if given.wanted == given.stored else ()
+        return (ReadVerdict(judged),) if given.wanted == given.stored else ()
 
     # ---- inside
 
-    def _want(self, verdict: Verdict | None, *, on: Judged | None = None) -> Commands:
+    def _want(self, verdict: Verdict | None, *, on: VerdictSubject | None = None) -> Commands:
         judged = on or self.open_image
         if judged is None:
             return ()
@@ -297,7 +307,7 @@ class Verdicts:
         given.wanted, given.draft = verdict, None
         return self._save(judged, given)
 
-    def _save(self, judged: Judged, given: VerdictState) -> Commands:
+    def _save(self, judged: VerdictSubject, given: VerdictState) -> Commands:
         """Write the wanted verdict, unless it is stored, another write is running, or a person is asked."""
         if given.sent is not None:
             return ()
@@ -306,7 +316,7 @@ class Verdicts:
             return ()
         return () if given.asks else self._send(judged, given)
 
-    def _send(self, judged: Judged, given: VerdictState) -> Commands:
+    def _send(self, judged: VerdictSubject, given: VerdictState) -> Commands:
         given.problem, given.asks = None, False
-        given.sent = Write(judged, given.wanted, frozenset(given.known))
+        given.sent = WriteVerdict(judged, given.wanted, frozenset(given.known))
         return (given.sent,)

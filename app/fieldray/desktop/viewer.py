@@ -1,4 +1,4 @@
-"""The image: painted by itself, moved by the mouse and the keys of the key sheet."""
+"""The view of an image, painted pixel by pixel, with mouse actions and the commands of the key sheet."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from fieldray.desktop.overlay import (
     measurement_text,
     outline_of,
 )
-from fieldray.desktop.style import Theme, colour, kept, scaled
+from fieldray.desktop.style import Theme, colour, saved_painter, scaled_font
 from fieldray.desktop.widgets import plain
 from fieldray.domain.finding import lungs_of
 from fieldray.translation import Translator
@@ -64,7 +64,7 @@ _CURSORS: Final[dict[Tool, Qt.CursorShape]] = {
 
 
 class Viewer(QWidget):
-    """Shows the open image. Left drag: the chosen tool; middle: move; right: zoom; wheel: next image.
+    """The view of the current image. Left drag: the chosen tool; middle: move; right: zoom; wheel: next image.
 
     Keys act where the mouse is, or in the middle of the view once a key has moved the image.
     """
@@ -104,13 +104,13 @@ class Viewer(QWidget):
     # ---- commands
 
     def apply(self, state: ViewState) -> None:
-        """Show another state; undo comes back from it."""
+        """Show another state of the view; `undo` restores the previous one."""
         if state != self.state and self.pyramid is not None:
             self._undo.append(self.state)
             self._show_state(state)
 
     def follow(self, state: ViewState) -> None:
-        """Show what another view asks for; nothing to undo here."""
+        """Show a state that another view determines; it cannot be undone here."""
         self.state = state
         self.update()
 
@@ -119,7 +119,7 @@ class Viewer(QWidget):
         return bool(self._undo)
 
     def undo(self) -> None:
-        """Take the last change back."""
+        """Undo the last change of the view."""
         if self._undo:
             self._show_state(self._undo.pop())
 
@@ -128,7 +128,7 @@ class Viewer(QWidget):
         self.apply(self.state.zoomed(_ZOOM_STEP**steps, self.image_size, self.view_size))
 
     def pan(self, right: int, down: int) -> None:
-        """Look further right or down (1), left or up (-1)."""
+        """Move the visible part right or down (1), left or up (-1)."""
         if self.pyramid is not None:
             step = _PAN_SHARE * min(self.width(), self.height())
             self._mouse = None
@@ -161,20 +161,20 @@ class Viewer(QWidget):
         self.setCursor(_CURSORS[self._switches.tool])
 
     def show_layer(self, layer: PriorView | None) -> None:
-        """Show a prior image over this one instead of the pack's layers, or none (None)."""
+        """Show a prior image over the current image instead of the pack's overlays; None removes the prior."""
         self._layer = layer
         self.update()
 
     def show_network_view(self, shown: bool) -> None:
-        """Show what the network got instead of the image."""
+        """Show the network's input instead of the image, or the image again."""
         self.shows_network_view = shown and self._open_image.network_image is not None
         self.state, self._undo, self._mark = ViewState(), [], None
         self._show_switched()
 
     def cancel_drag(self) -> None:
-        """Take back the drag under way, the line begun by a key, or one that waits for a second line."""
+        """Cancel the active drag, a line begun by key, or a line that waits for a second one."""
         self._mark = None
-        self.apply(self.state.without_half())
+        self.apply(self.state.without_unpaired_line())
         if self._drag is not None:
             before, self._drag = self._drag[2], None
             self._show_state(before)
@@ -210,7 +210,7 @@ class Viewer(QWidget):
         """Draw the image with its current layers."""
         row = self._open_image.row
         assert row is not None
-        state, area, font = self._with_open_line(), self.rect(), scaled(self.font(), 0.92)
+        state, area, font = self._with_open_line(), self.rect(), scaled_font(self.font(), 0.92)
         layer, heat = self._layer_in_sight, self._heat_map_in_sight
         self._draw_scene(painter, pyramid, state)
         if heat is not None:
@@ -243,14 +243,14 @@ class Viewer(QWidget):
         is_own = self._layer is None and not self.shows_network_view
         if self._outline is not None and self._switches.lung_outline and is_own:
             draw_outline(painter, self._outline, way)
-        font = scaled(self.font(), 0.92)
+        font = scaled_font(self.font(), 0.92)
         draw_lines(painter, state, pyramid, self._translator, view=view, font=font)
 
     def _draw_magnified(self, painter: QPainter, pyramid: Pyramid, state: ViewState) -> None:
         """Draw a round magnifier at the mouse, with the scene enlarged."""
         at, glass = self._key_position, QPainterPath()
         glass.addEllipse(at, _GLASS_RADIUS, _GLASS_RADIUS)
-        with kept(painter, QPainter.RenderHint.Antialiasing):
+        with saved_painter(painter, QPainter.RenderHint.Antialiasing):
             painter.setClipPath(glass)
             painter.fillPath(glass, colour(self._theme, "image"))
             nearer = state.zoomed(_GLASS_ZOOM, pyramid.size, self.view_size, about=(at.x(), at.y()))
@@ -276,7 +276,7 @@ class Viewer(QWidget):
         return state.measured(start, end, self.image_size, cast("Measure", self._switches.tool))
 
     def _draw_waiting(self, painter: QPainter) -> None:
-        """The thumbnail of the right image, never the image before, until the pixels are there."""
+        """Draw the thumbnail of the current image until its pixels are loaded; the previous image is never shown."""
         row, problem = self._open_image.row, self._open_image.problem
         assert row is not None
         thumbnail = row.outcome.facts.thumbnail
@@ -338,7 +338,7 @@ class Viewer(QWidget):
             self.mousePressEvent(event)
 
     def contextMenuEvent(self, event: QContextMenuEvent) -> None:
-        """Only the menu key comes here: the right button opens the menu when it is let go without a drag."""
+        """Open the menu for the menu key only. The right button opens the menu on its release, if there was no drag."""
         if event.reason() == QContextMenuEvent.Reason.Keyboard:
             self.menu_wanted.emit(self.mapToGlobal(self.rect().center()))
 
@@ -400,7 +400,7 @@ class Viewer(QWidget):
 
     @property
     def _key_position(self) -> QPointF:
-        """Where the keys do what they do at a place: see the class."""
+        """The position in the view at which commands by key act (see the class)."""
         return self._mouse or QPointF(self.width() / 2, self.height() / 2)
 
     def _image_point(self, at: QPointF) -> Point:
@@ -408,11 +408,11 @@ class Viewer(QWidget):
 
     @property
     def image_size(self) -> Size:
-        """Columns and rows of what is shown."""
+        """Columns and rows of the shown image in pixels."""
         pyramid = self.pyramid
         return pyramid.size if pyramid is not None else Size(1, 1)
 
     @property
     def view_size(self) -> Size:
-        """Points of the view."""
+        """Size of the view in points of the screen."""
         return Size(max(self.width(), 1), max(self.height(), 1))

@@ -1,4 +1,4 @@
-"""What stands in the window before there is an image: whose images are these, and where are they."""
+"""The page of the window before an image is shown: which patients the images show, and where the images are."""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ _AGAIN_ROOM = 480
 
 
 class Welcome(QWidget):
-    """A card for each pack: choosing one answers the question. Below it, the images."""
+    """The welcome page: a card for each pack, by which a person says which patients the images show;
+    below, the images.
+    """
 
     def __init__(
         self, controller: Controller, actions: Mapping[str, QAction], translator: Translator, theme: Theme
@@ -86,7 +88,7 @@ class Welcome(QWidget):
     # ---- what changes
 
     def refresh(self) -> None:
-        """Show the packs there are, and what is asked."""
+        """Show the available packs and the open question."""
         translator, question, packs = self._translator, self._bench.screening.question, self._bench.packs
         is_asked = question is not None and question.kind == "pack"
         self._title.setText(translator.text("Which patients are these X-rays from?"))
@@ -110,11 +112,11 @@ class Welcome(QWidget):
         self._bench.screening.choose([Path(folder) for folder in self._bench.settings.folders[:1]])
 
     def take_focus(self) -> None:
-        """Put the focus on the page, and on no answer: the question may come while a key is pressed."""
+        """Give the focus to the page and to no card: the question may come while a key is pressed."""
         self._area.setFocus()
 
     def scroll_to_top(self) -> None:
-        """Scroll to what is asked: the folder is named above the cards."""
+        """Scroll to the question, which names the folder above the cards."""
         self._area.verticalScrollBar().setValue(0)
 
     def _show_cards(self, question: IntentQuestion | None) -> None:
@@ -140,14 +142,14 @@ class Welcome(QWidget):
         self._order_tabs()
 
     def _order_tabs(self) -> None:
-        """Cards that were rebuilt come last otherwise."""
+        """Restore the order of Tab, because rebuilt cards would come last."""
         buttons = (button for shown in self.cards for button in (shown.other_box, shown.card_button, shown.button))
         rest = self.default_box, self.open_button, self._files_button, self._watch_button, self.again_button
         for before, after in itertools.pairwise((*buttons, *rest)):
             self.setTabOrder(before, after)
 
     def _choose(self, question: IntentQuestion | None, candidate: PackCandidate) -> None:
-        """The click of a card."""
+        """Handle a click on a pack's card: answer the open question with this pack."""
         if self.default_box.isChecked():
             self._bench.choose_default(candidate.signed_id)
             self.default_box.setChecked(False)
@@ -155,7 +157,7 @@ class Welcome(QWidget):
 
 
 def ages_box(parent: QWidget, question: IntentQuestion, screening: Screening, translator: Translator) -> QMessageBox:
-    """The question that PNG and JPEG files leave open: how old the patients are. It names all that it is about."""
+    """Return the dialog that asks for the patients' ages, which PNG and JPEG files do not state."""
     text, intent = translator.text, question.intent
     youngest, oldest = intent.ages_years or (0, 0)
     folders = _folders(translator, question)

@@ -1,9 +1,8 @@
-"""The few parts all pages are put together from: labels, cards, buttons, choices, questions, tool tips.
+"""The basic widgets of all pages: labels, cards, buttons, choices, questions and tool tips.
 
-Much of what the window shows was written elsewhere: names of files and drives, fields of images, texts of packs. Every
-text that is set goes through here, and is shown as what it is: never as markup, which can open files and addresses,
-never as a mnemonic, and never with characters that hide, reorder it or begin a line. A text is one line; who wants
-several gives several.
+Many texts of the window come from outside: names of files and drives, fields of images, texts of packs. Every text is
+set by this module, which shows it as plain text: without markup, which could open files and addresses, without
+mnemonics, and without characters that hide or reorder text or begin a line. Several lines are passed as several texts.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ NO_MARGINS: Final[Margins] = (0, 0, 0, 0)
 
 
 class PlainLabel(QLabel):
-    """A label of plain lines."""
+    """A label that shows lines of plain text."""
 
     def __init__(self, *lines: str) -> None:
         super().__init__()
@@ -69,7 +68,7 @@ class PlainLabel(QLabel):
 
 
 class PlainButton(QPushButton):
-    """A button of plain lines: an `&` is an `&` and makes no shortcut."""
+    """A button that shows lines of plain text: an `&` is shown as it is and makes no shortcut."""
 
     def __init__(self, *lines: str) -> None:
         super().__init__()
@@ -80,9 +79,9 @@ class PlainButton(QPushButton):
 
 
 class DocumentView(QTextBrowser):
-    """A Markdown document that is part of the program: no link is opened, and no file but the given images is read.
+    """The view of a Markdown document of the program. No link is opened, and no file except the given images is read.
 
-    images    the files that the document may show, by the names it gives them
+    images    files of the images that the document may show, by their name in the document
     """
 
     def __init__(self, markdown: str, images: Mapping[str, Path]) -> None:
@@ -109,7 +108,7 @@ class DocumentView(QTextBrowser):
         return image.scaledToWidth(width, smooth) if image.width() > width else image
 
     def headings(self) -> list[tuple[str, int]]:
-        """(text, position) of each heading below the title."""
+        """Return (text, position) of each heading below the title."""
         return [(block.text(), block.position()) for block in self._blocks() if block.blockFormat().headingLevel() > 1]
 
     def show_position(self, position: int) -> None:
@@ -131,7 +130,7 @@ def plain(*lines: str) -> str:
 
 
 def elide(button: PlainButton, *lines: str, room: int) -> None:
-    """Write lines on a button, with … at the end of one that has no room."""
+    """Write lines on a button; a line that does not fit ends with `…`."""
     metrics, right = button.fontMetrics(), Qt.TextElideMode.ElideRight
     button.setText(*(metrics.elidedText(plain(line), right, room) for line in lines))
 
@@ -145,17 +144,20 @@ def plain_tip(*lines: str) -> str:
 
 
 def set_tip(target: QWidget | QAction | QTableWidgetItem, *lines: str) -> None:
-    """Give a widget, a command or a cell of a table its tool tip."""
+    """Set the tool tip of a widget, a command or a cell of a table."""
     target.setToolTip(plain_tip(*lines))
 
 
 def show_tray(sign: QSystemTrayIcon, title: str, caption: str) -> None:
-    """Show a message of the system's, of the program's own words: some systems take it for markup."""
+    """Show a message of the operating system.
+
+    The text is the program's own, because some systems interpret markup in it.
+    """
     sign.showMessage(plain(title), plain(caption), sign.icon())
 
 
 def label(*lines: str, role: str = "") -> PlainLabel:
-    """A wrapped, selectable label; role: "title", "heading", "muted" or "warning" (see the style sheet)."""
+    """Return a wrapped, selectable label. `role`: "title", "heading", "muted" or "warning" (see the style sheet)."""
     label = PlainLabel(*lines)
     label.setWordWrap(True)
     label.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
@@ -172,12 +174,12 @@ def paragraphs(text: str) -> tuple[str, ...]:
 def lay_column(
     on: QWidget | None, *parts: Part, margins: Margins = NO_MARGINS, spacing: int | None = None
 ) -> QVBoxLayout:
-    """Lay parts out one below the other, on a widget or for another layout; see `Part`."""
+    """Arrange parts one below the other, on a widget or for another layout; see `Part`."""
     return _lay(QVBoxLayout(on) if on else QVBoxLayout(), parts, margins, spacing)
 
 
 def lay_row(on: QWidget | None, *parts: Part, margins: Margins = NO_MARGINS, spacing: int | None = None) -> QHBoxLayout:
-    """Lay widgets out in a row (see `lay_column`)."""
+    """Arrange parts side by side (see `lay_column`)."""
     return _lay(QHBoxLayout(on) if on else QHBoxLayout(), parts, margins, spacing)
 
 
@@ -197,7 +199,7 @@ def _lay(layout: Box, parts: Iterable[Part], margins: Margins, spacing: int | No
 
 
 def card(*parts: Part) -> QFrame:
-    """A card with parts one below the other."""
+    """Return a card with parts one below the other."""
     frame = QFrame()
     frame.setObjectName("card")
     lay_column(frame, *parts, margins=(14, 12, 14, 12), spacing=6)
@@ -227,8 +229,8 @@ def push_button(
     return button
 
 
-def obey(button: QAbstractButton, action: QAction) -> None:
-    """Connect a button to an action without taking the focus."""
+def connect_button(button: QAbstractButton, action: QAction) -> None:
+    """Connect a button to an action. A click does not move the focus to the button."""
     button.clicked.connect(action.trigger)
     button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
     button.setAccessibleName(action.iconText())
@@ -253,12 +255,12 @@ class _WheelPassedOn(QObject):
 
 
 def pass_wheel_on(target: QWidget) -> None:
-    """Keep a widget's value when somebody scrolls the page and the pointer passes over it."""
+    """Let the mouse wheel over a widget scroll the page instead of changing the widget's value."""
     target.installEventFilter(_WheelPassedOn(target))
 
 
 def slider(percent: int) -> QSlider:
-    """A slider from 0 to 100 %."""
+    """Return a slider from 0 to 100 %."""
     made = QSlider(Qt.Orientation.Horizontal)
     made.setRange(0, 100)
     made.setValue(percent)
@@ -268,7 +270,7 @@ def slider(percent: int) -> QSlider:
 
 
 def number_box(low: int, high: int, value: int) -> QSpinBox:
-    """A field for a whole number."""
+    """Return a field for a whole number from `low` to `high`."""
     made = QSpinBox()
     made.setRange(low, high)
     made.setValue(value)
@@ -290,7 +292,7 @@ def choice_box(choices: Iterable[tuple[str, Any]], *, named: str = "", chosen: o
 
 
 def search_field(caption: str, text: str = "") -> QLineEdit:
-    """A field to search with."""
+    """Return a field for a search text."""
     field = QLineEdit(text)
     field.setPlaceholderText(caption)
     field.setAccessibleName(caption)
@@ -308,7 +310,7 @@ def ask_for_paths(
     *,
     at: str = "",
 ) -> None:
-    """Let a person choose a folder, a file or files, beginning at a folder."""
+    """Let a person choose a folder, a file or several files in a dialog that begins at the folder `at`."""
     dialog = QFileDialog(parent, title, at)
     dialog.setFileMode(mode)
     # Qt's catalogues lack these two.
@@ -319,7 +321,7 @@ def ask_for_paths(
 
 
 def ask_for_text(parent: QWidget, title: str, caption: str, given: Callable[[str], object]) -> None:
-    """Let a person type one line; nothing is done with an empty one."""
+    """Ask a person for one line of text. An empty text is ignored."""
     dialog = QInputDialog(parent)
     dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
     dialog.setWindowTitle(title)
@@ -338,7 +340,7 @@ def question_box(
 ) -> QMessageBox:
     """Show a question with further lines; each answer has an action.
 
-    `no` has the focus and is triggered by Escape, so that a key meant for something else answers `no`.
+    The button `no` has the focus and is triggered by Escape, so that a key pressed by mistake answers `no`.
     """
     box = QMessageBox(QMessageBox.Icon.Question, "Fieldray", plain(text), parent=parent)
     box.setTextFormat(Qt.TextFormat.PlainText)
@@ -354,12 +356,15 @@ def question_box(
 
 
 def is_typing() -> bool:
-    """Whether a person is in a field of text or in a dialog: what opens by itself waits until they have done."""
+    """Return whether a person uses a text field or a dialog.
+
+    Whatever would open by itself waits until they have finished.
+    """
     return isinstance(QApplication.focusWidget(), QLineEdit) or QApplication.activeModalWidget() is not None
 
 
 def name_surface(widget: QWidget, name: Surface) -> None:
-    """Give a widget the ground of a page, a panel or the toolbar."""
+    """Give a widget the background colour of a page, a panel or the toolbar."""
     widget.setObjectName(name)
     widget.setAttribute(Qt.WidgetAttribute.WA_StyledBackground)
 
@@ -384,10 +389,10 @@ class Page(QScrollArea):
         self._is_stale = False
 
     def refresh(self) -> None:
-        """Show how things stand now."""
+        """Update the page to the current state."""
 
     def follow(self, *news: SignalInstance) -> None:
-        """Refresh the page at each of these signals, or when it is shown next if it is hidden."""
+        """Refresh the page at each of these signals; a hidden page is refreshed when it is shown next."""
         for signal in news:
             signal.connect(self._note_news)
 
@@ -427,7 +432,10 @@ _TABLE_HEIGHT: Final = 260
 
 
 def reading_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, most: int = _TABLE_HEIGHT) -> QTableWidget:
-    """Make a read-only table with rows to activate, at most `most` points high; the last column fills the width."""
+    """Make a read-only table whose rows can be activated, at most `most` points high.
+
+    The last column fills the width.
+    """
     table = QTableWidget(len(rows), len(headings))
     table.setHorizontalHeaderLabels([plain(heading) for heading in headings])
     for index, row in enumerate(rows):

@@ -1,4 +1,4 @@
-"""The work list's side of the window: filter buttons with counts, search, and the table."""
+"""The widgets of the work list: filter buttons with counts, search field, and the table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from PySide6.QtWidgets import (
 
 from fieldray.backends import BACKENDS
 from fieldray.desktop.list_reader import KEYS, WorkRow
-from fieldray.desktop.style import Theme, icon, scaled
+from fieldray.desktop.style import Theme, icon, scaled_font
 from fieldray.desktop.widgets import (
     PlainButton,
     choice_box,
@@ -40,7 +40,7 @@ from fieldray.desktop.worklist_delegate import (
     ROW_HEIGHT,
     SHAPE_ROOM,
     WorkListDelegate,
-    strong,
+    demibold,
 )
 from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.domain.finding import WORK_LIST_ORDER, Category
@@ -65,7 +65,7 @@ _LOW: Final = 480  # a list of less height has no room for rows below four lines
 
 
 def verdict_box(translator: Translator, chosen: ReadingFilter, *, has_unread: bool = False) -> QComboBox:
-    """Which results are shown, by the verdict of a person, and perhaps by whether anybody has read them."""
+    """Return the box that filters results by the reader's verdict; with `has_unread`, also by unread images."""
     choices = (
         (translator.text("Any verdict"), "any"),
         *(((translator.text("Unread"), "unread"),) if has_unread else ()),
@@ -77,14 +77,16 @@ def verdict_box(translator: Translator, chosen: ReadingFilter, *, has_unread: bo
 
 
 def device_box(translator: Translator, chosen: str) -> QComboBox:
-    """Which results are shown, by what ran the model."""
+    """Return the box that filters results by the device that ran the model."""
     devices = ((translator.text(entry.title), entry.name) for entry in reversed(tuple(BACKENDS)))
     choices = ((translator.text("Any device"), ""), *devices)
     return choice_box(choices, named=translator.text("Device"), chosen=chosen)
 
 
 class FilterBar(QWidget):
-    """One button a class with its count, and the search box; that the list is not in the order of urgency."""
+    """The filters of the list: one button for each class with its count, the search
+    field, and the order if not by urgency.
+    """
 
     urgency_wanted = Signal()
 
@@ -135,7 +137,7 @@ class FilterBar(QWidget):
         self.refresh()
 
     def refresh(self) -> None:
-        """Write the counts; the buttons of the classes that are rare are there only when a row is."""
+        """Update the counts. Buttons of rare classes are shown only if the list has such a row."""
         counts = self._model.counts()
         for category, button in self._buttons.items():
             number = counts[category] if category else self._model.total()
@@ -165,7 +167,7 @@ class FilterBar(QWidget):
         self._model.filter(text=text.strip(), **({"category": None} if begins else {}))
 
     def _show_order(self) -> None:
-        """By which column the list is sorted, where that is not by urgency; a click goes back."""
+        """Show the column by which the list is sorted, unless it is sorted by urgency. A click restores that order."""
         title = self._model.sorted_title
         text = self._translator.text("Sorted by {column}. Click to sort by urgency", column=title.lower())
         self.by_urgency.setText(text)
@@ -176,7 +178,7 @@ class FilterBar(QWidget):
         self._arrange()
 
     def show_all(self) -> None:
-        """Search for nothing, and choose no class, verdict and device."""
+        """Clear the search and the filters by class, verdict and device."""
         self.search.clear()
         self._buttons[None].setChecked(True)
         for box in (self.verdicts, self.devices):
@@ -185,15 +187,15 @@ class FilterBar(QWidget):
         self._model.filter()
 
     def fit_height(self, height: int) -> None:
-        """Take fewer lines where the list is low."""
+        """Use fewer lines if the list has little height."""
         self._is_low = height < _LOW
         self._choices.setVisible(height >= _VERY_LOW)
         self._arrange()
 
     def _arrange(self) -> None:
-        """All in one row where there is room for their words, else three beside each other.
+        """Arrange the buttons: in one row with words, else three to a row.
 
-        With less room they have shape and count alone: in one row, else four beside each other.
+        With less room the buttons have only symbol and count: in one row, else four to a row.
         """
         counts = self._model.counts()
         shown = [category for category in self._buttons if category not in RARE or counts[category]]
@@ -223,11 +225,11 @@ class FilterBar(QWidget):
             button.setVisible(category in shown)  # once it has a parent: without one it would be a window
 
     def _fit_in_a_row(self, captions: Mapping[Category | None, str]) -> bool:
-        """Whether buttons with these texts have room beside each other, each as wide as it needs."""
+        """Return whether buttons with these texts fit into one row, each as wide as its text needs."""
         return sum(width + self._layout.horizontalSpacing() for width in self._widths(captions)) <= self._room()
 
     def _room_for(self, captions: Mapping[Category | None, str]) -> int:
-        """How many buttons with these texts have room beside each other, all as wide as the widest."""
+        """Return how many buttons with these texts fit into one row, all as wide as the widest."""
         return self._room() // (max(self._widths(captions)) + self._layout.horizontalSpacing())
 
     def _room(self) -> int:
@@ -246,8 +248,8 @@ class FilterBar(QWidget):
 
 
 def class_column_width(translator: Translator, font: QFont, manifest: Manifest | None = None) -> int:
-    """Room for the shape and the longest short word for a class; the rare ones are cut, and whole in the tip."""
-    return _longest_class(translator, strong(font), manifest) + CLASS_ROOM
+    """Return the width for the symbol and the longest short name of a usual class; rarer names may be cut."""
+    return _longest_class(translator, demibold(font), manifest) + CLASS_ROOM
 
 
 def _longest_class(translator: Translator, font: QFont, manifest: Manifest | None) -> int:
@@ -256,7 +258,10 @@ def _longest_class(translator: Translator, font: QFont, manifest: Manifest | Non
 
 
 class WorkTable(QTableView):
-    """The table: whole rows, one at a time; the row being read stays where it is while others arrive."""
+    """The table of the work list.
+
+    One whole row is selected; the selected row stays in place while other rows arrive.
+    """
 
     def __init__(self, model: WorkListModel, delegate: WorkListDelegate, translator: Translator) -> None:
         super().__init__()
@@ -281,7 +286,7 @@ class WorkTable(QTableView):
         model.changed.connect(self._say_if_empty)
 
     def fit_columns(self, width: int) -> None:
-        """Show the columns there is room for; a person's own choice stays. Those of other packs follow the score."""
+        """Show as many columns as fit, unless a person chose columns. Columns of additional packs follow the score."""
         taken = self._fit_other_packs(width)
         for column, key in enumerate(KEYS):
             room = width if key == "image" else width - taken
@@ -299,7 +304,7 @@ class WorkTable(QTableView):
         self.setColumnWidth(KEYS.index("class"), wide)
 
     def _fit_other_packs(self, width: int) -> int:
-        """The width of the columns of other packs together: with little room they have shapes and scores alone."""
+        """Return the width of all columns of additional packs; in a narrow table these show only symbol and score."""
         widths, header, first = self.pack_widths, self.horizontalHeader(), KEYS.index("score") + 1
         if width < _NAME + _WIDTHS["image"] + _WIDTHS["score"] + self.class_column_width + sum(widths):
             widths = [SHAPE_ROOM] * len(widths)
@@ -348,7 +353,7 @@ class WorkTable(QTableView):
         columns.customContextMenuRequested.connect(self._choose_columns)
 
     def _sort(self, column: int, order: Qt.SortOrder) -> None:
-        """By a column; the list is in the order of the first pack, so those of others bring this order back."""
+        """Sort the list by a column. The columns of additional packs restore the order by the first pack's classes."""
         if column >= len(KEYS):
             self.horizontalHeader().setSortIndicator(-1, Qt.SortOrder.AscendingOrder)
         else:
@@ -382,7 +387,7 @@ class WorkTable(QTableView):
 
 
 class WorkList(QWidget):
-    """Filter bar and table; `row_chosen` reports the selected row. It begins with the one that is `opened`."""
+    """Filter bar and table; `row_chosen` reports the selected row. The first selected row is that of `opened`."""
 
     row_chosen = Signal(object)
 
@@ -414,7 +419,7 @@ class WorkList(QWidget):
         self._after_reset()
 
     def _fit_classes(self) -> None:
-        """Room for what the run's packs call their classes."""
+        """Make the class column as wide as the class names of the run's packs need."""
         packs = self._model.manifest, *self._model.other_packs
         if packs == self._named:
             return
@@ -422,7 +427,7 @@ class WorkList(QWidget):
         self.table.class_column_width, *self.table.pack_widths = (
             class_column_width(self._translator, font, one) for one in packs
         )
-        small = strong(scaled(font, 0.87))
+        small = demibold(scaled_font(font, 0.87))
         self.table.below_width = _longest_class(self._translator, small, self._model.manifest) + BELOW_ROOM
         self.table.fit_columns(self.table.width())
 
@@ -431,20 +436,22 @@ class WorkList(QWidget):
         self.filter_bar.fit_height(self.height())
 
     def step(self, rows: int) -> None:
-        """Choose the next (1) or previous (-1) image."""
+        """Select the next (1) or previous (-1) image."""
         self._choose_row(self.table.currentIndex().row() + rows)
 
     def step_study(self, direction: int) -> None:
-        """Choose the first image of the next (1) or previous (-1) study."""
+        """Select the first image of the next (1) or previous (-1) study."""
         here = max(self.table.currentIndex().row(), 0)
         self._model.find_study(here, direction)
 
     def choose_end(self, *, last: bool) -> None:
-        """Choose the first or the last image, as soon as it is listed."""
+        """Select the first or the last image as soon as it is listed."""
         self._go_to("last" if last else "first")
 
     def choose(self, row_id: int, *, may_show_all: bool = False) -> None:
-        """Choose an image by its row, as soon as it is listed; where it is not, perhaps in the list of all images."""
+        """Select an image by its row as soon as it is listed; with `may_show_all`, the filters may be
+        cleared for this.
+        """
         if may_show_all and not self._model.index_of(row_id).isValid():
             self.filter_bar.show_all()
         self._go_to(row_id)
@@ -454,7 +461,7 @@ class WorkList(QWidget):
         self._go()
 
     def _go(self) -> None:
-        """Choose what is to be chosen if it is there. Where the whole list is there without it, nothing is."""
+        """Select the wanted row if it is listed. If the whole list is loaded without that row, give up."""
         row, is_whole = self._row_of_goal(), self._model.is_whole
         if row is not None or is_whole:
             self._goal, self._model.awaits_row = None, False
@@ -480,9 +487,9 @@ class WorkList(QWidget):
             self.table.scrollTo(index)
 
     def _report_chosen(self) -> None:
-        """Report the image that is chosen now; none while it is being read, so that no other is taken for it.
+        """Report the selected image; none while its row is being read, so that no other image is mistaken for it.
 
-        Where the image that was chosen got another result, a person opens that one by a step of their own.
+        If the selected image has got another result, a person opens that result explicitly.
         """
         current = self.table.currentIndex()
         if not current.isValid():
@@ -495,9 +502,10 @@ class WorkList(QWidget):
             self.row_chosen.emit(row)
 
     def _after_reset(self) -> None:
-        """A filter keeps the chosen image where it is still listed, else the first one that it found is chosen.
+        """Restore the selection after a filter: the selected image if it is still listed, else the first row.
 
-        An image that leaves the list of itself stays open, and none takes its place. An emptied list forgets it.
+        An image that leaves the list without a filter stays open, and no other takes its place. An empty list clears
+        the selection.
         """
         known = self._model.index_of(self._chosen_id or 0)
         if known.isValid():

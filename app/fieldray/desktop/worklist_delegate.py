@@ -1,10 +1,10 @@
-"""Paints the cells of the work list: thumbnail, patient in up to three lines, class as shape and word.
+"""Paints the cells of the work list: thumbnail, up to three lines about the patient, class as symbol and word.
 
-Of a patient the first line is the name, the second one number and date, which give way to nothing, the third why an
-image has no score or is to be read first.
+The first line has the name, the second number and date, which are never omitted, the third the reason why an image has
+no score or is to be read first.
 
-During a run the list is painted eight times per second, mostly unchanged. Every call to Qt lets the other threads go
-first, and a cell takes twenty calls: painted cells are kept and drawn again as one pixmap.
+During a run the list is painted eight times per second, mostly unchanged. Each call to Qt lets other threads run first,
+and a cell takes twenty calls. So painted cells are kept as pixmaps, and drawn again by one call.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from PySide6.QtWidgets import QStyle, QStyledItemDelegate, QStyleOptionViewItem,
 
 from fieldray.desktop.image_painting import draw_thumbnail
 from fieldray.desktop.list_reader import KEYS, WorkRow, image_title, score_cell
-from fieldray.desktop.style import Theme, VerdictMark, colour, draw_class, draw_verdict, scaled
+from fieldray.desktop.style import Theme, VerdictMark, colour, draw_class, draw_verdict, scaled_font
 from fieldray.desktop.verdicts import State
 from fieldray.desktop.widgets import plain
 from fieldray.desktop.worklist_model import EARLIER_ROLE, GROUP_ROLE, ROW_ROLE, VERDICT_ROLE, Index
-from fieldray.domain.finding import asked_for
-from fieldray.domain.history import NEW_PATIENT, SAME_STUDY, Group
+from fieldray.domain.finding import override_notes
+from fieldray.domain.history import NEW_PATIENT, SAME_STUDY, PatientGroup
 from fieldray.domain.image import ImageHeader, day_of
-from fieldray.formatting import date, earlier_text, file_name, person, sex_label, short_label, unsigned
+from fieldray.formatting import date, earlier_text, file_name, person, sex_label, short_label, unsigned_notice
 from fieldray.translation import Translator
 
 ROW_HEIGHT: Final = 54
@@ -55,7 +55,7 @@ class _Cell:
     font: QFont
     is_selected: bool
     verdict: State | None
-    group: Group | None
+    group: PatientGroup | None
     is_earlier: bool
 
     @property
@@ -72,7 +72,7 @@ class _Cell:
 
 
 class WorkListDelegate(QStyledItemDelegate):
-    """One delegate for the whole table; it reads the row itself."""
+    """The delegate of the whole table, which reads the row to paint by itself."""
 
     def __init__(self, translator: Translator, theme: Theme, parent: QWidget) -> None:
         super().__init__(parent)
@@ -129,7 +129,7 @@ class WorkListDelegate(QStyledItemDelegate):
     def sizeHint(self, option: QStyleOptionViewItem, index: Index) -> QSize:
         return QSize(60, ROW_HEIGHT)
 
-    def _paint_ground(self, painter: QPainter, rect: QRect, group: Group | None, *, is_selected: bool) -> None:
+    def _paint_ground(self, painter: QPainter, rect: QRect, group: PatientGroup | None, *, is_selected: bool) -> None:
         """Paint the background, and a line below it, except between images of one study."""
         painter.fillRect(rect, colour(self._theme, "selection" if is_selected else "surface"))
         if group is None or group.next_begins != SAME_STUDY:
@@ -139,7 +139,7 @@ class WorkListDelegate(QStyledItemDelegate):
             )
             painter.drawLine(rect.bottomLeft(), rect.bottomRight())
 
-    def _right_of_rail(self, painter: QPainter, box: QRect, group: Group | None) -> QRect:
+    def _right_of_rail(self, painter: QPainter, box: QRect, group: PatientGroup | None) -> QRect:
         """Paint the line that connects a patient's images. Returns the rest of the box."""
         if group is None or group.begins == group.next_begins == NEW_PATIENT:
             return box
@@ -165,7 +165,7 @@ class WorkListDelegate(QStyledItemDelegate):
     def _paint_patient(self, painter: QPainter, box: QRect, cell: _Cell) -> None:
         """Paint the patient or file name, bold while unread, and below it number, date and further marks."""
         row, name_room = cell.row, _SHAPE + 4 if cell.mark else 0
-        font, small = strong(cell.font) if cell.mark == "unread" else cell.font, scaled(cell.font, 0.87)
+        font, small = demibold(cell.font) if cell.mark == "unread" else cell.font, scaled_font(cell.font, 0.87)
         measure, thin = QFontMetrics(font), QFontMetrics(small)
         room = box.width() - name_room
         name, number = plain(image_title(self._translator, row.row_id, row.outcome)), self._number(row)
@@ -178,9 +178,9 @@ class WorkListDelegate(QStyledItemDelegate):
                 name, number = name[:fits], name[fits:]
             name = measure.elidedText(name, middle, room)
         lines = [(second, "muted")] if (second := self._second_line(cell, number, thin, box.width())) else []
-        said = (*([row.reason] if row.reason else []), *asked_for(row.outcome))
+        said = (*([row.reason] if row.reason else []), *override_notes(row.outcome))
         if why := " ".join(map(self._translator.reason, said)):
-            lines += [(line, row.category) for line in wrapped(why, small, box.width(), most=2 - len(lines))]
+            lines += [(line, row.category) for line in wrap_text(why, small, box.width(), most=2 - len(lines))]
         top, step = 6 if len(lines) < 2 else 2, thin.lineSpacing()
         upper = QRect(box.x(), box.y() + (top if lines else 0), room, box.height() // 2 - 6 if lines else box.height())
         self._line(painter, upper, name, "text", font)
@@ -189,15 +189,15 @@ class WorkListDelegate(QStyledItemDelegate):
             self._line(painter, lower.translated(0, place * step), line, shade, small)
 
     def _number(self, row: WorkRow) -> str:
-        """The patient's number, else the file that the person is in."""
+        """Return the patient's number, or else the name of the file."""
         if self._translator.hides_names():
             return ""
         return plain(row.header.patient_id or (file_name(row.outcome.ref) if person(row.header.patient_name) else ""))
 
     def _second_line(self, cell: _Cell, number: str, measure: QFontMetrics, width: int) -> str:
-        """Number and date, and what else there is room for. Where there is little, the number gives way, not the date.
+        """Return number and date, and further facts if there is room. In a narrow cell the number is cut, not the date.
 
-        The date has a column in a wide list; what is of an earlier day says so in any.
+        In a wide list the date has a column of its own. An image of an earlier day says so in any list.
         """
         header, group = cell.row.header, cell.group
         day = date(self._translator, header.study_date) if self.date_below else ""
@@ -223,13 +223,13 @@ class WorkListDelegate(QStyledItemDelegate):
         line = box.adjusted(_SHAPE + 6, 0, 0, 0)
         if row.finding is not None and row.finding.is_by_larger_output:
             below = line.adjusted(0, ROW_HEIGHT // 2, 0, 0)
-            self._line(painter, below, unsigned(self._translator), "muted", scaled(font, 0.87))
-        self._line(painter, line, label, row.category, strong(font))
+            self._line(painter, below, unsigned_notice(self._translator), "muted", scaled_font(font, 0.87))
+        self._line(painter, line, label, row.category, demibold(font))
 
     def _paint_answer(
         self, painter: QPainter, box: QRect, row: WorkRow | None, font: QFont, *, has_score: bool = True
     ) -> None:
-        """What a pack says: its class, and below it its score."""
+        """Paint a pack's result: the class, and below it the score."""
         if row is None:
             self._line(painter, box, "–", "muted", font)
             return
@@ -239,13 +239,13 @@ class WorkListDelegate(QStyledItemDelegate):
         below = box.adjusted(_SHAPE + 6 if has_label else 0, ROW_HEIGHT // 2, _GAP, -4)
         self._paint_class(painter, box.adjusted(0, 0, 0, -ROW_HEIGHT // 3) if has_score else box, row, font)
         if has_score:
-            self._line(painter, below, score_cell(self._translator, row), "text", scaled(font, 0.87))
+            self._line(painter, below, score_cell(self._translator, row), "text", scaled_font(font, 0.87))
 
     def _paint_class_below(
         self, painter: QPainter, box: QRect, row: WorkRow, font: QFont, *, has_score: bool = True
     ) -> None:
         """Paint shape and score of an answer, and below them the short word for the class."""
-        middle, small = ROW_HEIGHT // 2, scaled(font, 0.87)
+        middle, small = ROW_HEIGHT // 2, scaled_font(font, 0.87)
         upper, lower = box.adjusted(0, 6, 0, -middle), box.adjusted(0, middle, _GAP, -6)
         draw_class(
             painter, row.category, QRectF(upper.x(), upper.center().y() - _SHAPE / 2, _SHAPE, _SHAPE), self._theme
@@ -255,7 +255,7 @@ class WorkListDelegate(QStyledItemDelegate):
                 painter, upper.adjusted(_SHAPE + 6, 0, _GAP, 0), score_cell(self._translator, row), "text", small
             )
         word = short_label(self._translator, row.category, row.manifest)
-        self._line(painter, lower, word, row.category, strong(small))
+        self._line(painter, lower, word, row.category, demibold(small))
 
     def _line(self, painter: QPainter, box: QRect, text: str, shade: str, font: QFont, *, right: bool = False) -> None:
         painter.setFont(font)
@@ -270,20 +270,20 @@ def _joined(parts: Sequence[str]) -> str:
 
 
 def _born(translator: Translator, header: ImageHeader) -> str:
-    """The year of birth and the sex: what tells two people of one name apart."""
+    """Return year of birth and sex, which distinguish two patients of one name."""
     day = day_of(header.patient_birth_date)
     return " ".join(part for part in (str(day.year) if day else "", sex_label(translator, header)) if part)
 
 
-def strong(font: QFont) -> QFont:
-    """The font, demibold."""
+def demibold(font: QFont) -> QFont:
+    """Return the font in demibold."""
     made = QFont(font)
     made.setWeight(QFont.Weight.DemiBold)
     return made
 
 
-def wrapped(text: str, font: QFont, width: int, *, most: int) -> list[str]:
-    """The text in at most `most` lines; the last one holds all that is left, for `_line` to cut."""
+def wrap_text(text: str, font: QFont, width: int, *, most: int) -> list[str]:
+    """Wrap a text into at most `most` lines. The last line has all the rest, which `_line` cuts."""
     lines: list[str] = []
     rest = " ".join(plain(text).split())
     metrics = QFontMetrics(font)

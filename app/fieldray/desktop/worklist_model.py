@@ -1,7 +1,7 @@
-"""The work list's data: the rows' numbers in order, and what of each is in sight; all of it is read from the store.
+"""The data of the work list: row numbers in order, and the visible rows; all are read from the store.
 
-The newest wish wins, and what is in sight stays until then. During a run the list is read again and again, so seldom
-that it takes a tenth of a thread's time at most.
+The newest request replaces older ones; until it is answered the previous list stays. During a run the list is read
+again and again, at intervals that take at most a tenth of a thread's time.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersisten
 from fieldray.desktop.background import Background, Services
 from fieldray.desktop.image_painting import Switches
 from fieldray.desktop.list_reader import COLUMNS, KEYS, SeenRows, WorkRow, columns_of
-from fieldray.desktop.verdicts import Judged, State, Verdicts
+from fieldray.desktop.verdicts import State, Verdicts, VerdictSubject
 from fieldray.desktop.widgets import plain, plain_tip
 from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome
-from fieldray.domain.history import NEW_PATIENT, ListColumn, Listed, ResultFilter, ResultOrder, group_at
+from fieldray.domain.history import NEW_PATIENT, ListColumn, ResultFilter, ResultOrder, WorkListRows, group_at
 from fieldray.domain.model import Manifest
 from fieldray.domain.run import StoredImage, Verdict
 from fieldray.errors import FieldrayError
@@ -60,7 +60,7 @@ def verdict_words(translator: Translator, state: State, verdict: Verdict | None)
 
 
 class WorkListModel(QAbstractTableModel):
-    """Rows of the run, as filtered and sorted. All methods belong to the window's thread.
+    """The filtered and sorted rows of a run. All methods belong to the window's thread.
 
     Another list that is wanted comes when it is read; until then the one before stays. `changed` says that it is there,
     `loaded` that rows are there which were not read when they were asked for, `gone` that all its images were deleted.
@@ -109,9 +109,9 @@ class WorkListModel(QAbstractTableModel):
     # ---- what is in it
 
     def open(self, run_id: int | None, *manifests: Manifest | None) -> None:
-        """List a run, its first rows before all the others; nothing for None.
+        """List a run, its first rows before the others; None empties the list.
 
-        manifests  of its packs, each None where it is not at hand; all but the first have a column
+        manifests  manifests of the run's packs, None for a pack that is not available; additional packs get a column
         """
         self.is_by_larger_output = any(one is not None and one.is_bare for one in manifests[:1])
         self._forget((manifests or (None,)) if run_id is not None else ())
@@ -121,12 +121,12 @@ class WorkListModel(QAbstractTableModel):
         self._read()
 
     def end(self) -> None:
-        """The program closes: what is in sight stays, and nothing more is read."""
+        """Stop reading because the program closes; the visible rows stay."""
         self._stop()
         self.run_id, self._has_ended = None, True
 
     def image_done(self, image: StoredImage) -> None:
-        """An image was saved: a new one, or one that is listed with another result."""
+        """Handle an image that was saved: a new one, or a listed one with another result."""
         if self._rows.replace(image):
             self._row_changed(image.row_id)
         self.refresh()
@@ -138,31 +138,31 @@ class WorkListModel(QAbstractTableModel):
         self.refresh()
 
     def refresh(self) -> None:
-        """Results may have come or gone: read the list again soon."""
+        """Read the list again soon, because results may have been added or deleted."""
         self._is_old = True
         if self.run_id is not None and not self._is_reading and not self._again.isActive():
             self._again.start(max(_AGAIN_MS, round(1000 * (self._rests_until_s - time.monotonic()))))
 
-    def verdict_changed(self, judged: Judged) -> None:
-        """The verdict on a row stands otherwise. It stays until another verdict is chosen to be shown."""
-        row = self._rows.of_answer(judged.answer_id)
+    def verdict_changed(self, judged: VerdictSubject) -> None:
+        """Handle a changed verdict on a row. The row stays listed until a person changes the filter by verdict."""
+        row = self._rows.row_of_result(judged.answer_id)
         if row is None:
             return
         if self.wanted.verdict != "any" and self._verdicts.of(judged).sent is not None:
             self.wanted = replace(self.wanted, staying=self.wanted.staying | {row.row_id})
-        if judged == Judged(row.answer_id, row.outcome):
+        if judged == VerdictSubject(row.answer_id, row.outcome):
             row.verdict = self._verdicts.of(judged).stored
             row.is_read = row.is_read or row.verdict is not None
             self._row_changed(row.row_id)
 
     def reading_changed(self, row: WorkRow) -> None:
-        """A row was read, or is to be read once more. It stays until the filter is chosen again."""
+        """Handle a row that became read or unread. The row stays listed until a person changes the filter."""
         if self.wanted.verdict == "unread":
             self.wanted = replace(self.wanted, staying=self.wanted.staying | {row.row_id})
         self._row_changed(row.row_id)
 
     def set_translator(self, translator: Translator) -> None:
-        """Speak another language."""
+        """Change the language of the list."""
         self.beginResetModel()
         self._translator = translator
         self.endResetModel()
@@ -171,34 +171,39 @@ class WorkListModel(QAbstractTableModel):
 
     @property
     def is_current(self) -> bool:
-        """Whether all that came is listed, or nothing is to be."""
+        """Whether every saved image is listed, or the list is empty on purpose."""
         return self.run_id is None or (self.is_whole and not (self._is_old or self._is_reading))
 
     @property
     def is_stepping(self) -> bool:
-        """Whether another image may be chosen at any moment: a step, a search or a filter is being looked up."""
+        """Whether another image may be selected at any moment, because a step, a search or a filter is
+        being looked up.
+        """
         return self._is_finding or self.awaits_row or self.is_another
 
     @property
     def manifest(self) -> Manifest | None:
-        """The manifest of the run's first pack, which may name its classes."""
+        """The manifest of the run's first pack, which may name the classes."""
         return self._rows.manifests[0] if self._rows.manifests else None
 
     @property
     def other_packs(self) -> tuple[Manifest | None, ...]:
-        """The manifests of the packs after the first; each has a column after all others."""
+        """The manifests of the additional packs; each has a column."""
         return tuple(self._rows.manifests[1:])
 
     def counts(self) -> dict[Category, int]:
-        """The number of images by class, whatever is filtered."""
+        """Return the number of images by class, without the filter."""
         return {category: self._counts.get(category, 0) for category in WORK_LIST_ORDER}
 
     def total(self) -> int:
-        """The number of images, whatever is filtered."""
+        """Return the number of images, without the filter."""
         return sum(self._counts.values())
 
     def filter(self, **changes: Any) -> None:
-        """Show other results; see `ResultFilter`. A row that gets another verdict stays until one is chosen again."""
+        """Change some fields of the filter (see `ResultFilter`).
+
+        Rows with new verdicts stay until a verdict filter is chosen.
+        """
         if "verdict" not in changes:
             self._filter(**changes)
             return
@@ -211,49 +216,51 @@ class WorkListModel(QAbstractTableModel):
         )
 
     def row_at(self, index: Index) -> WorkRow | None:
-        """The row under an index; None for no index, and while it is being read."""
+        """Return the row at an index; None for an invalid index, and while the row is being read."""
         return self._row(index.row()) if index.isValid() else None
 
     def row_of(self, image: StoredImage) -> WorkRow:
-        """The row of an image of this run, listed or not."""
+        """Return the row of an image of this run, listed or not."""
         return self._rows.row_of(image)
 
     def holds(self, row: WorkRow) -> bool:
-        """Whether a row is that of its image now: of this run, and with the image's newest result."""
-        known = self._rows.known(row.row_id)
+        """Return whether a row belongs to this run and holds its image's newest result."""
+        known = self._rows.row_in_memory(row.row_id)
         return known is not None and any(one is row for one in known.answers)
 
-    def known(self, row_id: int) -> WorkRow | None:
-        """The row with this number that somebody holds, listed or not."""
-        return self._rows.known(row_id)
+    def row_in_memory(self, row_id: int) -> WorkRow | None:
+        """Return the row with this number if it is in memory, listed or not; else None."""
+        return self._rows.row_in_memory(row_id)
 
-    def listed_with(self, answer_id: int) -> int | None:
-        """The row of the list with this answer; None where nobody holds it."""
-        row = self._rows.of_answer(answer_id)
+    def listed_row_of_result(self, answer_id: int) -> int | None:
+        """Return the number of the listed row with this result; None if the row is not in memory."""
+        row = self._rows.row_of_result(answer_id)
         return row.row_id if row else None
 
     def read_around(self, position: int) -> None:
-        """Read the rows before and after one that was chosen: they are chosen next."""
+        """Read the rows before and after a selected one, because they will probably be selected next."""
         for near in (position - _MARGIN, position + _MARGIN):
             if 0 <= near < len(self._ids):
                 self._row(near)
 
     def id_at(self, index: Index) -> int | None:
-        """The number of the row under an index, read or not; None for no index."""
+        """Return the number of the row at an index, whether its row was read or not; None for an invalid index."""
         return int(self._ids[index.row()]) if index.isValid() else None
 
     def index_of(self, row_id: int) -> QModelIndex:
-        """Where a row is shown; invalid if it is not."""
+        """Return the index of a row; invalid if the row is not listed."""
         found = np.flatnonzero(self._ids == row_id)
         return self.index(int(found[0]), 0) if len(found) else QModelIndex()
 
     def find_study(self, position: int, step: int) -> None:
-        """Look for the first shown row of the next (step 1) or previous (-1) study: `study_found` has its number."""
+        """Find the first listed row of the next (step 1) or previous (-1) study, and emit
+        `study_found` with its number.
+        """
         if 0 <= position < len(self._ids):
             self._find(lambda rows, run_id, row_ids: rows.next_study(run_id, row_ids, position, step))
 
     def find_unread(self, position: int) -> None:
-        """Look for the next shown row that nobody has read, below a place and then from the top."""
+        """Find the next listed row that nobody has read, below a position and then from the top."""
         self._find(
             lambda rows, run_id, row_ids: rows.next_unread(run_id, row_ids, position),
             none=lambda t: t.text("This list has no other unread image."),
@@ -279,7 +286,7 @@ class WorkListModel(QAbstractTableModel):
 
         self._is_finding = True
         self._background.ask(
-            lambda services: services.history.asked(lambda rows: look(rows, run_id, row_ids)),
+            lambda services: services.history.run_query(lambda rows: look(rows, run_id, row_ids)),
             channel="study",
             newest_only=True,
             done=found,
@@ -336,7 +343,7 @@ class WorkListModel(QAbstractTableModel):
         return plain(title) if role == Qt.ItemDataRole.DisplayRole else None
 
     def sort(self, column: int, order: Qt.SortOrder = Qt.SortOrder.AscendingOrder) -> None:
-        """Sort by a column; -1 gives the default order back: what needs eyes first on top."""
+        """Sort by a column; -1 restores the default order, the most urgent images first."""
         self.sorted_by, is_descending = (column, order), order == Qt.SortOrder.DescendingOrder
         key: ListColumn = "class" if column < 0 else KEYS[column]
         self._order = ResultOrder(key, column >= 0 and is_descending, self.switches.by_patient)
@@ -345,7 +352,7 @@ class WorkListModel(QAbstractTableModel):
 
     @property
     def sorted_title(self) -> str:
-        """The column that the list is sorted by, "" where the most urgent images stand first."""
+        """The title of the column by which the list is sorted; "" for the order by urgency."""
         column, order = self.sorted_by
         is_by_urgency = column < 0 or (KEYS[column] == "class" and order == Qt.SortOrder.AscendingOrder)
         return "" if is_by_urgency else self._columns[column].title(self._translator)
@@ -353,7 +360,7 @@ class WorkListModel(QAbstractTableModel):
     # ---- inside
 
     def _switch(self, names: Collection[str]) -> None:
-        """Names are hidden, or seen; or the images of each patient stand together, or each where its class has it."""
+        """Handle a change of the display switches: names hidden or shown, images grouped by patient or not."""
         if "by_patient" in names:
             self._order = replace(self._order, by_patient=self.switches.by_patient)
             self._read()
@@ -375,13 +382,13 @@ class WorkListModel(QAbstractTableModel):
         self._read()
 
     def _read(self) -> None:
-        """Read the list as it is wanted now; what was being read is not wanted any more."""
+        """Read the wanted list now. The answer of an earlier request is discarded."""
         self._stop()
         run_id, wanted, order, limit = self.run_id, self.wanted, self._order, _FIRST_ROWS if self._is_new else None
         if run_id is None or self._has_ended:
             return
 
-        def work(services: Services) -> tuple[Listed, float]:
+        def work(services: Services) -> tuple[WorkListRows, float]:
             began_s = time.perf_counter()
             return services.history.listed(run_id, wanted, order, limit=limit), time.perf_counter() - began_s
 
@@ -395,7 +402,7 @@ class WorkListModel(QAbstractTableModel):
         )
 
     def _stop(self) -> None:
-        """End what is being read before anything else is wanted: its answer, an error, is thrown away then."""
+        """Stop the running request before another one is sent; its answer, an error, is discarded."""
         self._again.stop()
         services = self._background.services
         if services is not None and self._is_reading:
@@ -403,7 +410,7 @@ class WorkListModel(QAbstractTableModel):
         self._background.forget(_CHANNEL)
         self._is_reading = False
 
-    def _has_read(self, found: Listed, seconds: float, *, limit: int | None) -> None:
+    def _has_read(self, found: WorkListRows, seconds: float, *, limit: int | None) -> None:
         self._is_reading, self._rests_until_s = False, time.monotonic() + _REST * seconds
         self._board.withdraw("list")
         self._is_new = False
@@ -419,8 +426,8 @@ class WorkListModel(QAbstractTableModel):
         self._is_reading = self.is_another = False
         self._board.post_error("list", error)
 
-    def _take(self, found: Listed, *, is_whole: bool) -> None:
-        """The list as it was read: another one, or the same with other rows in it or in another order."""
+    def _take(self, found: WorkListRows, *, is_whole: bool) -> None:
+        """Take over the list that was read: another list, or the current one with other rows or another order."""
         self.is_whole = is_whole
         self._begins, self._is_earlier = found.begins, found.is_earlier
         if self.is_another or len(found.row_ids) < len(self._ids):
@@ -439,7 +446,7 @@ class WorkListModel(QAbstractTableModel):
             self.gone.emit()
 
     def _rearrange(self, row_ids: NDArray[np.int64]) -> None:
-        """Take more rows and another order, and keep every persistent index (the selection) on its row."""
+        """Insert rows and change the order; every persistent index (the selection) stays on its row."""
         before, after = len(self._ids), len(row_ids)
         if after > before:
             self.beginInsertRows(QModelIndex(), before, after - 1)
@@ -455,11 +462,11 @@ class WorkListModel(QAbstractTableModel):
         self.layoutChanged.emit()
 
     def _row(self, position: int) -> WorkRow | None:
-        """The row in a place; where it is not there yet it is asked for, with those around it."""
-        row = self._rows.known(int(self._ids[position]))
+        """Return the row at a position; None until it is read, for which the row and its neighbours are requested."""
+        row = self._rows.row_in_memory(int(self._ids[position]))
         if row is None:
             start = position - position % _PAGE
-            self._rows.want(self._ids[max(0, start - _MARGIN) : start + _PAGE + _MARGIN].tolist())
+            self._rows.request(self._ids[max(0, start - _MARGIN) : start + _PAGE + _MARGIN].tolist())
         return row
 
     def _rows_arrived(self) -> None:

@@ -84,7 +84,7 @@ class Assessment:
             found.append(Finding(label=label.code, score=score, point=point, decision=decide(score, point)))
         return tuple(found)
 
-    def is_close(
+    def is_borderline(
         self, scores: Mapping[str, float], features: NDArray[np.float32] | None, *, oversampling: float
     ) -> bool:
         """Return whether reading the image in full resolution could change its outcome.
@@ -117,9 +117,10 @@ class Assessment:
 
     @property
     def reusable_settings(self) -> tuple[str, ...]:
-        """Return the settings hashes whose results are taken over: its own, and that with the other `ages_confirmed`.
+        """Return the settings hashes whose results may be taken over: its own, and that with
+        the opposite `ages_confirmed`.
 
-        Results of the two differ only in the note on a patient whose age is in no file (`purpose.with_ages`).
+        The results of these two differ only in the note on a patient whose age is in no file (`purpose.with_ages`).
         """
         other = dataclasses.replace(self, ages_confirmed=not self.ages_confirmed)
         return tuple(dict.fromkeys((self.settings_hash, other.settings_hash)))

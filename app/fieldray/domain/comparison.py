@@ -79,7 +79,7 @@ class Alignment:
         """The number of matches that were rejected."""
         return len(self.matches) - self.kept
 
-    def length_px(self, percent: float, *, inside: Mask | None = None) -> float:
+    def displacement_percentile_px(self, percent: float, *, inside: Mask | None = None) -> float:
         """Return a percentile of the displacement's length, in pixels of the frame.
 
         percent  the percentile, 0..100
@@ -243,10 +243,10 @@ def _displacement(field: NDArray[np.float32], at: NDArray[Any]) -> NDArray[np.fl
 
     Outside the frame the displacement of the nearest border pixel counts.
     """
-    return np.moveaxis(sampled_at(field, *(at - 0.5).clip(0, FRAME_SIDE - 1)), -1, 0)
+    return np.moveaxis(sample_at(field, *(at - 0.5).clip(0, FRAME_SIDE - 1)), -1, 0)
 
 
-def sampled_at(image: NDArray[Any], rows: NDArray[Any], columns: NDArray[Any]) -> NDArray[np.float32]:
+def sample_at(image: NDArray[Any], rows: NDArray[Any], columns: NDArray[Any]) -> NDArray[np.float32]:
     """Sample an image at positions by linear interpolation; 0 outside.
 
     image          (rows, columns) or (rows, columns, channels)
@@ -272,8 +272,8 @@ def sampled_at(image: NDArray[Any], rows: NDArray[Any], columns: NDArray[Any]) -
 def change_colours(change: NDArray[np.float32], *, shown: float = CHANGE_SHOWN) -> NDArray[np.uint8]:
     """Return the colours (rows, columns, 4) uint8 of a change in units of the noise.
 
-    The colour is `DENSER` above 0 and `LESS_DENSE` below. A pixel is transparent if its strength is below `shown`, and
-    more opaque the stronger the change.
+    The colour is `DENSER` above 0 and `LESS_DENSE` below. A pixel whose change is weaker than `shown` is transparent.
+    The stronger the change, the more opaque is the pixel.
     """
     strength = ((np.abs(change) - shown) / (CHANGE_STRONGEST - shown)).clip(0, 1)
     colours = np.zeros((*change.shape, 4), np.uint8)
@@ -295,8 +295,10 @@ def comparison_json(comparison: PairComparison) -> Mapping[str, Any]:
         "reason_code": comparison.problem.reason.code if comparison.problem else None,
         "similarity_before": round(alignment.similarity_before, 4) if alignment else None,
         "similarity_after": round(alignment.similarity_after, 4) if alignment else None,
-        "displacement_median_px": round(alignment.length_px(50, inside=inside), 3) if alignment else None,
-        "displacement_p95_px": round(alignment.length_px(95, inside=inside), 3) if alignment else None,
+        "displacement_median_px": round(alignment.displacement_percentile_px(50, inside=inside), 3)
+        if alignment
+        else None,
+        "displacement_p95_px": round(alignment.displacement_percentile_px(95, inside=inside), 3) if alignment else None,
         "matches": alignment.kept if alignment else 0,
         "rejected": alignment.rejected if alignment else 0,
         "regions": [_region_json(region) for region in aligned.regions] if aligned else [],

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fieldray.domain.image import ImageRef, PixelMap
 from fieldray.domain.lungs import READ_FIRST, LungFields
 from fieldray.domain.metrics import sigmoid
-from fieldray.domain.model import Calibration, OodGate, OperatingPoint
+from fieldray.domain.model import Calibration, OperatingPoint, OutOfDistributionCheck
 from fieldray.reasons import Reason
 
 Decision = Literal["above", "below", "unsure", "not_assessed"]
@@ -161,7 +161,7 @@ def is_borderline(
     lowest: Iterable[Finding],
     highest: Iterable[Finding],
     *,
-    gate: OodGate | None,
+    gate: OutOfDistributionCheck | None,
     distance: float | None,
 ) -> bool:
     """Return whether the small error of a codec's reduced resolution could change the outcome of an image.
@@ -354,17 +354,17 @@ def notes_of(outcome: Outcome) -> tuple[Reason, ...]:
     return outcome.notes if isinstance(outcome, Screened) else ()
 
 
-def asked_for(outcome: Outcome) -> tuple[Reason, ...]:
+def override_notes(outcome: Outcome) -> tuple[Reason, ...]:
     """Return the notes that say what a person asked for: to overrule a refusal, or to turn the image."""
     return tuple(note for note in notes_of(outcome) if note.code in ASKED_FOR)
 
 
 def leading_finding(outcome: Outcome) -> Finding | None:
     """Return the finding that decides an image's category; None for an image that was not screened."""
-    return leading_of(outcome.findings) if isinstance(outcome, Screened) else None
+    return leading_of_findings(outcome.findings) if isinstance(outcome, Screened) else None
 
 
-def leading_of(findings: Iterable[Finding]) -> Finding | None:
+def leading_of_findings(findings: Iterable[Finding]) -> Finding | None:
     """Return the one of several findings that decides an image's category; None without findings.
 
     For a model without an operating point, this is always the finding of the class abnormal. So the scores of a list
@@ -378,7 +378,7 @@ def leading_of(findings: Iterable[Finding]) -> Finding | None:
 
 def sort_score(findings: Iterable[Finding]) -> float | None:
     """Return the score by which an image is sorted within its category, the highest first; None without findings."""
-    leading = leading_of(findings)
+    leading = leading_of_findings(findings)
     return leading.score if leading else None
 
 

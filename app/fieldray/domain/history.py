@@ -54,7 +54,7 @@ class RunSummary:
         return image_count(self.counts)
 
     @property
-    def judged(self) -> int:
+    def with_verdict(self) -> int:
         """The number of results with a reader's verdict."""
         return sum(self.verdicts.values())
 
@@ -93,8 +93,8 @@ class RunFilter:
         if self.verdict == "disagreed":
             return any(summary.verdicts.get(choice) for choice in CONTRADICTING)
         if self.verdict == "none":
-            return summary.judged < summary.total
-        return self.verdict == "any" or summary.judged > 0
+            return summary.with_verdict < summary.total
+        return self.verdict == "any" or summary.with_verdict > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ class ResultBrief:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tally:
+class ImageTally:
     """The number of images of a period that a pack put into one class, for one reason, with one verdict.
 
     spec  the pack with its operating points
@@ -164,7 +164,7 @@ class Month:
     """
 
     first: datetime.date
-    tallies: Sequence[Tally]
+    tallies: Sequence[ImageTally]
     manifests: Mapping[str, Manifest | None]
     checks: Sequence[Reason]
 
@@ -355,7 +355,7 @@ SAME_STUDY, NEW_STUDY, NEW_PATIENT = range(3)
 _MOST_OF_A_PATIENT: Final = 1000
 
 
-class Group(NamedTuple):
+class PatientGroup(NamedTuple):
     """The position of a row among the rows of its patient.
 
     begins       what begins in this row: `SAME_STUDY`, `NEW_STUDY` or `NEW_PATIENT`
@@ -368,7 +368,7 @@ class Group(NamedTuple):
     size: int
 
 
-def group_at(begins: NDArray[np.uint8], position: int) -> Group | None:
+def group_at(begins: NDArray[np.uint8], position: int) -> PatientGroup | None:
     """Return the position of a row among its patient's rows; None if the list is not by patient.
 
     begins    `Listed.begins` of the list
@@ -378,7 +378,7 @@ def group_at(begins: NDArray[np.uint8], position: int) -> Group | None:
         return None
     ahead = begins[position + 1 : position + _MOST_OF_A_PATIENT]
     others = np.flatnonzero(ahead == NEW_PATIENT)
-    return Group(
+    return PatientGroup(
         begins=int(begins[position]),
         next_begins=int(ahead[0]) if len(ahead) else NEW_PATIENT,
         size=1 + (int(others[0]) if len(others) else len(ahead)),
@@ -386,7 +386,7 @@ def group_at(begins: NDArray[np.uint8], position: int) -> Group | None:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Listed:
+class WorkListRows:
     """The content of a work list at one moment.
 
     row_ids     (n,) int64, the rows of the filtered results, in order

@@ -40,7 +40,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Correction:
     """The correction of an image that is rotated or inverted, applied before any other step.
 
     degrees     rotation anticlockwise: 0, 90, 180 or 270
@@ -55,9 +55,9 @@ class Turn:
             raise ValueError(f"an image is turned by quarters, not by {self.degrees} degrees")
 
     @property
-    def back(self) -> Turn:
+    def back(self) -> Correction:
         """The inverse turn."""
-        return Turn(-self.degrees % 360, self.swaps_grey)
+        return Correction(-self.degrees % 360, self.swaps_grey)
 
     def grid(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return a turned copy of an array (rows, columns) of values of the image; grey is not swapped."""
@@ -69,7 +69,7 @@ class Turn:
         return ~levels if self.swaps_grey else levels
 
 
-UPRIGHT: Final = Turn()
+UPRIGHT: Final = Correction()
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ class Image:
         rows, columns = self.size
         return rows / self.step, columns / self.step
 
-    def turned(self, turn: Turn) -> Image:
+    def corrected(self, turn: Correction) -> Image:
         """Return the turned image.
 
         If the image was read reduced, a partly filled last row may become the first row.
@@ -198,7 +198,7 @@ class PixelMap:
     column_offset: float
 
     @property
-    def finest(self) -> float:
+    def min_scale(self) -> float:
         """How many pixels of the image one input pixel covers, along the axis where it covers fewer."""
         return min(self.row_scale, self.column_scale)
 
@@ -235,7 +235,7 @@ class Box:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Tensor:
+class NetworkInput:
     """The input of a network as the pack's `InputSpec` describes.
 
     values     (1, height, width, channels) uint8
@@ -382,7 +382,7 @@ class ImageRef:
     header: ImageHeader = field(default_factory=ImageHeader)
     problem: Reason | None = None
     problem_is_refusal: bool = False
-    turn: Turn = UPRIGHT
+    turn: Correction = UPRIGHT
 
     def __post_init__(self) -> None:
         if self.frame < 0:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fieldray.domain.image import Box, PixelMap
 from fieldray.domain.lung_thirds import UNDECIDED, WHITE, WHITER, features_of_thirds, whiteness_of_lungs
-from fieldray.domain.mask import CompressedShares, Mask, Point, components, edges, enlarged, outlines, overlaps
+from fieldray.domain.mask import CompressedShares, Mask, Point, cell_edges, components, enlarge, outlines, overlaps
 from fieldray.domain.model import LUNG_CHECKS, CropRule, LungRules, Manifest
 from fieldray.reasons import Reason, reason
 
@@ -199,11 +199,11 @@ class LungFields:
 
     def mask_of_image(self, *, rows: int, columns: int) -> Mask:
         """Return the mask enlarged to the size of the image, (rows, columns) bool."""
-        return enlarged(self.shares, self.pixel_map, rows=rows, columns=columns, threshold=self.threshold)
+        return enlarge(self.shares, self.pixel_map, rows=rows, columns=columns, threshold=self.threshold)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class LungAnswer:
+class LungNetworkOutput:
     """The output of a lung-field network for an image of `rows` x `columns` pixels.
 
     shares      (mask rows, mask columns) share of lung in each cell, 0..1
@@ -223,7 +223,7 @@ class LungAnswer:
 
 
 def find_lungs(
-    answer: LungAnswer, rules: LungRules, *, says_chest: bool = False, grey: NDArray[np.uint8] | None = None
+    answer: LungNetworkOutput, rules: LungRules, *, says_chest: bool = False, grey: NDArray[np.uint8] | None = None
 ) -> LungFields:
     """Return the lung fields that follow from a network's output.
 
@@ -266,7 +266,7 @@ def find_lungs(
 
 def look_for_lungs(
     values: NDArray[np.uint8],
-    ask: Callable[[NDArray[np.uint8]], LungAnswer],
+    ask: Callable[[NDArray[np.uint8]], LungNetworkOutput],
     rules: LungRules,
     *,
     says_chest: bool,
@@ -294,7 +294,7 @@ def half_mirrored(values: NDArray[np.uint8], *, seen: Side) -> NDArray[np.uint8]
     return np.where(is_left if seen == "left" else ~is_left, values, values[:, :, ::-1])
 
 
-def find_one_lung(answer: LungAnswer, rules: LungRules, *, seen: Side) -> LungFields | None:
+def find_one_lung(answer: LungNetworkOutput, rules: LungRules, *, seen: Side) -> LungFields | None:
     """Return the lung fields of a refused image, found with the half `seen` mirrored over the other half.
 
     Returns None unless the mirrored image is plainly an upright chest with two lungs. If it is, the original image is a
@@ -327,13 +327,13 @@ def evidence_inside(
     rows, columns
         The size of the image. Cells outside the image do not count.
     """
-    down, across = edges(evidence_map, evidence.shape)
+    down, across = cell_edges(evidence_map, evidence.shape)
     areas = _areas(evidence_map, evidence.shape, rows=rows, columns=columns)
     total = float((evidence * areas).sum())
     if not total > 0:
         return None
     mask = lungs.whole_mask
-    lung_down, lung_across = edges(lungs.pixel_map, mask.shape)
+    lung_down, lung_across = cell_edges(lungs.pixel_map, mask.shape)
     shared_down = overlaps(down.clip(0, rows), lung_down)
     shared_across = overlaps(across.clip(0, columns), lung_across)
     inside = shared_down @ mask.astype(np.float64) @ shared_across.T
@@ -342,22 +342,24 @@ def evidence_inside(
 
 def _areas(pixel_map: PixelMap, shape: tuple[int, int], *, rows: int, columns: int) -> NDArray[np.float64]:
     """Return the area of each cell in pixels of an image, without the parts that lie outside the image."""
-    down, across = edges(pixel_map, shape)
+    down, across = cell_edges(pixel_map, shape)
     return np.outer(np.diff(down.clip(0, rows)), np.diff(across.clip(0, columns)))
 
 
 def evidence_limit(manifest: Manifest) -> float | None:
     """Return the share of evidence inside the lungs below which a result gets a note.
 
-    The limit is the pack's measured limit, at most `_MAX_EVIDENCE_LIMIT`; None if the pack has none. A higher limit
-    would put a note on nearly every image, and nobody would read it.
+    The limit is the pack's measured limit, at most `_MAX_EVIDENCE_LIMIT`; None if the pack has none. With a higher
+    limit nearly every image would get a note, and nobody would read the notes.
     """
     limit = measured_evidence_limit(manifest)
     return None if limit is None else min(limit, _MAX_EVIDENCE_LIMIT)
 
 
 def measured_evidence_limit(manifest: Manifest) -> float | None:
-    """Return the share of evidence inside the lungs that 1 in 20 of the pack's own images are below; or None."""
+    """Return the share of evidence inside the lungs that only 1 in 20 of the pack's own
+    images are below; None if unmeasured.
+    """
     measured: Any = manifest.metrics.get("evidence_inside")
     limit = measured.get("limit") if isinstance(measured, Mapping) else None
     return float(limit) if isinstance(limit, int | float) and 0 <= limit <= 1 else None
@@ -530,7 +532,7 @@ def _of_region(shares: NDArray[np.float32], threshold: int, pixel_map: PixelMap)
 
 def _extent(shares: NDArray[np.uint8], threshold: int, pixel_map: PixelMap) -> tuple[float, float, float, float]:
     """Return the extent of a mask: top, bottom, left and right in pixels of the image; it may exceed the image."""
-    down, across = edges(pixel_map, shares.shape)
+    down, across = cell_edges(pixel_map, shares.shape)
     return *_span(down, shares.max(axis=1), threshold), *_span(across, shares.max(axis=0), threshold)
 
 

@@ -75,7 +75,7 @@ def overlaps(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray
     return lengths
 
 
-def edges(pixel_map: PixelMap, shape: tuple[int, int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def cell_edges(pixel_map: PixelMap, shape: tuple[int, int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the edges of an array's rows (rows + 1,) and columns (columns + 1,), in pixels of the image."""
     rows, columns = shape
     return (
@@ -87,7 +87,7 @@ def edges(pixel_map: PixelMap, shape: tuple[int, int]) -> tuple[NDArray[np.float
 # ---- at the size of the image
 
 
-def enlarged(shares: Shares, pixel_map: PixelMap, *, rows: int, columns: int, threshold: int) -> Mask:
+def enlarge(shares: Shares, pixel_map: PixelMap, *, rows: int, columns: int, threshold: int) -> Mask:
     """Enlarge shares linearly to the size of the image, and compare with a threshold.
 
     Returns a mask (rows, columns).

@@ -113,7 +113,7 @@ def logit(scores: Scores) -> Scores:
     return odds
 
 
-def calibrated(scores: Scores, calibration: Calibration) -> Scores:
+def calibrate_scores(scores: Scores, calibration: Calibration) -> Scores:
     """Calibrate an array of scores, as `domain.finding.calibrate` does for one score."""
     return sigmoid(calibration.slope * logit(scores) + calibration.intercept)
 
@@ -292,7 +292,7 @@ def kappa(
     return float(value), max(float(value) - half, -1.0), min(float(value) + half, 1.0)
 
 
-def area(scores: Scores, truth: Truth, *, patients: Sequence[str]) -> Estimate:
+def auc_estimate(scores: Scores, truth: Truth, *, patients: Sequence[str]) -> Estimate:
     """Return the area under the ROC curve with Newcombe's interval. Raises ValueError if a class has no images."""
     value = auc(scores, truth)
     if math.isnan(value):
@@ -326,7 +326,7 @@ def _bisect(value: float, end: float, is_near: Callable[[float], bool]) -> float
     return near
 
 
-def area_difference(scores: Scores, truth: Truth, *, patients: Sequence[str]) -> tuple[float, float, float]:
+def auc_difference(scores: Scores, truth: Truth, *, patients: Sequence[str]) -> tuple[float, float, float]:
     """Return the area of the second column of scores minus that of the first, and the ends of its interval.
 
     DeLong, DeLong and Clarke-Pearson, Biometrics 44 (1988) 837. For patients with several images, the contributions of
@@ -348,7 +348,7 @@ def area_difference(scores: Scores, truth: Truth, *, patients: Sequence[str]) ->
     if variance > _NO_VARIANCE:
         half = _Z * math.sqrt(variance)
         return value, value - half, value + half
-    first, second = (area(scores[:, column], truth, patients=patients) for column in (0, 1))
+    first, second = (auc_estimate(scores[:, column], truth, patients=patients) for column in (0, 1))
     below = math.hypot(second.value - second.low, first.high - first.value)
     above = math.hypot(second.high - second.value, first.value - first.low)
     return value, value - below, value + above

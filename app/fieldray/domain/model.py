@@ -142,7 +142,7 @@ class Calibration:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class OodGate:
+class OutOfDistributionCheck:
     """The out-of-distribution check, which refuses images too far from the training images.
 
     distance = sqrt(mean(((f - mean) @ projection) ** 2)) for the network's pooled features f (n,). The projection (n,
@@ -288,7 +288,7 @@ class Manifest:
     warnings: Mapping[str, str] | None = None
     operating_points: tuple[OperatingPoint, ...] = ()
     calibration: Mapping[str, Calibration] = field(default_factory=dict)
-    ood_gate: OodGate | None = None
+    ood_gate: OutOfDistributionCheck | None = None
     accepted: HeaderRules = HeaderRules()
     requires: tuple[Requirement, ...] = ()
     lung_rules: LungRules | None = None

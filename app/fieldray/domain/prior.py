@@ -191,7 +191,7 @@ def prior_from(outcome: Outcome, current: Outcome, origin: Origin) -> Prior:
     )
 
 
-def doubts_about(prior: Prior, current: Outcome) -> Sequence[Reason]:
+def prior_warnings(prior: Prior, current: Outcome) -> Sequence[Reason]:
     """Return warnings to show with a comparison of a prior image with the current one."""
     is_same = is_same_image(prior.outcome, current)
     said = [reason("prior_same_image")] if is_same else []
@@ -202,7 +202,7 @@ def doubts_about(prior: Prior, current: Outcome) -> Sequence[Reason]:
     return said
 
 
-def doubts_about_pair(pair: PairRecord) -> Sequence[Reason]:
+def pair_warnings(pair: PairRecord) -> Sequence[Reason]:
     """Return warnings about the patient and the order in time of a compared pair."""
     return _doubts(pair.patient_match, pair.order)
 
@@ -218,7 +218,7 @@ def is_lateral(header: ImageHeader) -> bool:
     return "LATERAL" in views_of(header.view)
 
 
-def pair_of(prior: Prior, current: Outcome, comparison: PairComparison) -> PairRecord:
+def pair_record(prior: Prior, current: Outcome, comparison: PairComparison) -> PairRecord:
     """Return the record of a comparison, for reports."""
     aligned, problem, ref = comparison.aligned, comparison.problem, prior.outcome.ref
     return PairRecord(

@@ -33,7 +33,7 @@ def header_says_frontal_chest(header: ImageHeader, accepted: HeaderRules) -> boo
     return body_part_match(header, accepted) == view_match(header, accepted) == "accepted"
 
 
-def patients(accepted: HeaderRules) -> Reason:
+def patients_sentence(accepted: HeaderRules) -> Reason:
     """Return the sentence that names the patients whose images a pack accepts."""
     if accepted.ages_years is None:
         return reason("for_any_age")
@@ -52,7 +52,7 @@ def shared_ages(several: Iterable[tuple[int, int] | None]) -> tuple[int, int] | 
     return (max(youngest for youngest, _ in known), min(oldest for _, oldest in known)) if known else None
 
 
-def performance(manifest: Manifest) -> tuple[Reason, ...]:
+def performance_sentences(manifest: Manifest) -> tuple[Reason, ...]:
     """Return sentences on the measured performance: at the pack's own hospitals, and at another hospital.
 
     If no other hospital was measured, a sentence says so.
@@ -62,7 +62,7 @@ def performance(manifest: Manifest) -> tuple[Reason, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Classes:
+class ClassDistribution:
     """The measured distribution of images over the displayed classes.
 
     is_elsewhere  whether the images are of another hospital than the pack's own
@@ -93,7 +93,7 @@ def counts_per_hundred(shares: Mapping[Category, Share]) -> dict[Category, int]:
     return dict.fromkeys(WORK_LIST_ORDER, 0) | numbers
 
 
-def classes_measured(manifest: Manifest | None, point: OperatingPoint | None) -> tuple[Classes, ...]:
+def class_distributions(manifest: Manifest | None, point: OperatingPoint | None) -> tuple[ClassDistribution, ...]:
     """Return the distributions over the classes that the pack's maker measured at an operating point.
 
     The pack's own hospitals come first, then another hospital. Empty if nothing was measured, or for a local operating
@@ -104,7 +104,7 @@ def classes_measured(manifest: Manifest | None, point: OperatingPoint | None) ->
     label = _member(_member(manifest.metrics, "labels"), point.label)
     parts = ((part, _member(_member(_member(label, part), "classes"), point.name)) for part in (_OWN, _ELSEWHERE))
     counted = (
-        Classes(
+        ClassDistribution(
             is_elsewhere=part == _ELSEWHERE,
             shares={truth: _shares(_member(found, name)) for truth, name in TRUTHS.items()},
         )
@@ -114,7 +114,10 @@ def classes_measured(manifest: Manifest | None, point: OperatingPoint | None) ->
 
 
 def _shares(found: Mapping[str, object]) -> dict[Category, Share]:
-    """Return the measured shares by class, in the order of the work list. Shares in another form are left out."""
+    """Return the measured share of each class, from JSON, in the order of the work list.
+
+    Invalid entries are left out.
+    """
     values = {category: _member(found, category) for category in WORK_LIST_ORDER if category in found}
     return {category: share for category, own in values.items() if (share := _share(own))}
 
@@ -175,7 +178,9 @@ def _age_note(header: ImageHeader, accepted: HeaderRules, *, is_confirmed: bool)
 
 
 def with_ages(notes: Iterable[Reason], *, is_confirmed: bool) -> tuple[Reason, ...]:
-    """Return the notes on an image as a run writes them whose ages were confirmed, or were not."""
+    """Return the notes on an image, changed to those of a run with confirmed ages, or of one without
+    (`is_confirmed`).
+    """
     written, other = AGE_NOTES[is_confirmed], AGE_NOTES[not is_confirmed]
     return tuple(Reason(written, note.parameters) if note.code == other else note for note in notes)
 
@@ -199,7 +204,7 @@ class PatientCount:
     def notes(self, accepted: HeaderRules) -> tuple[Reason, ...]:
         """Return notes on how many images are of other patients than the pack's, and how many state no age."""
         counts = {"other_patients": self.others, "ages_not_stated": self.unknown}
-        intended = patients(accepted).text
+        intended = patients_sentence(accepted).text
         return tuple(reason(code, count=count, patients=intended) for code, count in counts.items() if count)
 
 

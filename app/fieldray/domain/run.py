@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
 from fieldray.domain.finding import Category, Outcome, ResultCount, can_be_overruled, can_be_turned, leading_position
-from fieldray.domain.image import UPRIGHT, ImageRef, Turn
+from fieldray.domain.image import UPRIGHT, Correction, ImageRef
 from fieldray.domain.model import BackendName, OperatingPoint, Trust
 from fieldray.errors import UsageProblem
 from fieldray.reasons import Reason, reason
@@ -58,7 +58,7 @@ class DeviceChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunChanged:
-    """A run started, paused, resumed or ended.
+    """The state of a run changed: it started, paused, resumed or ended.
 
     reason      the reason if the run failed, or None
     notes       notes for the user
@@ -170,10 +170,7 @@ class StoreUpdating:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreUnwritable:
-    """Results cannot be stored. Sent before the first image is screened.
-
-    reason  the reason why
-    """
+    """Results cannot be stored in the database. This event is published before the first image is screened."""
 
     reason: Reason
 
@@ -192,8 +189,8 @@ Event = (
     | StoreUnwritable
 )
 Publish = Callable[[Event], None]
-Say = Callable[[str], None]  # receives a line of text
-Count = Callable[[int, int], None]  # receives (done, total)
+LineHandler = Callable[[str], None]  # receives a line of text
+ProgressHandler = Callable[[int, int], None]  # receives (done, total)
 
 
 # ---- requests and stored results
@@ -253,23 +250,23 @@ CONTRADICTING: Final = tuple(value.choice for value in _VERDICT_VALUES if value.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrides:
-    """What a person asked for although a pack refuses an image. Each result that this changes has a note.
+    """Requests of a person to screen images that a pack refuses. Each result that they change has a note.
 
-    overrules  screen images whose refusal a person can see to be wrong (`finding.can_be_overruled`)
-    turns      turn images that lie on their side, upside down or inverted
+    overrules  whether to screen images whose refusal a person can see to be wrong (`finding.can_be_overruled`)
+    turns      whether to turn images that lie on their side, upside down or inverted
     """
 
     overrules: bool = False
     turns: bool = False
 
-    def will_turn(self, why: Reason, turn: Turn) -> bool:
+    def will_turn(self, why: Reason, turn: Correction) -> bool:
         """Return whether an image refused for this reason is to be turned and screened again.
 
         turn  how the image is turned already; an image is turned only once
         """
         return self.turns and can_be_turned(why) and turn == UPRIGHT
 
-    def will_overrule(self, why: Reason, turn: Turn) -> bool:
+    def will_overrule(self, why: Reason, turn: Correction) -> bool:
         """Return whether an image refused for this reason is to be screened nevertheless.
 
         An image that can be turned instead is turned.
@@ -297,8 +294,8 @@ class PackSpec:
     lungs_pack: str = ""
 
     @property
-    def work(self) -> tuple[str, str, str]:
-        """The key of the pack's work: packs with equal keys give equal results."""
+    def result_key(self) -> tuple[str, str, str]:
+        """The key of the pack's results: packs with equal keys give equal results for an image."""
         return self.pack_name, self.model_sha256, self.settings_hash
 
 
@@ -319,9 +316,12 @@ class RunSpec:
     overrides: Overrides | None = None
 
     @property
-    def work(self) -> tuple[object, ...]:
-        """The key of the run's work: a run resumes another with an equal key. The order of paths does not matter."""
-        return sorted(self.paths), [pack.work for pack in self.packs]
+    def result_key(self) -> tuple[object, ...]:
+        """The key of the run's results.
+
+        A new run resumes an earlier one with an equal key. The order of paths does not matter.
+        """
+        return sorted(self.paths), [pack.result_key for pack in self.packs]
 
 
 class PackOfRun(NamedTuple):
@@ -407,7 +407,7 @@ class SupersededVerdict:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class StoredAnswer:
+class StoredResult:
     """The stored result of one pack of a run for one image.
 
     answer_id   row of the result in the database, to which a verdict refers
@@ -445,7 +445,7 @@ class StoredImage:
 
     row_id: int
     run_id: int
-    answers: tuple[StoredAnswer, ...]
+    answers: tuple[StoredResult, ...]
 
     @property
     def ref(self) -> ImageRef:
@@ -453,7 +453,7 @@ class StoredImage:
         return self.answers[0].outcome.ref
 
     @property
-    def most_urgent_answer(self) -> StoredAnswer:
+    def most_urgent_result(self) -> StoredResult:
         """The most urgent result, by which the image is sorted; of equally urgent results, the first."""
         return self.answers[leading_position([answer.outcome for answer in self.answers])]
 
@@ -461,7 +461,7 @@ class StoredImage:
         """Return a copy marked as an image of an earlier day than its patient's newest image in the run."""
         return replace(self, answers=tuple(replace(answer, is_earlier=True) for answer in self.answers))
 
-    def answer_of_model(self, model_sha256: str) -> StoredAnswer:
+    def result_of_model(self, model_sha256: str) -> StoredResult:
         """Return the result of this model, or else the first result."""
         of_model = (one for one in self.answers if getattr(one.outcome, "model_sha256", "") == model_sha256)
         return next(of_model, self.answers[0])
@@ -472,7 +472,7 @@ class Resuming:
     """How a run takes over results of earlier runs.
 
     verifies      whether a file is recognised only by its whole content, not by a sample
-    reports_each  whether each result is reported (`ImageDone`), or only their number by kind (`ResultsTakenOver`)
+    reports_each  whether each result is reported by an `ImageDone`; otherwise only their numbers (`ResultsTakenOver`)
     """
 
     verifies: bool = False

@@ -62,12 +62,12 @@ _PART: Final = 2**20  # bytes unpacked at once
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Directory:
+class ZipDirectory:
     """The directory of a zip file, without its folders.
 
     by_name  entries by normalised name: parts joined by "/", without empty parts and "."
     names    the sorted names
-    doubles  names that several files with different contents have; `by_name` holds the last one, as in every tool
+    doubles  names that several files with different contents have; `by_name` has the last of them, as zip tools do
     """
 
     by_name: Mapping[str, zipfile.ZipInfo]
@@ -76,7 +76,7 @@ class Directory:
 
 
 @dataclass(frozen=True, slots=True)
-class Archive:
+class ZipArchive:
     """An open zip file. Two objects are equal if they are of one unchanged file.
 
     identity  state of the file, by which objects are compared
@@ -86,7 +86,7 @@ class Archive:
     identity: object
 
     @property
-    def directory(self) -> Directory:
+    def directory(self) -> ZipDirectory:
         """The directory of the zip file, cached for the last zip file of this process. Raises as `open_archive`."""
         return _directory(self)
 
@@ -115,15 +115,15 @@ class Archive:
             raise Unreadable(reason("damaged", detail="the file cannot be unpacked")) from error
 
 
-def open_archive(stream: BinaryIO) -> Archive:
+def open_archive(stream: BinaryIO) -> ZipArchive:
     """Open the zip file in a stream. Raises OSError; Unreadable: `damaged`, `too_large`, `too_many_members`."""
-    archive = Archive(stream, state_of(stream) or object())
+    archive = ZipArchive(stream, state_of(stream) or object())
     _directory(archive)
     return archive
 
 
 @functools.lru_cache(maxsize=1)
-def _directory(opened: Archive) -> Directory:
+def _directory(opened: ZipArchive) -> ZipDirectory:
     import zipfile  # imported only where a zip file is read
 
     _check_directory(opened.stream)
@@ -140,7 +140,7 @@ def _directory(opened: Archive) -> Directory:
     contents = {(name, entry.CRC, entry.file_size) for name, entry in listed}
     counted = Counter(name for name, _, _ in contents)
     doubles = sorted(name for name, number in counted.items() if number > 1)
-    return Directory(by_name, tuple(sorted(by_name)), tuple(doubles))
+    return ZipDirectory(by_name, tuple(sorted(by_name)), tuple(doubles))
 
 
 def _name_of(entry: zipfile.ZipInfo) -> str:
@@ -149,10 +149,10 @@ def _name_of(entry: zipfile.ZipInfo) -> str:
     A member with content counts as a file, even if its name ends with a slash.
     """
     is_folder = not entry.file_size and entry.filename.endswith(("/", "\\"))
-    return "" if is_folder else "/".join(parts_of(_lettered(entry)))
+    return "" if is_folder else "/".join(parts_of(_decoded_name(entry)))
 
 
-def _lettered(entry: zipfile.ZipInfo) -> str:
+def _decoded_name(entry: zipfile.ZipInfo) -> str:
     """Return the name of a member, decoded as Cyrillic if it is Cyrillic.
 
     `zipfile` decodes names as cp437. Windows writes them in cp866 or cp1251. Of the two, the decoding with more of the
@@ -240,7 +240,7 @@ _ANSWER_MEMBERS: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
+class MemberSearch:
     """A request to search some members of a zip file for images.
 
     ref    the zip file
@@ -252,7 +252,7 @@ class Search:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Members:
+class FoundMembers:
     """The images found in some members of a zip file.
 
     refs             one reference for each member, which stands for all of its frames
@@ -272,8 +272,8 @@ class Members:
 
 
 def search(
-    question: Search, *, opener: Opener = open_file, is_own_report: IsOwnReport = lambda _head: False
-) -> Members:
+    question: MemberSearch, *, opener: Opener = open_file, is_own_report: IsOwnReport = lambda _head: False
+) -> FoundMembers:
     """Identify the images in some members of a zip file. Parameters as in `discover`.
 
     Raises Unreadable or Unusable if the zip file as a whole cannot be used.
@@ -288,7 +288,7 @@ def search(
         raise out_of_memory() from error
 
 
-def members_of(ref: ImageRef, ask: Callable[[Search], Members]) -> Iterator[ImageRef]:
+def members_of(ref: ImageRef, ask: Callable[[MemberSearch], FoundMembers]) -> Iterator[ImageRef]:
     """Yield a reference for every frame of every image in a zip file, sorted by member name, during the search.
 
     ask  searches some members of the zip file
@@ -297,7 +297,7 @@ def members_of(ref: ImageRef, ask: Callable[[Search], Members]) -> Iterator[Imag
     """
     after: str | None = None
     while True:
-        part = ask(Search(ref=ref, after=after))
+        part = ask(MemberSearch(ref=ref, after=after))
         for one in part.refs:
             for frame in range(one.header.number_of_frames):
                 yield replace(one, path=ref.path, frame=frame)
@@ -310,8 +310,8 @@ def members_of(ref: ImageRef, ask: Callable[[Search], Members]) -> Iterator[Imag
         after = part.after
 
 
-def _some(archive: Archive, ref: ImageRef, after: str | None, is_own_report: IsOwnReport) -> Members:
-    names = _wanted(archive)
+def _some(archive: ZipArchive, ref: ImageRef, after: str | None, is_own_report: IsOwnReport) -> FoundMembers:
+    names = _candidate_members(archive)
     begin = 0 if after is None else bisect_right(names, after)
     due_s, found, looked_at = time.monotonic() + _ANSWER_S, list[ImageRef](), 0
     for name in names[begin : begin + _ANSWER_MEMBERS]:
@@ -321,7 +321,7 @@ def _some(archive: Archive, ref: ImageRef, after: str | None, is_own_report: IsO
             break
     end = begin + looked_at
     doubles = archive.directory.doubles if end >= len(names) else ()
-    return Members(
+    return FoundMembers(
         refs=tuple(found),
         after=names[end - 1] if end < len(names) else None,
         doubles=len(doubles),
@@ -330,7 +330,7 @@ def _some(archive: Archive, ref: ImageRef, after: str | None, is_own_report: IsO
 
 
 @functools.lru_cache(maxsize=1)
-def _wanted(archive: Archive) -> Sequence[str]:
+def _candidate_members(archive: ZipArchive) -> Sequence[str]:
     """Return the names of members that may be images. Raises OSError; Unusable if there are none."""
     names = [name for name in archive.directory.names if not any(map(is_system_name, parts_of(name)))]
     archive.stream.seek(0)
@@ -342,14 +342,14 @@ def _wanted(archive: Archive) -> Sequence[str]:
     return names
 
 
-def _may_be_image(archive: Archive, name: str) -> bool:
+def _may_be_image(archive: ZipArchive, name: str) -> bool:
     try:
         return sniff(archive.read(name, limit=HEAD_BYTES)) in ("dicom", "png", "jpeg")
     except Unreadable:
         return False
 
 
-def _found(archive: Archive, ref: ImageRef, is_own_report: IsOwnReport) -> list[ImageRef]:
+def _found(archive: ZipArchive, ref: ImageRef, is_own_report: IsOwnReport) -> list[ImageRef]:
     try:
         found = _identified(archive, ref, is_own_report)
     except InputProblem as error:
@@ -360,7 +360,7 @@ def _found(archive: Archive, ref: ImageRef, is_own_report: IsOwnReport) -> list[
 
 
 def _identified(
-    archive: Archive, ref: ImageRef, is_own_report: IsOwnReport
+    archive: ZipArchive, ref: ImageRef, is_own_report: IsOwnReport
 ) -> list[ImageRef] | IndexFound | ZipFound | None:
     """Identify a member by its first bytes. More bytes are unpacked only if its header is longer."""
     assert ref.member is not None

@@ -23,7 +23,7 @@ from fieldray.imaging.limits import MAX_FRAMES, IndexFound, ZipFound
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Beginning:
+class ObjectBeginning:
     """The first bytes of an object on a server.
 
     ref         reference to the object, from which references to its images are made
@@ -37,7 +37,7 @@ class Beginning:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Identified:
+class ObjectContent:
     """The content of an object on a server. The constructor raises ValueError for impossible values.
 
     content  kind of the content; `longer` if more bytes are needed to identify the object
@@ -60,24 +60,24 @@ class Identified:
         return [replace(found, path=ref.path, member=None, frame=frame) for frame in frames if found]
 
 
-Identify = Callable[[Beginning], Identified]
+Identify = Callable[[ObjectBeginning], ObjectContent]
 
 
-def identify_beginning(question: Beginning, *, is_own_report: IsOwnReport = lambda _head: False) -> Identified:
+def identify_beginning(question: ObjectBeginning, *, is_own_report: IsOwnReport = lambda _head: False) -> ObjectContent:
     """Identify an object by its first bytes. Raises Unreadable, Unusable for an object without an image."""
     stream = _Prefix(question.data.tobytes(), question.size_bytes)
     try:
         found = refs_in(stream, question.ref, is_own_report)
     except InputProblem:
         if stream.was_short:
-            return Identified(content="longer")
+            return ObjectContent(content="longer")
         raise
     if stream.was_short:
-        return Identified(content="longer")
+        return ObjectContent(content="longer")
     if isinstance(found, list):
-        return Identified(content="images", ref=found[0])
+        return ObjectContent(content="images", ref=found[0])
     kinds = {IndexFound: "index", ZipFound: "zip", type(None): "own_report"}
-    return Identified(content=kinds[type(found)])  # type: ignore[arg-type]
+    return ObjectContent(content=kinds[type(found)])  # type: ignore[arg-type]
 
 
 class _Prefix(io.BytesIO):

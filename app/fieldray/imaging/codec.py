@@ -1,4 +1,4 @@
-"""The table of DICOM compressions by transfer syntax, by which frames are decoded in full or at reduced resolution.
+"""The table of DICOM compressions by transfer syntax. Each codec decodes frames in full or at a reduced resolution.
 
 To add a compression, put a module with a `CODEC` into `imaging/codecs`. No other place names the compression: the
 reading of DICOM files, the error messages and the installer use this table.
@@ -240,9 +240,9 @@ class Codec:
     transfer_syntaxes  UIDs (PS3.5 annex A)
     lossy_syntaxes     the UIDs among them that are not lossless
     decode             returns the values of a frame as encoded, (rows, columns) or (rows, columns, 3);
-                       `stored_values_of` makes stored values of them. May raise any exception for a damaged frame. Uses
-                       one library only, because a second decoder that tried a damaged frame has crashed the process
-                       more than once
+                       `stored_values_of` makes stored values of them. May raise any exception for a damaged frame. It
+                       uses one library only: a second decoder, tried on a damaged frame, has crashed the process more
+                       than once
     reduced            decodes at a lower resolution that the compression offers, by the rule of `reduction`. Returns
                        the values and the step: one value for step x step of the frame (rounded up at the edges). Called
                        only for unsigned plain grey. Returns None if there is no lower resolution; after an error the

@@ -40,7 +40,7 @@ from fieldray.imaging.codec import (
 from fieldray.imaging.dicom_header import (
     UNDEFINED_LENGTH,
     DicomHeader,
-    inflated,
+    inflated_data_set,
     problem_without_pixels,
     read_header,
     text,
@@ -49,7 +49,7 @@ from fieldray.imaging.dicom_header import (
 from fieldray.imaging.identify import DICOM_FILE, check_pixel_count, sniff
 from fieldray.imaging.limits import MAX_FILE_BYTES, VALUE_REPRESENTATIONS
 from fieldray.imaging.preprocess import grey_of_colour, with_square_pixels
-from fieldray.imaging.reduction import TargetSize, Whole, largest_reduction
+from fieldray.imaging.reduction import DecodedFileCache, TargetSize, largest_reduction
 from fieldray.reasons import reason
 
 _PALETTE: Final = tuple(
@@ -73,7 +73,9 @@ _KEYWORDS: Final = (
 )
 
 
-def decode_dicom(data: bytes, *, frame: int = 0, needed: TargetSize | None = None, whole: Whole | None = None) -> Image:
+def decode_dicom(
+    data: bytes, *, frame: int = 0, needed: TargetSize | None = None, whole: DecodedFileCache | None = None
+) -> Image:
     """Decode one frame of a DICOM file, with or without preamble and file meta information.
 
     needed, whole  as in `reading.decode`
@@ -81,14 +83,14 @@ def decode_dicom(data: bytes, *, frame: int = 0, needed: TargetSize | None = Non
     Raises Unreadable; Unusable `colour`, `several_images` or `no_pixel_data`.
     """
     try:
-        return _decode(data, frame, needed, whole or Whole())
+        return _decode(data, frame, needed, whole or DecodedFileCache())
     except (FieldrayError, MemoryError):
         raise
     except Exception as error:  # parsers and codecs raise whatever the damaged bytes lead them to
         raise Unreadable(reason("damaged", detail="the image cannot be decoded")) from error
 
 
-def _decode(data: bytes, index: int, needed: TargetSize | None, whole: Whole) -> Image:
+def _decode(data: bytes, index: int, needed: TargetSize | None, whole: DecodedFileCache) -> Image:
     if whole.parsed is None:
         whole.parsed = _parsed(data)
     header, frame, value = whole.parsed
@@ -108,7 +110,7 @@ def _parsed(data: bytes) -> tuple[DicomHeader, Frame, memoryview]:
     stream = io.BytesIO(data)
     header = read_header(stream, _KEYWORDS, inflated_limit=MAX_FILE_BYTES)
     frame = _frame_of(header)
-    whole_data = data if header.stream is stream else inflated(header)
+    whole_data = data if header.stream is stream else inflated_data_set(header)
     value = _pixel_value(header, whole_data)
     if count := _trailing_images(header, whole_data, value, data):
         raise Unusable(reason("several_images", count=1 + count))
@@ -119,7 +121,13 @@ def _parsed(data: bytes) -> tuple[DicomHeader, Frame, memoryview]:
 
 
 def _decode_pixels(
-    header: DicomHeader, frame: Frame, value: memoryview, index: int, *, needed: TargetSize | None, whole: Whole
+    header: DicomHeader,
+    frame: Frame,
+    value: memoryview,
+    index: int,
+    *,
+    needed: TargetSize | None,
+    whole: DecodedFileCache,
 ) -> Image:
     if needed is not None and not whole.is_kept:
         reduced = _reduced(header, frame, value, index, needed)

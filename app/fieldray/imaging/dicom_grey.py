@@ -31,7 +31,7 @@ from fieldray.imaging.dicom_header import (
     texts,
     whole_number,
 )
-from fieldray.imaging.preprocess import percentiles, windowed
+from fieldray.imaging.preprocess import apply_window, percentiles
 from fieldray.imaging.reduction import block_means
 
 KEYWORDS: Final = (
@@ -128,7 +128,7 @@ def grey_image(
     extremes
         Minimum and maximum of the values, if known.
     """
-    remarks = [*notes, *_doubts(dataset, 8 * stored.dtype.itemsize)]
+    remarks = [*notes, *_header_notes(dataset, 8 * stored.dtype.itemsize)]
     spacing_mm, plane = _spacing(dataset, step)
     stage = _modality(stored, dataset, remarks, step, extremes)
     pixels = stage.pixels
@@ -163,7 +163,7 @@ def grey_image_at(stored: NDArray[Any], dataset: Dataset, *, step: int, rows: in
     return replace(image, step=step, is_approximate=True, full_rows=rows, full_columns=columns, spacing_mm=spacing_mm)
 
 
-def _doubts(dataset: Dataset, container_bits: int) -> list[str]:
+def _header_notes(dataset: Dataset, container_bits: int) -> list[str]:
     """Return note codes for impossible header statements about grey values.
 
     The text of each note says how the statement is interpreted instead.
@@ -182,22 +182,22 @@ def _modality(
     unit, base = 1.0, 0.0
     is_spread = stored.dtype.kind == "f" or stored.dtype.itemsize > 2
     if is_spread:
-        no_data = _no_data(stored, dataset, 0, 0)
+        no_data = _padding_mask(stored, dataset, 0, 0)
         stored, unit, base = _on_16_bits(stored, no_data)
         remarks.append("scaled_to_16_bits")
         extremes = None
     lowest, highest = extremes or (int(stored.min()), int(stored.max()))
     low, high = (0, 65535) if is_spread else _stored_range(stored.dtype, dataset, lowest, highest)
     if not is_spread:
-        no_data = _no_data(stored, dataset, low, high)
+        no_data = _padding_mask(stored, dataset, low, high)
     sequence = items(dataset, "ModalityLUTSequence")
     table = _table(sequence[0], dataset, is_signed=low + base < 0) if sequence else None
     if table is not None:
         values, top = table.take(np.arange(low, high + 1) * unit + base), int(table.entries.max())
         pixels = _fitted(values, top)[stored.astype(np.int32) - low]
         whole = _Modality(pixels, 1.0, 0.0, no_data, step)
-        if np.ptp(_inside(whole)) or not np.ptp(_inside(replace(whole, pixels=stored))):
-            return _turned(whole, top) if _low_is_white(dataset) else whole
+        if np.ptp(_central_sample(whole)) or not np.ptp(_central_sample(replace(whole, pixels=stored))):
+            return _inverted(whole, top) if _low_is_white(dataset) else whole
     slope, intercept, is_usable = _rescale(dataset)
     if sequence or not is_usable:
         remarks.append("rescale_ignored")
@@ -206,10 +206,10 @@ def _modality(
     scale, offset = slope * unit, slope * (low * unit + base) + intercept
     pixels = _shifted(stored, low, high)
     shifted = _Modality(pixels, scale, offset, no_data, step)
-    return _turned(shifted, high - low) if _low_is_white(dataset) != (scale < 0) else shifted
+    return _inverted(shifted, high - low) if _low_is_white(dataset) != (scale < 0) else shifted
 
 
-def _turned(stage: _Modality, top: int) -> _Modality:
+def _inverted(stage: _Modality, top: int) -> _Modality:
     """Return inverted pixels (`top` - pixels), so that 0 is black although low values are white."""
     return replace(
         stage,
@@ -295,7 +295,7 @@ def padding_of(dataset: Dataset) -> tuple[int, int] | None:
     return None if value is None else (int(value), int(value if limit is None else limit))
 
 
-def _no_data(stored: NDArray[Any], dataset: Dataset, low: int, high: int) -> NDArray[np.bool_] | None:
+def _padding_mask(stored: NDArray[Any], dataset: Dataset, low: int, high: int) -> NDArray[np.bool_] | None:
     """Return the mask of the pixel padding (PS3.3 C.7.5.1.1.2).
 
     None if no pixel is padding, or all are.
@@ -329,25 +329,25 @@ def _presentation(
     single grey, or a step.
     """
     ways: list[Window | NDArray[np.uint16] | None] = [*_voi_luts(dataset, stage), *_windows(dataset, stage)]
-    inside = _inside(stage)
+    inside = _central_sample(stage)
     for before, way in enumerate(ways):
         if way is None:
             continue
         if isinstance(way, Window):
-            shown = windowed(inside, way)
+            shown = apply_window(inside, way)
         else:
             shown = way[np.rint(inside).astype(np.intp).clip(0, len(way) - 1)] * np.float32(255 / 65535)
         if _shows_something(shown):
             remarks += ["presentation_ignored"] if before else []
             return (way, None) if isinstance(way, Window) else (None, way)
     # an image without any contrast keeps its window, and is later refused as blank
-    if ways and _shows_something(windowed(inside, _all_of(inside))):
+    if ways and _shows_something(apply_window(inside, _all_of(inside))):
         remarks.append("presentation_ignored")
         return None, None
     return next((way for way in ways if isinstance(way, Window)), None), None
 
 
-def _inside(stage: _Modality) -> NDArray[np.float32]:
+def _central_sample(stage: _Modality) -> NDArray[np.float32]:
     """Return some thousand pixels from the middle of the image, away from borders, marks and collimators."""
     rows, columns = (slice(int(_MARGIN * side), max(1, int((1 - _MARGIN) * side))) for side in stage.pixels.shape)
     pixels = stage.pixels[rows, columns]

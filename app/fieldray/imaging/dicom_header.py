@@ -28,7 +28,7 @@ from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, ExplicitVRBigEndian
 from pydicom.uid import ImplicitVRLittleEndian as ImplicitLittle
 
 from fieldray.errors import FieldrayError, Unreadable, Unusable
-from fieldray.imaging.dicom_text import decoded
+from fieldray.imaging.dicom_text import decode_text
 from fieldray.imaging.limits import MAX_HEADER_BYTES, MAX_INDEX_RECORDS, VALUE_REPRESENTATIONS
 from fieldray.reasons import reason
 
@@ -179,7 +179,7 @@ def read_header(stream: BinaryIO, keywords: Sequence[str], *, inflated_limit: in
     Raises ValueError for data that are not DICOM, and any exception of pydicom for contradictory elements. Raises
     Unreadable `damaged` if an element of an unknown value representation cannot be skipped.
     """
-    begun = begin(stream, inflated_limit)
+    begun = open_dicom(stream, inflated_limit)
     media_storage_sop_class_uid = begun.meta.get(_MEDIA_CLASS, "")
     tags: list[Any] = [tag_for_keyword(keyword) for keyword in keywords]
 
@@ -190,7 +190,7 @@ def read_header(stream: BinaryIO, keywords: Sequence[str], *, inflated_limit: in
             return True
         is_known = (representation or "").encode("ascii", "replace") in VALUE_REPRESENTATIONS
         is_known = is_known or begun.is_implicit or tag >> 16 == _DELIMITERS or length == UNDEFINED_LENGTH
-        return not is_known and not _goes_on_at(begun, begun.stream.tell() + length, tag)
+        return not is_known and not _element_may_begin_at(begun, begun.stream.tell() + length, tag)
 
     dataset = Dataset()
     while True:
@@ -206,7 +206,7 @@ def read_header(stream: BinaryIO, keywords: Sequence[str], *, inflated_limit: in
     )
 
 
-def _goes_on_at(begun: Begun, position: int, tag: int) -> bool:
+def _element_may_begin_at(begun: OpenedDicom, position: int, tag: int) -> bool:
     """Return whether a further element may begin at a position of the stream.
 
     It must have a higher tag than `tag`. It must also have a known value representation, or be of the group of `tag`.
@@ -222,8 +222,9 @@ def _goes_on_at(begun: Begun, position: int, tag: int) -> bool:
     return group << 16 | element > tag and (head[4:6] in VALUE_REPRESENTATIONS or group == tag >> 16)
 
 
-def _skip_unknown(begun: Begun) -> bool:
-    """Skip the element at which the parser stopped, if its value representation is unknown. Returns whether it was.
+def _skip_unknown(begun: OpenedDicom) -> bool:
+    """Skip the element at which the parser stopped, if its value representation is unknown.
+    Returns whether an element was skipped.
 
     The length of such an element has 16 bits, or 32 bits after two zero bytes (PS3.5 7.1.2), or follows the tag
     directly. Raises Unreadable if none of these leads to a further element.
@@ -239,7 +240,7 @@ def _skip_unknown(begun: Begun) -> bool:
         return False
     (implicit,) = struct.unpack(order + "I", head[4:8])
     for end in (start + 12 + long, start + 8 + short, start + 8 + implicit):
-        if _goes_on_at(begun, end, tag):
+        if _element_may_begin_at(begun, end, tag):
             stream.seek(end)
             return True
     raise Unreadable(reason("damaged", detail=f"element ({group:04X},{element:04X}) of its header cannot be read"))
@@ -258,7 +259,7 @@ def problem_without_pixels(header: DicomHeader) -> FieldrayError:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class OpenedDicom:
     """A file whose meta information was read.
 
     stream           a `BoundedStream`, positioned at the data set
@@ -283,7 +284,7 @@ class Begun:
         return bool(self.encoding != ExplicitVRBigEndian)
 
 
-def begin(stream: BinaryIO, inflated_limit: int, *, reads: int = MAX_READS) -> Begun:
+def open_dicom(stream: BinaryIO, inflated_limit: int, *, reads: int = MAX_READS) -> OpenedDicom:
     """Read the file meta information.
 
     inflated_limit  maximum number of bytes to inflate of a deflated data set
@@ -302,21 +303,21 @@ def begin(stream: BinaryIO, inflated_limit: int, *, reads: int = MAX_READS) -> B
             bounded.is_cut = not is_whole
         except ValueError:  # perhaps the data set is not deflated
             stream.seek(start)
-            if not _makes_sense(bounded.head(), ExplicitVRLittleEndian):
+            if not _is_plausible_start(bounded.head(), ExplicitVRLittleEndian):
                 raise
-            return Begun(bounded, meta, ExplicitVRLittleEndian, ExplicitVRLittleEndian, is_contradicted=True)
+            return OpenedDicom(bounded, meta, ExplicitVRLittleEndian, ExplicitVRLittleEndian, is_contradicted=True)
     head = bounded.head()
     if not syntax:
         guessed = _guessed_encoding(head)
-        return Begun(bounded, meta, guessed, guessed)
+        return OpenedDicom(bounded, meta, guessed, guessed)
     stated = syntax if syntax in _UNCOMPRESSED else ExplicitVRLittleEndian
     found = _encoding(head, stated)
-    if head and not _makes_sense(head, found):
+    if head and not _is_plausible_start(head, found):
         raise ValueError("no data set begins so")
-    return Begun(bounded, meta, found if syntax == stated else syntax, found, is_contradicted=found != stated)
+    return OpenedDicom(bounded, meta, found if syntax == stated else syntax, found, is_contradicted=found != stated)
 
 
-def inflated(header: DicomHeader) -> bytes:
+def inflated_data_set(header: DicomHeader) -> bytes:
     """Return the inflated data set of a deflated file, to which `PixelElement.offset` refers.
 
     Raises Unreadable if the data set is cut short.
@@ -372,17 +373,19 @@ def _inflate(stream: BinaryIO, limit: int) -> tuple[bytes, bool]:
 
 
 def _encoding(head: bytes, stated: UID) -> UID:
-    """Return the encoding of the first element: the stated one, unless only another one makes sense."""
-    if not head or _makes_sense(head, stated):
+    """Return the encoding of the first element: the stated encoding, unless the bytes are possible only
+    in another one.
+    """
+    if not head or _is_plausible_start(head, stated):
         return stated
     guessed = _guessed_encoding(head)
-    return guessed if _makes_sense(head, guessed) else stated
+    return guessed if _is_plausible_start(head, guessed) else stated
 
 
-def _makes_sense(head: bytes, encoding: UID) -> bool:
-    """Return whether a data set of this encoding can begin with these bytes.
+def _is_plausible_start(head: bytes, encoding: UID) -> bool:
+    """Return whether the first bytes of a data set are possible in this encoding.
 
-    The first group must be below 0x0100, and a value representation must be present if the encoding has it.
+    The first group must be below 0x0100, and a value representation must be present if the encoding has them.
     """
     group = int.from_bytes(head[:2], "big" if encoding == ExplicitVRBigEndian else "little")
     is_explicit = head[4:6] in VALUE_REPRESENTATIONS
@@ -396,7 +399,7 @@ def _guessed_encoding(head: bytes) -> UID:
     return ExplicitVRBigEndian if head[0] == 0 and head[1] > 0 else ExplicitVRLittleEndian
 
 
-def element_at(begun: Begun, tags: frozenset[int]) -> PixelElement | None:
+def element_at(begun: OpenedDicom, tags: frozenset[int]) -> PixelElement | None:
     """Return the element at which the parser stopped; None if its tag is not in `tags`."""
     stream, order = begun.stream, "<" if begun.is_little else ">"
     prefix = stream.read(8)
@@ -442,7 +445,7 @@ def texts(dataset: Dataset, keyword: str) -> list[str]:
     if raw and isinstance(raw.value, bytes) and kind not in (*_BINARY, "SQ"):
         encodings = dataset.original_character_set
         encodings = [encodings] if isinstance(encodings, str) else list(encodings)
-        whole = "" if _is_too_long(raw) else decoded(raw.value, encodings, is_name=kind == "PN").strip(" \0")
+        whole = "" if _is_too_long(raw) else decode_text(raw.value, encodings, is_name=kind == "PN").strip(" \0")
         return [value.strip(" \0") for value in whole.split("\\")] if whole else []
     value = _value(dataset, keyword)
     return [value] if isinstance(value, str) else [str(entry) for entry in _as_list(value)]

@@ -20,10 +20,10 @@ from fieldray.imaging.dicom_header import (
     DicomHeader,
     HeaderTooLong,
     all_text,
-    begin,
     element_at,
     has_value,
     items,
+    open_dicom,
     problem_without_pixels,
     read_header,
     text,
@@ -194,7 +194,7 @@ def index_found(stream: BinaryIO) -> IndexFound:
     Raises OSError; Unreadable: too_many_records, index_damaged.
     """
     stream.seek(0)
-    begun = begin(stream, MAX_HEADER_BYTES, reads=_MAX_READS)
+    begun = open_dicom(stream, MAX_HEADER_BYTES, reads=_MAX_READS)
     try:
         read_dataset(begun.stream, begun.is_implicit, begun.is_little, stop_when=lambda tag, *_: tag == _SEQUENCE)
         found = element_at(begun, frozenset({_SEQUENCE}))

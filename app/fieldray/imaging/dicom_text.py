@@ -33,7 +33,7 @@ _SHARED_LATIN: Final = frozenset(
 )
 
 
-def decoded(value: bytes, encodings: Sequence[str], *, is_name: bool) -> str:
+def decode_text(value: bytes, encodings: Sequence[str], *, is_name: bool) -> str:
     """Decode the text of a value; U+FFFD replaces each byte whose letter is uncertain.
 
     encodings  the encodings that the file declares, by pydicom's names

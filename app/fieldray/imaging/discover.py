@@ -1,9 +1,9 @@
 """Discovery: from folders, files, DICOMDIR indexes and zip files to image references, without reading pixels.
 
-Nothing is lost: every regular file gives at least one reference, with a reason if the file cannot be used. Left out are
-only system files (hidden files, recycle bins, thumbnails, snapshots), the program's own reports, and the indexes. A
-file is recognised by its content, never by its name, and is never returned twice. A folder gives a reference with a
-reason if it is unreadable, disappears with its drive, or is a link to a folder elsewhere.
+Every regular file gives at least one reference, with a reason if the file cannot be used. Left out are only system
+files (hidden files, recycle bins, thumbnails, snapshots), the program's own reports, and the indexes. A file is
+recognised by its content, never by its name, and is never returned twice. A folder gives a reference with a reason if
+it is unreadable, disappears with its drive, or is a link to a folder elsewhere.
 
 Folders may change during the search. At the end all folders are listed again, which finds files that were added, or
 moved from a folder that was searched later. A zip file or index that was replaced meanwhile is reported.
@@ -27,10 +27,10 @@ from fieldray.imaging.source import (
     Folder,
     NamesInAnyCase,
     Opener,
+    entry_key,
     file_named,
     file_problem,
     is_system_name,
-    mark,
     open_file,
     state_of,
 )
@@ -87,7 +87,7 @@ def members_here(opener: Opener = open_file, is_own_report: IsOwnReport = lambda
     return members
 
 
-def existing(paths: Sequence[Path]) -> tuple[Path, ...]:
+def absolute_paths(paths: Sequence[Path]) -> tuple[Path, ...]:
     """Return the paths as absolute paths without duplicates, in order.
 
     Links are not resolved, because a person knows a file by the name given. Raises UsageProblem (nothing_to_screen) for
@@ -194,7 +194,7 @@ class _Search:
             return []
         top, known = self._listed[path]
         self._listed[path] = (top, known | folder.names)
-        return [entry for entry in folder.entries() if mark(entry[0].name, is_folder=entry[1]) not in known]
+        return [entry for entry in folder.entries() if entry_key(entry[0].name, is_folder=entry[1]) not in known]
 
     def _under(self, top: Path, *, is_folder: bool) -> Iterator[ImageRef]:
         """Yield the images under a folder, depth first and sorted. Links to folders are not followed.
@@ -246,8 +246,8 @@ class _Search:
     def _check_way(self, error: OSError) -> None:
         """Raise _FolderLost if a folder above the current entry cannot be read any more.
 
-        If the innermost folder can be listed, all folders above it can be. So only that one is tested for most errors,
-        because a drive may hold thousands of files that cannot be opened.
+        If the innermost folder can be listed, so can all folders above. For most errors only the innermost folder is
+        tested, because a drive may hold thousands of files that cannot be opened.
         """
         if self._way and self._way[-1].is_lost():
             for depth, folder in enumerate(self._way):

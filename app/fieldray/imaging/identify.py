@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import BinaryIO, Final, Literal, NamedTuple
 
 from fieldray.domain.image import FileKind, ImageHeader, ImageRef
-from fieldray.errors import FieldrayError, InputProblem, ReaderProblem, Unreadable, Unusable, shortage
+from fieldray.errors import FieldrayError, InputProblem, ReaderProblem, Unreadable, Unusable, resource_problem
 from fieldray.imaging.limits import MAX_FILE_BYTES, MAX_PIXELS, VALUE_REPRESENTATIONS, IndexFound, ZipFound
 from fieldray.reasons import reason
 
@@ -300,7 +300,7 @@ def _identified(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound 
     try:  # imported only for DICOM: pydicom takes a third of a second to load
         from fieldray.imaging.dicom_identify import identify_dicom
     except Exception as error:  # a shortage of memory or files is no fault of the file
-        problem = shortage(error)
+        problem = resource_problem(error)
         raise (ReaderProblem(problem.reason) if problem else error) from error
     return identify_dicom(stream, ref)
 

@@ -1,4 +1,4 @@
-"""Limits for sizes that a file states, checked before memory is allocated; and results for files that are no image."""
+"""Limits for sizes that a file states, which are checked before memory is allocated; also results for non-images."""
 
 from __future__ import annotations
 

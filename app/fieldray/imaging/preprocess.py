@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.image import Box, Image, PixelMap, Tensor, Window
+from fieldray.domain.image import Box, Image, NetworkInput, PixelMap, Window
 from fieldray.domain.model import InputSpec
 from fieldray.errors import Unusable
 from fieldray.imaging.reduction import LARGEST_REDUCTION, block_means
@@ -72,7 +72,7 @@ def with_window(image: Image) -> Image:
     return replace(image, window=default_window(image))
 
 
-def to_tensor(image: Image, spec: InputSpec, *, box: Box | None = None) -> Tensor:
+def to_network_input(image: Image, spec: InputSpec, *, box: Box | None = None) -> NetworkInput:
     """Make the network input that `spec` describes: (1, height, width, channels) uint8, and its map to image pixels.
 
     box  part of the image to use instead of the whole image, for an input that is cropped to the lungs
@@ -84,7 +84,7 @@ def to_tensor(image: Image, spec: InputSpec, *, box: Box | None = None) -> Tenso
     plane = np.zeros((spec.height, spec.width), np.uint8)
     plane[region.target_top :, region.target_left :][: region.height, : region.width] = np.rint(grey)
     values = np.repeat(plane[None, :, :, None], spec.channels, axis=3)
-    return Tensor(values=values, pixel_map=_pixel_map(image, region))
+    return NetworkInput(values=values, pixel_map=_pixel_map(image, region))
 
 
 def thumbnail(image: Image, side: int = 64) -> NDArray[np.uint8]:
@@ -96,7 +96,7 @@ def thumbnail(image: Image, side: int = 64) -> NDArray[np.uint8]:
     return np.rint(_resample(image, whole)).astype(np.uint8)
 
 
-def shrunk(image: Image, side: int) -> NDArray[np.uint8]:
+def block_thumbnail(image: Image, side: int) -> NDArray[np.uint8]:
     """Return the image as shown by default, averaged over whole blocks: uint8 (h, w).
 
     The longer side has at most `side` pixels. The last row and column stand for the remainder. This is several times as
@@ -315,10 +315,10 @@ def _shown(values: Grey, image: Image, window: Window | None) -> Grey:
         assert image.voi_lut is not None
         index = np.rint(values).astype(np.intp).clip(0, len(image.voi_lut) - 1)
         return np.take(image.voi_lut, index).astype(np.float32) * np.float32(255 / 65535)
-    return windowed(values, window)
+    return apply_window(values, window)
 
 
-def windowed(values: Grey, window: Window) -> Grey:
+def apply_window(values: Grey, window: Window) -> Grey:
     """Map values to 0..255 by a window (DICOM PS3.3 C.11.2.1.2.1, C.11.2.1.3.1 and C.11.2.1.3.2)."""
     if window.function == "SIGMOID":
         exponent = (-4 * (values - window.center) / window.width).clip(-80, 80)
@@ -354,7 +354,7 @@ def percentiles(values: Grey, percents: Sequence[float]) -> list[float]:
 
     values  float32 of any shape, not empty, without NaN
 
-    Each percentile is a partition of its own: NumPy makes one around a single position by vector instructions.
+    Each percentile is computed by its own `numpy.partition`, which has vector instructions only for a single position.
     """
     flat = values.reshape(-1)
     found = []

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from fieldray.domain.image import Image, ImageHeader, PixelMap, day_of
 from fieldray.domain.lungs import LungFields, Quality
-from fieldray.domain.mask import Mask, edges
+from fieldray.domain.mask import Mask, cell_edges
 from fieldray.domain.model import HeaderRules
 from fieldray.domain.purpose import (
     HeaderMatch,
@@ -31,7 +31,7 @@ from fieldray.domain.purpose import (
     view_match,
     view_words,
 )
-from fieldray.imaging.preprocess import coarse_means, percentiles, thumbnail, windowed
+from fieldray.imaging.preprocess import apply_window, coarse_means, percentiles, thumbnail
 from fieldray.imaging.source import is_system_name
 from fieldray.reasons import Reason, reason
 
@@ -124,7 +124,7 @@ def check_pixels(image: Image) -> Reason | None:
 
 
 def _is_blank(image: Image) -> bool:
-    """Return whether large areas of an image hardly differ in grey: noise alone does not make an image.
+    """Return whether large areas of an image hardly differ in grey. An image of noise alone counts as blank.
 
     The difference must be small relative to the values, counted from 0 or from the pixel value that stands for 0. If
     the file has a window, the difference must also be small in displayed grey levels.
@@ -137,7 +137,7 @@ def _is_blank(image: Image) -> bool:
         return False
     if high - low < _LEAST_LEVELS or image.window is None:
         return True
-    black, white = windowed(np.array([low, high], np.float32), image.window)
+    black, white = apply_window(np.array([low, high], np.float32), image.window)
     return bool(white - black < _LEAST_SHOWN)
 
 
@@ -170,7 +170,7 @@ def lung_quality(image: Image, lungs: LungFields) -> tuple[Quality, ...]:
     return tuple(found)
 
 
-def doubts_about(image: Image, lungs: LungFields | None) -> tuple[str, ...]:
+def completeness_notes(image: Image, lungs: LungFields | None) -> tuple[str, ...]:
     """Return codes of notes that a part of an upright image, or its detail, may be missing.
 
     An image with such a note must not be called normal. Most images have none.
@@ -188,7 +188,7 @@ def _runs_into_lower_part(image: Image, lungs: LungFields) -> bool:
     An image ended by a collimator shows the diaphragm above the empty part.
     """
     share, rows = _empty_share(image), image.size[0]
-    down, _ = edges(lungs.pixel_map, lungs.mask.shape)
+    down, _ = cell_edges(lungs.pixel_map, lungs.mask.shape)
     reaches = lungs.mask & (down[1:, None] >= (1 - share - _NEAR_LOWER_PART) * rows)
     return bool(share >= _LEAST_LOWER_PART and reaches.any(axis=0).mean() > _MOST_OF_WIDTH)
 
@@ -246,7 +246,7 @@ def _tilt(mask: Mask, cells: PixelMap) -> int:
     return int(_TILTS[int(fits.max(axis=1).argmax())])
 
 
-def are_empty(paths: Sequence[Path]) -> bool:
+def are_empty_folders(paths: Sequence[Path]) -> bool:
     """Return whether all paths are folders without any file at any depth.
 
     An unreadable folder, or one with a link to a folder, does not count as empty, because a run reports both.

@@ -34,8 +34,8 @@ from fieldray.imaging.identify import (
     trailing_images,
     trailing_jpegs,
 )
-from fieldray.imaging.preprocess import grey_of_colour, shrunk
-from fieldray.imaging.reduction import JPEG_REDUCTIONS, TargetSize, Whole, block_means, largest_reduction
+from fieldray.imaging.preprocess import block_thumbnail, grey_of_colour
+from fieldray.imaging.reduction import JPEG_REDUCTIONS, DecodedFileCache, TargetSize, block_means, largest_reduction
 from fieldray.imaging.source import Stamps
 from fieldray.imaging.whole_file import read_with_state
 from fieldray.reasons import reason
@@ -43,7 +43,9 @@ from fieldray.reasons import reason
 _PREVIEW_QUALITY: Final = 75
 
 
-def decode(data: bytes, ref: ImageRef, *, needed: TargetSize | None = None, whole: Whole | None = None) -> Image:
+def decode(
+    data: bytes, ref: ImageRef, *, needed: TargetSize | None = None, whole: DecodedFileCache | None = None
+) -> Image:
     """Decode one image, upright and grey, at full resolution or as fine as needed.
 
     Parameters
@@ -65,7 +67,7 @@ def decode(data: bytes, ref: ImageRef, *, needed: TargetSize | None = None, whol
     Unusable
         For colour, and for a file without an image.
     """
-    whole = whole or Whole()
+    whole = whole or DecodedFileCache()
     if not data:
         raise Unreadable(reason("empty"))
     content = sniff(data[:HEAD_BYTES])
@@ -93,7 +95,7 @@ class ImageFile:
     def __init__(self, ref: ImageRef, *, stamps: Stamps | None = None) -> None:
         self._data, state = read_with_state(ref)
         self._ref = ref
-        self._whole = Whole()
+        self._whole = DecodedFileCache()
         self.content_sha256 = hashlib.sha256(self._data).hexdigest()
         self.stamp = b""
         if stamps and ref.header.number_of_frames == 1:
@@ -113,7 +115,7 @@ class ImageFile:
         side  None for full resolution
         """
         needed = TargetSize(side, side, of_longer=True) if side and self._ref.turn == UPRIGHT else None
-        return self.image(needed).turned(self._ref.turn)
+        return self.image(needed).corrected(self._ref.turn)
 
 
 def facts_of(file: ImageFile, image: Image, upright: Image) -> ReadFacts:
@@ -128,20 +130,22 @@ def facts_of(file: ImageFile, image: Image, upright: Image) -> ReadFacts:
         stamp=file.stamp,
         rows=rows,
         columns=columns,
-        preview=packed(shrunk(image, PREVIEW_SIDE)),  # previews are stored by content, so they are not turned
-        thumbnail=shrunk(upright, THUMBNAIL_SIDE),
+        preview=encode_preview(
+            block_thumbnail(image, PREVIEW_SIDE)
+        ),  # previews are stored by content, so they are not turned
+        thumbnail=block_thumbnail(upright, THUMBNAIL_SIDE),
         notes=upright.notes,
     )
 
 
-def packed(pixels: NDArray[np.uint8]) -> bytes:
+def encode_preview(pixels: NDArray[np.uint8]) -> bytes:
     """Encode grey levels (h, w) as a small JPEG, the format of stored previews."""
     stream = io.BytesIO()
     PIL.Image.fromarray(pixels).save(stream, format="JPEG", quality=_PREVIEW_QUALITY)
     return stream.getvalue()
 
 
-def unpacked(data: bytes) -> NDArray[np.uint8]:
+def decode_preview(data: bytes) -> NDArray[np.uint8]:
     """Decode the grey levels (h, w) of a stored preview. Raises Unreadable (damaged) for any other bytes."""
     try:
         with PIL.Image.open(io.BytesIO(data), formats=["JPEG"]) as image:
@@ -184,7 +188,7 @@ def _whole_png(data: bytes) -> _WholeImage:
     return *_grey_of(values, has_alpha=has_alpha), size
 
 
-def _decoded_jpeg(data: bytes, needed: TargetSize | None, whole: Whole) -> Image:
+def _decoded_jpeg(data: bytes, needed: TargetSize | None, whole: DecodedFileCache) -> Image:
     """Decode a JPEG that is grey, or RGB without colour, upright by its EXIF orientation.
 
     More than 8 bits and lossless processes are read in full. Raises Unreadable; Unusable `colour` for a colour or CMYK

@@ -6,7 +6,7 @@ read at the largest step (one pixel for step x step pixels of the file) that its
 - `COVER` times the needed size, if a lower resolution costs almost no quality: JPEG by its own smaller transform (steps
   1, 2, 4, 8), and files that must be decoded in full and are then averaged over blocks (any step);
 - `WAVELET_COVER` times the needed size, for JPEG 2000 and HTJ2K (steps 1, 2, 4, ..., as many as the stream has levels).
-  There each further level costs four times as much, and a level comes from a low-pass filter, not from skipping pixels.
+  Each further level takes four times as long to decode. A level is low-pass filtered, not made by skipping pixels.
 
 Some files are read in full and averaged afterwards: files with colour or a palette; streams that are tiled, have fewer
 levels or differ from their header; and wavelets with pixel padding, whose value would be blended with its neighbours.
@@ -15,7 +15,7 @@ If the lower resolution cannot be decoded, the whole image is read, which report
 The preprocessing averages over blocks of an equal size before it maps grey levels. Averages taken here are not rounded,
 so they give the same network input. JPEG and wavelets give an input that differs by a fraction of a grey level; such an
 image is marked as approximate. If its result is borderline, screening reads it again at `REFINEMENT` times the needed
-size, which for JPEG is usually all of it. That leaves a seventh of the difference.
+size, which for JPEG is usually all of it. The difference is then a seventh.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class TargetSize:
         return TargetSize(self.columns, self.rows, self.of_longer)
 
 
-class Whole:
+class DecodedFileCache:
     """Cache of a fully decoded file, for its other resolutions while the file is processed.
 
     parsed  the header of a DICOM file and the position of its pixels, once they were read
@@ -76,7 +76,7 @@ class Whole:
         return self._kept is not None
 
     def of(self, decode: Callable[[], T]) -> T:
-        """Return the result of `decode`, which is called only the first time."""
+        """Return the fully decoded file. `decode` is called only the first time."""
         if self._kept is None:
             self._kept = decode()
         kept: T = self._kept
@@ -188,6 +188,6 @@ def _summed(values: NDArray[Any], step: int, highest: int | None) -> NDArray[Any
 
 
 def _wide(values: NDArray[Any], count: int, highest: int | None) -> type[np.number[Any]]:
-    """Return the type for sums of so many values: 16 bits where they fit, which are twice as fast as 32."""
+    """Return the NumPy type for sums of `count` values: 16 bits if the sums fit, which is twice as fast as 32."""
     fits = highest is not None and values.dtype.kind == "u" and highest * count < 2**16
     return np.uint16 if fits else _WIDE[values.dtype.kind]

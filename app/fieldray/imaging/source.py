@@ -1,4 +1,4 @@
-"""Listing folders and opening image files. Every failure of the file system becomes a reason here."""
+"""Listing of folders and opening of image files. Each OSError of the file system becomes a reason for a person."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ _OF_MACOS: Final = re.compile(r"\._.*|\.ds_store|\.fseventsd|\.spotlight-v100")
 def is_system_name(name: str) -> bool:
     """Return whether a file or folder with this name is skipped.
 
-    It belongs to the system, is hidden, is a recycle bin, or is the results database.
+    Such a name belongs to the system, begins with a dot, or is that of a recycle bin or of the results database.
     """
     return is_hidden(name) or name.lower() in _SYSTEM_NAMES or is_recycle_bin(name) or name.startswith(_OWN_DATABASES)
 
@@ -205,8 +205,8 @@ def parts_of(name: str) -> tuple[str, ...]:
     return tuple(part for part in name.replace("\\", "/").split("/") if part not in ("", "."))
 
 
-def mark(name: str, *, is_folder: bool) -> str:
-    """Return a key of a name that differs for a file and for a folder."""
+def entry_key(name: str, *, is_folder: bool) -> str:
+    """Return the key of a folder's entry, which differs for a file and a folder of one name."""
     return name + "/" if is_folder else name
 
 
@@ -217,7 +217,7 @@ def _may_be_image(left_out: str) -> bool:
 class Folder:
     """A folder with its entries still to visit, without entries of the system.
 
-    names   keys (`mark`) of all its entries
+    names   keys (`entry_key`) of all its entries
     bins    names of skipped entries that hold deleted images, thumbnails or snapshots
     hidden  number of other skipped hidden entries, which may be images
     """
@@ -230,7 +230,7 @@ class Folder:
         self.path = path
         kept = [entry for entry in entries if not is_system_name(entry[0])]
         left_out = [name for name, _ in entries if is_system_name(name)] if len(kept) < len(entries) else []
-        self.names = frozenset(mark(name, is_folder=is_folder) for name, is_folder in kept)
+        self.names = frozenset(entry_key(name, is_folder=is_folder) for name, is_folder in kept)
         self.bins = list(filter(is_recycle_bin, left_out))
         self.hidden = sum(map(_may_be_image, left_out))
         self._left = sorted(kept, reverse=True)
@@ -247,7 +247,7 @@ class Folder:
 
         Windows junctions make this possible, and Python does not see them as links.
 
-        way  the folders above
+        way  the folders above, from the top
         """
         known = (self._device, self._number)
         return any(known == (above._device, above._number) and self.real == above.real for above in way)

@@ -1,7 +1,7 @@
 """Synthetic images for the demonstration and the tests: drawn like chest radiographs, of no real person.
 
-Each is a map of the material in the beam's path (tissue, ribs, heart, less in the lungs), with scatter and noise. They
-show that the program works, and say nothing about the performance of a model.
+Each image is a map of the material in the beam's path (tissue, ribs, heart, less in the lungs), with scatter and noise.
+The images show that the program works, but say nothing about a model's performance.
 
 The module also provides the real images of the demonstration, which are openly licensed.
 """
@@ -53,14 +53,14 @@ def chest_phantom(rows: int, columns: int, seed: int, *, abnormal: bool) -> NDAr
     abnormal  whether to add opacities to a lung; all else in the image stays unchanged
     """
     random = np.random.default_rng(seed)
-    grid, size = _placed(rows, columns, random)
+    grid, size = _place_and_size(rows, columns, random)
     lungs = _lungs(grid, size)
     thickness = _body(grid) - 0.62 * lungs + _middle(grid, size) + _ribs(grid, lungs, random) + _collar_bones(grid)
     if abnormal:
         thickness = thickness + _opacities(grid, lungs, np.random.default_rng((seed, 1)))
     image = np.float32(1) - np.exp(-1.25 * np.clip(thickness, 0, None))
     image = image + random.standard_normal((rows, columns), dtype=np.float32) * np.float32(0.008)
-    image = _lettered(image * _TWELVE_BITS * np.float32(random.uniform(0.85, 1.0)), random)
+    image = _with_side_marker(image * _TWELVE_BITS * np.float32(random.uniform(0.85, 1.0)), random)
     sides = _soft(np.subtract(0.97, np.abs(grid.across) / 1.1), 0.004)
     border = sides * _soft(np.subtract(np.minimum(grid.down, 1 - grid.down), 0.015), 0.004)
     pixels: NDArray[np.uint16] = np.rint((image * border).clip(0, _TWELVE_BITS)).astype(np.uint16)
@@ -69,12 +69,12 @@ def chest_phantom(rows: int, columns: int, seed: int, *, abnormal: bool) -> NDAr
 
 def lung_mask(rows: int, columns: int, seed: int) -> NDArray[np.uint8]:
     """Return the lung mask of the `chest_phantom` with these arguments: uint8 (rows, columns), 255 inside, else 0."""
-    grid, size = _placed(rows, columns, np.random.default_rng(seed))
+    grid, size = _place_and_size(rows, columns, np.random.default_rng(seed))
     return np.uint8(255) * (_lungs(grid, size) >= 0.5)
 
 
-def _placed(rows: int, columns: int, random: np.random.Generator) -> tuple[_Grid, np.float32]:
-    """Draw the middle and the size of a phantom, using the first random numbers."""
+def _place_and_size(rows: int, columns: int, random: np.random.Generator) -> tuple[_Grid, np.float32]:
+    """Choose the middle and the size of a phantom by the first random numbers."""
     across = np.linspace(-1.1, 1.1, columns, dtype=np.float32)[None, :] + np.float32(random.normal(0, 0.02))
     down = np.linspace(0, 1, rows, dtype=np.float32)[:, None]
     return _Grid(across=across, down=down), np.float32(random.uniform(0.92, 1.08))
@@ -164,7 +164,7 @@ def _opacities(grid: _Grid, lungs: Field, random: np.random.Generator) -> Field:
     return clouds * lungs
 
 
-def _lettered(image: Field, random: np.random.Generator) -> Field:
+def _with_side_marker(image: Field, random: np.random.Generator) -> Field:
     """Burn in the side marker as radiographers place it: the patient's right is on the left."""
     rows, columns = image.shape
     height = max(10, rows // 16)
@@ -234,7 +234,7 @@ _FOR_CONSTANCY: Final = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class DemoPart:
     """One part of the demonstration: images for one pack.
 
     pack      id of the pack
@@ -248,20 +248,20 @@ class Part:
     has_ages: bool
 
 
-PARTS: Final[tuple[Part, ...]] = (
-    Part(name="children", pack="pneumonia-paediatric", of="children aged one to five years", has_ages=True),
-    Part(name="adults", pack="adult-normal-abnormal", of="patients with COVID-19", has_ages=False),
+PARTS: Final[tuple[DemoPart, ...]] = (
+    DemoPart(name="children", pack="pneumonia-paediatric", of="children aged one to five years", has_ages=True),
+    DemoPart(name="adults", pack="adult-normal-abnormal", of="patients with COVID-19", has_ages=False),
 )
 
 
-def published_labels(part: Part) -> Mapping[str, str]:
+def published_labels(part: DemoPart) -> Mapping[str, str]:
     """Return the published label of each image of a part, by file name."""
     rows = csv.DictReader((_folder() / "labels.csv").read_text(encoding="utf-8").splitlines())
     found = ((Path(row["file"]), row["published_label"]) for row in rows)
     return {path.name: label for path, label in found if path.parent.name == part.name}
 
 
-def files(part: Part) -> Iterator[tuple[str, bytes]]:
+def demo_files(part: DemoPart) -> Iterator[tuple[str, bytes]]:
     """Yield name and content of every file of a part: the images, then the files that are to be refused."""
     for name in published_labels(part):
         yield name, (_folder() / part.name / name).read_bytes()
@@ -272,7 +272,7 @@ def files(part: Part) -> Iterator[tuple[str, bytes]]:
 def constancy_files() -> Iterator[tuple[str, bytes]]:
     """Yield name (`part/file`) and content of every image of the constancy test."""
     for part in PARTS:
-        yield from ((f"{part.name}/{name}", content) for name, content in files(part))
+        yield from ((f"{part.name}/{name}", content) for name, content in demo_files(part))
     for number in range(1, _FOR_CONSTANCY + 1):
         dataset = image_dataset(chest_phantom(1024, 860, 9000 + number, abnormal=number % 2 == 0), number=number)
         dataset.PatientAge = ""  # packs for children and for adults accept images without an age
@@ -280,7 +280,9 @@ def constancy_files() -> Iterator[tuple[str, bytes]]:
 
 
 def credits_file() -> Path:
-    """Return the path of the file with sources, authors and licences, in English (Markdown)."""
+    """Return the path of the file (Markdown, English) with the sources, authors and
+    licences of the demonstration images.
+    """
     return _folder() / "CREDITS.md"
 
 
@@ -291,14 +293,14 @@ def _folder() -> Path:
 # ---- drawn, to be refused
 
 
-def _drawn(part: Part, *, view: str = "PA", body_part: str = "CHEST", age: str | None = None) -> Dataset:
+def _drawn(part: DemoPart, *, view: str = "PA", body_part: str = "CHEST", age: str | None = None) -> Dataset:
     dataset = image_dataset(chest_phantom(_ROWS, _COLUMNS, 7, abnormal=False), number=900, view=view)
     dataset.BodyPartExamined = body_part
     dataset.PatientAge = age or ("003Y" if part.name == "children" else "045Y")
     return dataset
 
 
-def _hand(part: Part) -> bytes:
+def _hand(part: DemoPart) -> bytes:
     """Return an image of a hand (five fingers and a palm), with a header that says HAND."""
     dataset = _drawn(part, body_part="HAND")
     down, across = np.mgrid[0:_ROWS, 0:_COLUMNS].astype(np.float32)
@@ -311,7 +313,7 @@ def _hand(part: Part) -> bytes:
     return _saved(dataset)
 
 
-def _turned(part: Part) -> bytes:
+def _lying_image(part: DemoPart) -> bytes:
     """Return the first image of the part, lying on its side, as PNG."""
     name = next(iter(published_labels(part)))
     with Picture.open(_folder() / part.name / name) as picture:
@@ -327,9 +329,9 @@ def _saved(dataset: Dataset) -> bytes:
     return stream.getvalue()
 
 
-_REFUSED: Final[Mapping[str, Callable[[Part], bytes]]] = {
+_REFUSED: Final[Mapping[str, Callable[[DemoPart], bytes]]] = {
     "refused-lateral-view.dcm": lambda part: _saved(_drawn(part, view="LL")),
     "refused-hand.dcm": _hand,
     "refused-other-age.dcm": lambda part: _saved(_drawn(part, age="045Y" if part.name == "children" else "003Y")),
-    "refused-on-its-side.png": _turned,
+    "refused-on-its-side.png": _lying_image,
 }

@@ -25,7 +25,7 @@ from fieldray.surroundings import Priority
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Answer:
+class NetworkOutput:
     """The output of a network for one image. Raises ValueError for values that no network can give.
 
     scores      (labels,) float32 in [0, 1], in the order of the manifest's labels
@@ -54,8 +54,8 @@ class Answer:
                 raise ValueError("a mask must be (rows, columns) in 0..1")
 
 
-def prediction_of(answer: Answer, model: Model, *, backend: BackendName, sequence: int) -> Prediction:
-    """The prediction of a model from its classifier's answer, with the device that ran it."""
+def prediction_of(answer: NetworkOutput, model: Model, *, backend: BackendName, sequence: int) -> Prediction:
+    """Return the `Prediction` for a classifier's answer, with the device that ran it."""
     return Prediction(
         pack_name=model.pack_name,
         model_sha256=model.model_sha256,
@@ -75,10 +75,10 @@ def _is_finite(array: NDArray[Any] | None, *, dimensions: int) -> bool:
 _REPEATED: Final = 1e-4  # by which a score may differ when its image runs again; one step of a byte is 0.004
 
 
-def check_golden(run: Callable[[NDArray[np.uint8]], Answer], golden: GoldenVectors) -> None:
-    """Run all golden inputs twice, in their order and from the last to the first.
+def check_golden(run: Callable[[NDArray[np.uint8]], NetworkOutput], golden: GoldenVectors) -> None:
+    """Run all golden inputs twice: in their order, and then in reverse order.
 
-    Raises BackendProblem("self_test") if a score is off by more than the tolerance, or depends on what ran before.
+    Raises BackendProblem("self_test") if a score is off by more than the tolerance, or depends on the inputs before it.
     """
     if not len(golden.inputs):
         return
@@ -98,8 +98,8 @@ def check_golden(run: Callable[[NDArray[np.uint8]], Answer], golden: GoldenVecto
 _TIMED_RUNS: Final = 2  # the first one may have to load the model
 
 
-def time_image(run: Callable[[NDArray[np.uint8]], Answer], spec: InputSpec) -> float:
-    """Return the seconds that an image takes: the minimum of a few runs, without other load."""
+def time_image(run: Callable[[NDArray[np.uint8]], NetworkOutput], spec: InputSpec) -> float:
+    """Return the seconds that an image takes on an idle computer: the minimum of a few runs."""
     image = np.zeros((spec.height, spec.width, spec.channels), np.uint8)
     times_s = []
     for _ in range(_TIMED_RUNS):
@@ -111,11 +111,11 @@ def time_image(run: Callable[[NDArray[np.uint8]], Answer], spec: InputSpec) -> f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendStatus:
-    """The state of the CPU or a device with one model.
+    """The state of one model on the CPU or a device.
 
-    detail   the runtime and the device in a few words, known once it is ready
-    reason   why it is unavailable, or why it is stopped, if there is a reason
-    image_s  seconds that an image takes, known once it is ready
+    detail   the runtime and the device in a few words; empty until the model is ready
+    reason   the reason why the model cannot run or was stopped, or None
+    image_s  seconds that an image takes; None until the model is ready
     """
 
     state: BackendState = "stopped"
@@ -125,7 +125,7 @@ class BackendStatus:
 
 
 class Backend(Protocol):
-    """Runs one model on one device."""
+    """A device that runs one model."""
 
     @property
     def detail(self) -> str:
@@ -133,30 +133,27 @@ class Backend(Protocol):
 
     @property
     def pid(self) -> int | None:
-        """The process that does the work, None if there is none."""
+        """The id of the process that runs the model; None if there is none."""
 
     @property
     def is_alive(self) -> bool:
-        """Whether the backend can still run images. Cheap."""
+        """Whether the backend can still run images. This check is fast."""
 
     def start(self, model: Model) -> None:
-        """Get ready to run `model`. Raises BackendProblem."""
+        """Load `model`. Raises BackendProblem."""
 
-    def run(self, image: NDArray[np.uint8]) -> Answer:
-        """Run an image (height, width, channels) uint8.
-
-        Raises BackendProblem; the backend is then of no more use and must be closed.
-        """
+    def run(self, image: NDArray[np.uint8]) -> NetworkOutput:
+        """Run an image (height, width, channels) uint8. Raises BackendProblem; the backend must then be closed."""
 
     def close(self) -> None:
-        """End cleanly. Safe to call twice or before `start`."""
+        """Stop the backend in an orderly way. May be called twice, or before `start`."""
 
     def abort(self) -> None:
-        """End at once, from any thread. A `start` or `run` under way then raises BackendProblem."""
+        """Stop the backend at once, from any thread. A running `start` or `run` then raises BackendProblem."""
 
 
 class Watch(Protocol):
-    """Watches for a device on a thread of its own; `close` waits for it."""
+    """A thread that watches for connection and removal of a device; `close` waits for its end."""
 
     def start(self) -> None: ...
     def close(self) -> None: ...
@@ -165,7 +162,7 @@ class Watch(Protocol):
 WatchDevice = Callable[[Callable[[], None], Callable[[Reason], None]], Watch]
 
 
-def file_for(entry: BackendEntry, model: Model) -> bytes:
+def model_file_for(entry: BackendEntry, model: Model) -> bytes:
     """Return the pack's file for a device, by the device's preferred role. Raises BackendProblem (no_model_file)."""
     for role in entry.roles:
         if role in model.files:
@@ -181,16 +178,16 @@ PERMANENT: Final = frozenset(
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class BackendKind:
-    """A device that the engine may use, and all that the engine knows about it.
+    """The facts about one device that the engine may use.
 
-    entry      its row in `fieldray.backends`
-    open       a new backend, not started
-    probe      the reason why the device cannot be used with a model here and now, or None; may take its time. A pack
-               without a file for it is refused all the same
-    watch      for a device that can be plugged in and pulled out: makes the watch for it, given what to call when it
-               has come and when it has gone
-    permanent  further codes of reasons that will be the same at the next start, so that it is not started by itself
-    absent     codes of reasons that mean that there is no such device here, which is not worth reporting
+    entry      row of the device in `fieldray.backends`
+    open       makes a new backend, which is not started
+    probe      returns the reason why the device cannot be used with a model now, or None; may be slow. Packs without a
+               file for the device are refused without this call
+    watch      for a device that can be plugged in: makes its watch from two functions, called when the device is
+               connected and when it is removed
+    permanent  additional codes of permanent reasons, after which the device is not started again automatically
+    absent     codes of reasons that mean that the computer has no such device, which is not reported
     """
 
     entry: BackendEntry
@@ -206,11 +203,11 @@ class BackendKind:
         return self.entry.name
 
     def unavailable_reason(self, model: Model) -> Reason | None:
-        """The reason why the device cannot be used with a model now, or None. May be slow."""
+        """Return the reason why the device cannot be used with a model now, or None. May be slow."""
         if why := self.probe(model):
             return why
         try:
-            file_for(self.entry, model)
+            model_file_for(self.entry, model)
         except BackendProblem as problem:
             return problem.reason
         return None
@@ -233,10 +230,10 @@ class BackendOptions:
 
 
 def system_kinds(options: BackendOptions, *, table: BackendTable = BACKENDS) -> tuple[BackendKind, ...]:
-    """Every device of the table, in order of preference."""
+    """Return all devices of the table, in order of preference."""
     return tuple(pkgutil.resolve_name(entry.kind)(options) for entry in table)
 
 
 def device_kinds(options: BackendOptions) -> tuple[BackendKind, ...]:
-    """The kinds of devices other than the CPU."""
+    """Return all devices of the table except the CPU, in order of preference."""
     return tuple(pkgutil.resolve_name(entry.kind)(options) for entry in BACKENDS if entry is not CPU)

@@ -18,7 +18,7 @@ from fieldray.backends import EDGE_TPU
 from fieldray.domain.model import Model
 from fieldray.domain.run import Publish
 from fieldray.errors import BackendProblem
-from fieldray.inference.backend import BackendKind, BackendOptions, file_for
+from fieldray.inference.backend import BackendKind, BackendOptions, model_file_for
 from fieldray.inference.coral_status import (
     ASK,
     AskLibrary,
@@ -28,8 +28,8 @@ from fieldray.inference.coral_status import (
     HasBoard,
     LibraryAnswer,
     ask_library,
+    find_status,
     find_usb_devices,
-    look,
     may_have_board,
 )
 from fieldray.inference.litert import Runtime
@@ -37,7 +37,7 @@ from fieldray.inference.operators import EDGETPU_OPERATOR
 from fieldray.inference.worker import DelegateSpec, WorkerBackend
 from fieldray.paths import user_data
 from fieldray.persistence import FileLock, LockHeldError
-from fieldray.processes.child import ChildDied, ChildTimeout, served
+from fieldray.processes.child import ChildDied, ChildTimeout, handler_of
 from fieldray.reasons import Reason, reason
 from fieldray.surroundings import Priority
 
@@ -71,18 +71,18 @@ def edgetpu_kind(
     run_timeout_s: float = 3.0,
     priority: Priority = "normal",
 ) -> BackendKind:
-    """Runs the pack's Edge TPU file on the first Edge TPU that no other process uses.
+    """Return the kind of backend that runs on the first Edge TPU that no other process uses.
 
     Parameters
     ----------
     libraries
-        Names of the Edge TPU runtime to try; this system's usual ones if empty.
+        Names of the Edge TPU runtime to try; by default the usual names on this system.
     clock
-        "max" makes the Edge TPU hot enough to burn the skin: only for those who ask for it.
+        "max" makes the Edge TPU hot enough to burn the skin; only used if a person asks for it.
     find, has_board
-        What the system lists on USB, and whether there may be an Edge TPU elsewhere, for which the runtime is asked.
+        Functions that list the USB devices, and that return whether an Edge TPU board may be present.
     publish
-        Receives what becomes of the Edge TPU; without it, the device is not watched.
+        Receives the events of the Edge TPU; by default the Edge TPU is not watched.
     """
     ask = partial(ask_library, libraries)
 
@@ -113,7 +113,7 @@ def edgetpu_kind(
 
 
 def system_kind(options: BackendOptions) -> BackendKind:
-    """The Edge TPU as a kind of backend, with this computer's runtime."""
+    """Return the Edge TPU as a kind of backend, with this computer's runtime."""
     clock = cast("Clock", options.settings["edgetpu_clock"])
     return edgetpu_kind(clock=clock, publish=options.publish, priority=options.priority)
 
@@ -124,7 +124,7 @@ def _file_problem(model: Model) -> Reason | None:
     The runtime does not report this: it would run a file that is not compiled on the CPU.
     """
     try:
-        if is_compiled(file_for(EDGE_TPU, model)):
+        if is_compiled(model_file_for(EDGE_TPU, model)):
             return None
     except BackendProblem:
         pass  # it has none
@@ -138,11 +138,11 @@ def _device_problem(find: FindDevices, ask: AskLibrary, has_board: HasBoard) -> 
     devices = find()
     if devices:
         return reason("coral_no_permission") if devices[0].is_writable is False else None
-    return look(ask=ask, find=find).reason if has_board() else reason(_NOT_HERE)
+    return find_status(ask=ask, find=find).reason if has_board() else reason(_NOT_HERE)
 
 
 def explain_end(find: FindDevices, error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason:
-    """The reason why the Edge TPU's process ended, from the error and the moment."""
+    """Return the reason why the Edge TPU's process ended, from the error and the time at which it occurred."""
     if is_open and not find():
         return reason("coral_unplugged")
     if isinstance(error, ChildTimeout):
@@ -177,7 +177,7 @@ class _Entry(ctypes.Structure):
 
 
 class EdgeTpuLibrary:
-    """A loaded library. Raises BackendProblem at birth when none of `names` can be loaded."""
+    """The loaded Edge TPU runtime. The constructor raises BackendProblem if none of `names` can be loaded."""
 
     def __init__(self, names: Sequence[str] = ()) -> None:
         usual = LIBRARY_NAMES.get(sys.platform, LIBRARY_NAMES["linux"])
@@ -185,7 +185,7 @@ class EdgeTpuLibrary:
 
     @property
     def runtime_version(self) -> int | None:
-        """Return N of the runtime's "RuntimeVersion(N)"."""
+        """Return the runtime's version, the number in its text "RuntimeVersion(N)"; None if unknown."""
         ask = self._library.edgetpu_version
         ask.restype = ctypes.c_char_p
         match = _VERSION.search((ask() or b"").decode(errors="replace"))
@@ -209,7 +209,7 @@ class EdgeTpuLibrary:
 
 
 def load_problem(error: OSError, name: str) -> Reason:
-    """The reason why a library could not be loaded, from the loader's message."""
+    """Return the reason why a library could not be loaded, from the loader's message."""
     if isinstance(error.__cause__, OSError):  # the installed program's loader says only that it failed
         error = error.__cause__
     text = str(error)
@@ -237,10 +237,10 @@ def _load(names: Sequence[str]) -> tuple[str, ctypes.CDLL]:
 
 
 class OpenDelegate:
-    """An Edge TPU that this process has to itself until it ends (`worker.DelegateSpec`).
+    """An Edge TPU that only this process uses, until the process ends (see `worker.DelegateSpec`).
 
-    Raises BackendProblem at birth. `options` are: libraries, the names to try; options, those of the delegate; lock,
-    the path of the Edge TPU's lock with "{index}" in it.
+    The constructor raises BackendProblem. `options` are: libraries, the names to try; options, those of the delegate;
+    lock, the path of the Edge TPU's lock with "{index}" in it.
     """
 
     def __init__(self, options: Mapping[str, Any], file: bytes, runtime: Runtime) -> None:
@@ -279,13 +279,16 @@ def _lock_one(pattern: str, count: int) -> tuple[int, FileLock]:
 
 
 def _answer(libraries: Sequence[str]) -> LibraryAnswer:
-    """Load the library, under one of these names or its usual ones, and report what it sees. Raises BackendProblem."""
+    """Load the library, under one of these names or its usual ones, and return its version and devices.
+
+    Raises BackendProblem.
+    """
     library = EdgeTpuLibrary(libraries)
     version, devices = library.runtime_version, library.devices()
     return LibraryAnswer(library=library.name, runtime_version=version, devices=devices)
 
 
-handle: Final = served((ASK, _answer))  # of a child that lives for one question
+handle: Final = handler_of((ASK, _answer))  # of a child that lives for one question
 
 
 # ---- What edgetpu_compiler left in a TensorFlow Lite file, found in its bytes without a runtime.
@@ -303,7 +306,7 @@ _NEWEST_RUNTIME: Final = 1000  # above it, the mark was no package's
 
 
 def is_compiled(file: bytes) -> bool:
-    """Whether a network file has an Edge TPU operator. Raises ValueError if it is no TensorFlow Lite file."""
+    """Return whether a network file has an Edge TPU operator. Raises ValueError if it is no TensorFlow Lite file."""
     if file[4:8] != b"TFL3":
         raise ValueError("not a TensorFlow Lite file")
     return OPERATOR in file
@@ -319,9 +322,10 @@ def oldest_runtime(file: bytes) -> int | None:
 
 
 def read_package(options: bytes) -> tuple[int, int, int]:
-    """Read an Edge TPU operator. Returns the oldest runtime, bytes of weights on the chip, bytes sent per image.
+    """Read the Edge TPU operator of a file. Returns (oldest runtime, bytes of weights on the
+    chip, bytes sent per image).
 
-    Raises ValueError if there is no package in its options, or a damaged one.
+    Raises ValueError if the operator's options have no package, or a damaged one.
     """
     start = options.find(_PACKAGE) - 4
     if start < 0:

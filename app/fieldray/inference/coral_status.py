@@ -1,4 +1,4 @@
-"""The status of the Edge TPU: is one connected, can it be used, and if not, how to make it usable?
+"""The status of the Edge TPU: whether one is connected and usable, and otherwise how to make it usable.
 
 The Edge TPU runtime's own list decides whether there is an Edge TPU. It is queried in a child process, because an
 incompatible library, or an Edge TPU that is unplugged meanwhile, crashes the querying process. The system's USB facts
@@ -43,7 +43,7 @@ IDENTITIES: Final[Mapping[tuple[int, int], UsbState]] = {(0x1A6E, 0x089A): "unin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsbDevice:
-    """One Edge TPU.
+    """One Edge TPU on USB.
 
     port            the USB port, as the system names it
     state           "uninitialised" until the firmware was loaded
@@ -64,14 +64,14 @@ HasBoard = Callable[[], bool]
 
 
 def find_usb_devices() -> tuple[UsbDevice, ...]:
-    """The Edge TPUs now on USB, as the system lists them. Empty where the system gives no list."""
+    """Return the Edge TPUs that the system lists on USB now. Empty if the system has no such list."""
     return parse_instances(_instances("USB")) if sys.platform == "win32" else find_on_linux()
 
 
 def may_have_board() -> bool:
-    """Whether an Edge TPU board on PCI Express may be present, according to its driver.
+    """Return whether an Edge TPU board on PCI Express may be present, according to its driver.
 
-    Also true on a system whose devices cannot be listed here. Without a board and without an Edge TPU on USB, no
+    True also on a system whose devices cannot be listed here. Without a board and without an Edge TPU on USB, no
     process for the Edge TPU runtime needs to start.
     """
     if sys.platform == "win32":
@@ -88,7 +88,7 @@ _SELF_POWERED: Final = 0x40  # bit of bmAttributes, USB 2.0 specification, 9.6.3
 
 
 def find_on_linux(*, sysfs: Path = SYSFS, nodes: Path = NODES) -> tuple[UsbDevice, ...]:
-    """The Edge TPUs now on USB, by port. Cheap. Never raises for a device that was just unplugged."""
+    """Return the Edge TPUs on USB, sorted by port. Fast; never raises for a device that was just unplugged."""
     try:
         entries = sorted(sysfs.iterdir())
     except OSError:
@@ -99,7 +99,7 @@ def find_on_linux(*, sysfs: Path = SYSFS, nodes: Path = NODES) -> tuple[UsbDevic
 
 
 def has_board_on_linux(*, devices: Path = _DEVICES) -> bool:
-    """Whether the driver of Edge TPU boards (Apex) shows a board."""
+    """Return whether the driver of Edge TPU boards (Apex) lists a board."""
     return any(devices.glob("apex_*"))
 
 
@@ -128,7 +128,7 @@ def _is_on_weak_hub(folder: Path) -> bool | None:
 
 
 def _number(path: Path, base: int) -> int:
-    """The number in the file; 0 if there is no file or no number in it."""
+    """Return the number in a file; 0 if the file is missing or has no number."""
     try:
         text = path.read_text(encoding="ascii")
         return int(text, base) if base != 10 else int(float(text))
@@ -145,9 +145,9 @@ _SUCCESS: Final = 0
 
 
 def parse_instances(instances: Iterable[str]) -> tuple[UsbDevice, ...]:
-    """Edge TPUs among instance ids such as `USB\\VID_18D1&PID_9302\\5&2F1B...`.
+    """Return the Edge TPUs among Windows instance ids such as `USB\\VID_18D1&PID_9302\\5&2F1B...`.
 
-    Interfaces of a device (`...&MI_00`) are no devices of their own. The port's speed is not in the id.
+    Interfaces of a device (`...&MI_00`) are no devices of their own. The ids do not state the port's speed.
     """
     devices = []
     for instance in instances:
@@ -158,7 +158,7 @@ def parse_instances(instances: Iterable[str]) -> tuple[UsbDevice, ...]:
 
 
 def split_multi_string(text: str) -> tuple[str, ...]:
-    """The strings of a REG_MULTI_SZ value: each ends with NUL, and an empty string ends the list."""
+    """Split a REG_MULTI_SZ value into its strings. Each string ends with NUL, and an empty string ends the list."""
     return tuple(part for part in text.split("\0") if part)
 
 
@@ -222,7 +222,7 @@ class CoralStatus:
 
     @property
     def event(self) -> DeviceChanged:
-        """The status as an event for window and command line."""
+        """Return the status as an event for window and command line."""
         return DeviceChanged(
             backend=EDGE_TPU.name,
             state=self.state,
@@ -238,7 +238,7 @@ AskLibrary = Callable[[], LibraryAnswer]
 
 
 def ask_library(libraries: Sequence[str] = (), *, timeout_s: float = _TIMEOUT_S) -> LibraryAnswer:
-    """Ask the Edge TPU runtime, in a child process of its own. Raises BackendProblem."""
+    """Load the Edge TPU runtime in a child process, and return its version and devices. Raises BackendProblem."""
     child = Child(_SERVICE, memory_limit_mb=MEMORY_LIMIT_MB)
     try:
         child.start()
@@ -255,8 +255,8 @@ def ask_library(libraries: Sequence[str] = (), *, timeout_s: float = _TIMEOUT_S)
         child.close()
 
 
-def look(*, ask: AskLibrary = ask_library, find: FindDevices = find_usb_devices) -> CoralStatus:
-    """Look once. Takes as long as a child process takes to start."""
+def find_status(*, ask: AskLibrary = ask_library, find: FindDevices = find_usb_devices) -> CoralStatus:
+    """Return the present status of the Edge TPU. Takes as long as the start of a child process."""
     usb = find()
     try:
         answer = ask()
@@ -270,7 +270,7 @@ def look(*, ask: AskLibrary = ask_library, find: FindDevices = find_usb_devices)
 
 
 def notes_on(usb: Sequence[UsbDevice]) -> tuple[Reason, ...]:
-    """The reasons why the USB port makes the first Edge TPU slow or unreliable."""
+    """Return the reasons why the USB port makes the first Edge TPU slow or unreliable."""
     if not usb:
         return ()
     edgetpu, notes = usb[0], []
@@ -299,8 +299,8 @@ _FIRMWARE_GRACE_S: Final = 5.0  # an Edge TPU that is given its firmware vanishe
 class Debouncer:
     """Reduces the observations of a device to the changes that matter.
 
-    The first change counts at once. An Edge TPU that repeatedly disconnects counts as absent until it is stable. One
-    that vanishes while its firmware is loaded still counts as present for a while.
+    The first change counts at once. An Edge TPU that repeatedly disconnects counts as absent until it is stable. An
+    Edge TPU that vanishes while its firmware is loaded still counts as present for a while.
     """
 
     def __init__(self) -> None:
@@ -310,8 +310,8 @@ class Debouncer:
         self._is_flapping = False
         self._changes: deque[float] = deque(maxlen=FLAPS)
 
-    def look(self, devices: tuple[UsbDevice, ...], now_s: float) -> Change | None:
-        """Note the devices present at `now_s` (monotonic clock). Returns the change, or None."""
+    def observe(self, devices: tuple[UsbDevice, ...], now_s: float) -> Change | None:
+        """Record the devices that are present at `now_s` (monotonic clock). Returns the change, or None."""
         if bool(devices) != self._is_seen:
             self._is_seen = bool(devices)
             self._changes.append(now_s)
@@ -339,20 +339,22 @@ class Debouncer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchPace:
-    """The interval of reading the system's device list, and the delay from a change to asking the runtime."""
+    """The times of a device watch: the interval between readings of the device list, and
+    the delay before the runtime is asked.
+    """
 
     interval_s: float = LOOK_INTERVAL_S
     ask_after_s: float = 3.0
 
 
 class DeviceWatch:
-    """A thread that watches for Edge TPUs, and calls the callbacks.
+    """A thread that watches for the connection and removal of Edge TPUs.
 
-    plugged    called when an Edge TPU is there, to try it
-    unplugged  called with the reason when the Edge TPU is gone
-    ask        asks the Edge TPU runtime; may be slow. Not called where no Edge TPU can be
-    has_board  whether there may be an Edge TPU that is no USB device
-    clock      the Edge TPU's clock: a person is warned of the highest whenever the device is there
+    plugged    called when an Edge TPU is connected, to start it
+    unplugged  called with the reason when the Edge TPU was removed
+    ask        asks the Edge TPU runtime; may be slow. Not called if no Edge TPU can be present
+    has_board  returns whether there may be an Edge TPU board
+    clock      the Edge TPU's clock; with the highest, a person is warned whenever the device is connected
     """
 
     def __init__(
@@ -383,11 +385,11 @@ class DeviceWatch:
         self._thread = threading.Thread(target=self._watch, name="edgetpu-watch", daemon=True)
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread. Blocks until it has ended."""
+        """Stop the thread and wait for its end."""
         self._ends.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -402,7 +404,7 @@ class DeviceWatch:
 
     def _look(self) -> None:
         devices, now_s = self._find(), time.monotonic()
-        change = self._steady.look(devices, now_s)
+        change = self._steady.observe(devices, now_s)
         if change:
             self._report(devices, change)
         if change == "flapping":
@@ -416,7 +418,7 @@ class DeviceWatch:
 
     def _status(self, devices: tuple[UsbDevice, ...]) -> CoralStatus:
         if devices or self._has_board():
-            return look(ask=self._ask, find=self._find)
+            return find_status(ask=self._ask, find=self._find)
         return CoralStatus(usb=(), answer=None, reason=reason("edgetpu_not_here"))
 
     def _report(self, devices: tuple[UsbDevice, ...], change: Change) -> None:

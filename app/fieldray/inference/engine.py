@@ -1,13 +1,12 @@
-"""The engine: it chooses the device for each image, and handles the failure of a device.
+"""The engine, which chooses the device for each image and handles the failure of a device.
 
-A device that can be plugged in gets a runner: a thread that starts a process, tests it, and runs inputs in it one by
-one. Such a device runs the first of the models that are open. The CPU runs each of them: it is the workers, which
-screen whole images, and the engine asks only whether they can (`Cpu`). The device is chosen for each image. If a device
-fails, the worker that has the image runs it. Devices are prepared while others serve, so no image waits.
+A device that can be plugged in has a runner: a thread that starts a process, tests it, and runs inputs in it one by
+one. Such a device runs only the first of the open models. The CPU runs each of them, in the workers that screen whole
+images; the engine only asks whether the workers can (`Cpu`). If a device fails, the worker of the image runs the input.
+Devices are prepared while others run images, so no image waits.
 
-An image belongs to its model: when another model is opened, inputs still waiting for a device fail. All states of the
-runners change under one lock; events are published and inputs answered after its release, so that no foreign code runs
-under the lock.
+When another model is opened, inputs that still wait for a device fail. All states of the runners change under one lock.
+Events are published and inputs answered after its release, so that no code of a caller runs under the lock.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from numpy.typing import NDArray
 from fieldray.backends import CPU
 from fieldray.domain.model import BackendName, DeviceChoice, Model, Policy, Prediction
 from fieldray.domain.run import BackendChanged, BackendState, Publish
-from fieldray.errors import BackendProblem, Cancelled, FieldrayError, unexpected
+from fieldray.errors import BackendProblem, Cancelled, FieldrayError, reason_of_unexpected
 from fieldray.inference.backend import (
     PERMANENT,
     Backend,
@@ -79,7 +78,9 @@ class _Input(NamedTuple):
 
 
 class _Lost(Exception):
-    """An input returned by a device: the reason if the device ended while running it, None if it was never run."""
+    """An input returned by a device without an answer, with the reason if the device ended while running
+    it, else None.
+    """
 
     def __init__(self, why: Reason | None) -> None:
         super().__init__(why)
@@ -143,14 +144,14 @@ class _Runner:
 class Engine(contextlib.AbstractContextManager["Engine"]):
     """Runs models on the devices. Thread-safe. Must not be closed from within `publish`.
 
-    publish  receives `BackendChanged` of the models that are open, one at a time, from any thread. Of a model after the
-             first, it receives only that the CPU can run it, or why it cannot
-    cpu      makes the state of the CPU for a model, given what to call when that state has changed, and `passed`
+    publish  receives `BackendChanged` of the open models, one call at a time, from any thread. For additional models it
+             receives only the state of the CPU
+    cpu      makes the `Cpu` of a model from two functions: one to call when its state has changed, and `passed`
     device   "auto" for the CPU and all devices, else the name of the only one that runs the first model
-    kinds    the devices beside the CPU, preferred ones first
-    policy   which of those that are ready run images of the first model; see `domain.model.Policy`
-    passed   called with a model whose self-test passed, from any thread, before the device or the CPU runs an image.
-             If it raises FieldrayError, that one runs none
+    kinds    the devices other than the CPU, preferred ones first
+    policy   which of the ready devices run images of the first model; see `domain.model.Policy`
+    passed   called with a model whose self-test passed on a device or the CPU, from any thread, before its first image.
+             If it raises FieldrayError, this device or the CPU runs no image
     """
 
     def __init__(
@@ -181,10 +182,11 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         self._is_closed = False
 
     def open(self, model: Model, *others: Model) -> None:
-        """Make these the models of all images from now on. Does not wait for anything.
+        """Make these the models of all images from now on. Models that are already open keep
+        their state. Returns at once.
 
-        Devices run the first one, as a device holds one network at a time; the CPU runs each. What is open already
-        stays as it is. Raises BackendProblem once the engine is closed.
+        Devices run the first model, as a device holds one network; the CPU runs each. Raises BackendProblem once
+        closed.
         """
         with self._changing():
             if self._is_closed:
@@ -206,11 +208,11 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
                 raise
             self._watch_devices()
 
-    def serving(self, model: Model, *, is_cancelled: Callable[[], bool] = lambda: False) -> BackendName:
-        """Return the device for the next image, which may be the CPU. Waits until one is ready.
+    def next_device(self, model: Model, *, is_cancelled: Callable[[], bool] = lambda: False) -> BackendName:
+        """Return the device for the next image, which may be the CPU. Waits until a device is ready.
 
-        With several devices in use, it is the CPU while images wait for the others. Raises BackendProblem if the model
-        is not open (again_other_pack), or nothing can ever run an image of it; Cancelled.
+        The CPU is returned while images wait for the other devices. Raises BackendProblem if the model is not open
+        (again_other_pack) or can never run; Cancelled.
         """
         runner = self._next(model, is_cancelled)
         return runner.name if runner else CPU.name
@@ -220,9 +222,9 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
     ) -> Prediction | None:
         """Run a model on an input (1, height, width, channels) uint8, on the device for the next image. Blocks.
 
-        Returns None where the CPU is to run the input, in the worker that has the image. The CPU need not be known
-        to be ready for that: else a worker would wait here for another worker. Raises as `serving`; BackendProblem also
-        if this input ended one process after another, ValueError for an input that does not fit the model.
+        Returns None if the CPU is to run the input, in the worker that has the image. The CPU need not be ready for
+        that: otherwise this worker would wait here for another worker. Raises as `next_device`; BackendProblem also if
+        this input ended several processes, ValueError for an input that does not fit the model.
         """
         spec = model.manifest.input
         shape = (1, spec.height, spec.width, spec.channels)
@@ -244,8 +246,8 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
                 if lost.why and tries == TRIES_PER_IMAGE:
                     raise BackendProblem(lost.why) from lost
 
-    def reconsider(self, name: BackendName) -> None:
-        """Try a device again that was given up or absent, or the CPU. Does not wait."""
+    def retry_backend(self, name: BackendName) -> None:
+        """Try the CPU, or a device that was given up or absent, again. Returns at once."""
         with self._changing():
             for runner in self._runners:
                 if runner.name == name:
@@ -254,8 +256,8 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
             if name == CPU.name:
                 self._start_cpus()
 
-    def lost(self, name: BackendName, why: Reason) -> None:
-        """End the process of a disconnected device, in case it has not noticed. Does not wait."""
+    def device_removed(self, name: BackendName, why: Reason) -> None:
+        """End the process of a removed device, in case it has not ended by itself. Returns at once."""
         with self._changing():
             gone = [runner for runner in (*self._former, *self._runners) if runner.name == name]
             for runner in gone:
@@ -264,7 +266,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
             runner.abort()
 
     def choose(self, device: DeviceChoice, policy: Policy) -> None:
-        """Use other devices from now on. During a run no image is lost. Raises BackendProblem."""
+        """Use other devices from now on. Images of an active run are not lost. Raises BackendProblem."""
         with self._changing():
             self._chosen, self._policy = self._names(device), policy
             for runner in self._runners:  # a chosen device that was given up is tried again
@@ -275,7 +277,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
                 self._watch_devices()
 
     def unavailable_reason(self, model: Model) -> Reason | None:
-        """The last resort's reason why no image of an open model can run any more; None while images can run."""
+        """Return the last device's reason why no image of an open model can run any more; None while images can run."""
         with self._changed:
             if self._is_closed:
                 return reason("engine_closed")
@@ -289,12 +291,12 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The processes of the devices."""
+        """The ids of the devices' processes."""
         backends = [runner.backend for runner in (*self._former, *self._runners)]
         return tuple(backend.pid for backend in backends if backend and backend.pid)
 
     def close(self) -> None:
-        """End all threads and processes, and the tests of the CPU. Waiting calls fail."""
+        """Stop all threads, processes and tests of the CPU. Waiting calls fail."""
         with self._changing():
             self._is_closed = True
             for runner in self._runners:
@@ -321,7 +323,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         falls_back: bool = False,
         spares_devices: bool = False,
     ) -> _Runner | None:
-        """Wait for the runner of the next image, None for the CPU (see `serving`).
+        """Wait for the runner of the next image and return it; None for the CPU (see `next_device`).
 
         The CPU is returned at once, unless it is out of use, with `spares_devices`, or with `falls_back` if no device
         is ready.
@@ -342,7 +344,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
                 self._changed.wait(_WAIT_S)
 
     def _serving(self, model: Model) -> Sequence[_Runner | None]:
-        """What runs the images of an open model now, None for the CPU."""
+        """Return the runners that run images of an open model now; None stands for the CPU."""
         cpu = self._cpus[model].status
         ready: list[_Runner | None] = [runner for runner in self._runners_of(model) if runner.is_ready]
         if cpu.state == "ready":
@@ -354,11 +356,14 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         return ready[:1]
 
     def _runners_of(self, model: Model) -> Sequence[_Runner]:
-        """The devices of an open model: none for any but the first."""
+        """Return the runners of an open model; empty for any model but the first."""
         return self._runners if model is self._model else ()
 
     def _may_use_cpu(self, model: Model) -> bool:
-        """Whether the CPU is to run images of an open model: a choice of devices is one for the first model alone."""
+        """Return whether the CPU may run images of an open model.
+
+        A choice of devices applies only to the first model.
+        """
         return CPU.name in self._chosen or model is not self._model
 
     def _names(self, device: DeviceChoice) -> frozenset[BackendName]:
@@ -378,7 +383,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         return self._open_cpu(model, self._note_change, self._passed)
 
     def _start_cpus(self) -> None:
-        """Apply the choice of devices to the CPU, which is tried again where it was given up."""
+        """Apply the choice of devices to the CPU. A CPU that was given up is tried again."""
         for model, cpu in self._cpus.items():
             if self._is_closed:
                 return
@@ -388,15 +393,15 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
                 cpu.stop(reason("device_not_chosen"))
 
     def _watch_devices(self) -> None:
-        """Watch for connection and removal of devices, each from the moment that it is wanted."""
+        """Start to watch for connection and removal of each device that a person wants to use."""
         for kind in self._kinds:
             if kind.watch and kind.name in self._chosen and kind.name not in self._watches:
-                watch = kind.watch(partial(self.reconsider, kind.name), partial(self.lost, kind.name))
+                watch = kind.watch(partial(self.retry_backend, kind.name), partial(self.device_removed, kind.name))
                 self._watches[kind.name] = watch
                 watch.start()
 
     def _retire(self, *, but: Sequence[Model] = ()) -> None:
-        """Stop all that other models have; a runner ends after the input that it is running."""
+        """Stop everything of all models except `but`. A runner stops after its current input."""
         for model in [model for model in self._cpus if model not in but]:
             cpu = self._cpus.pop(model)
             cpu.stop()
@@ -430,7 +435,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
             self._send_events()
 
     def _note_change(self) -> None:
-        """Take notice of a change of the CPU."""
+        """Handle a changed state of the CPU."""
         with self._changing():
             pass
 
@@ -477,7 +482,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
                 why = problem.reason
             except Exception as error:
                 log.exception("a device failed unexpectedly")
-                why = unexpected(error)
+                why = reason_of_unexpected(error)
             backend, runner.backend = runner.backend, None
             if why:  # first of all, what it had goes to others
                 delay_s = self._lose(runner, why, forced_retries=forced_retries)
@@ -486,14 +491,17 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         self._enter(runner, BackendStatus())
 
     def _pause(self, runner: _Runner, delay_s: float) -> bool:
-        """Wait before a start: for `delay_s`, and until it may run. False if there is no need any more."""
+        """Wait `delay_s` seconds, and until the runner may start. Returns False if it is no longer needed."""
         with self._changed:
             self._changed.wait_for(lambda: runner.is_over, delay_s)
             self._changed.wait_for(lambda: runner.is_over or not runner.is_out)
             return not runner.is_over
 
     def _start(self, runner: _Runner) -> None:
-        """Raises FieldrayError; each step may take its time, and the next one is not begun for a model that is over."""
+        """Start and test the runner's device.
+
+        Raises FieldrayError. Before each slow step, stops if the model was closed.
+        """
         model, kind = runner.model, runner.kind
         if why := kind.unavailable_reason(model):
             raise BackendProblem(why)
@@ -537,10 +545,10 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         return None
 
     def _lose(self, runner: _Runner, why: Reason, *, forced_retries: int) -> float:
-        """Give the input back; how long to wait before the next start, in seconds.
+        """Return the runner's input to its caller. Returns the seconds to wait before the next start.
 
-        That a device was never connected is not worth reporting: it is just stopped. One that came since the start,
-        when `forced_retries` were counted, is tried again: that it was not there is no longer so.
+        A device that was never connected is only stopped. One that was connected since `forced_retries` was counted, at
+        the start, is tried again.
         """
         kind, since_s, unavailable_reason = runner.kind, runner.ready_since_s, runner.unavailable_reason
         why = unavailable_reason or why
@@ -567,7 +575,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
             runner.status = status
 
     def _end(self, runner: _Runner) -> None:
-        """Wait for one that is over, and end what does not end by itself."""
+        """Wait for the end of a stopped runner; kill a process that does not end by itself."""
         if runner.status.state == "starting":
             runner.abort()
         runner.thread.join(_CLOSE_GRACE_S)
@@ -582,7 +590,7 @@ def _require_wanted(runner: _Runner) -> None:
 
 
 def _awaited(answer: Future[Prediction], is_cancelled: Callable[[], bool]) -> Prediction:
-    """Wait for a device's answer as long as it is wanted. Raises Cancelled, and the exceptions of the future."""
+    """Wait for a device's answer until it is ready or cancelled. Raises Cancelled, and the exceptions of the future."""
     while True:
         try:
             return answer.result(_WAIT_S)

@@ -1,8 +1,8 @@
-"""One network in a TensorFlow Lite interpreter, which is loaded in a child process only.
+"""One network in a TensorFlow Lite interpreter, which is loaded only in child processes.
 
-Arithmetic of quantised tensors: real = scale * (integer - zero_point), TensorFlow Lite quantisation specification.
-The network's real input is value / 255 in every pack, so that one rule serves float and quantised files. The
-dissertation's bare files get the values themselves.
+Arithmetic of quantised tensors: real = scale * (integer - zero_point), TensorFlow Lite quantisation specification. The
+network's real input is value / 255 in every pack, so that one rule serves float and quantised files. The dissertation's
+bare files get the values themselves.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fieldray.domain.metrics import sigmoid
 from fieldray.domain.model import InputSpec, Manifest, OutputRoles
 from fieldray.errors import BackendProblem
-from fieldray.inference.backend import Answer
+from fieldray.inference.backend import NetworkOutput
 from fieldray.inference.operators import require_function
 from fieldray.processes.child import Child
 from fieldray.processes.serving import memory_limit_mb
@@ -62,7 +62,7 @@ class Runtime:
 
 
 def load_runtime(name: str = RUNTIME) -> Runtime:
-    """Import it. Raises BackendProblem("no_runtime")."""
+    """Import the runtime. Raises BackendProblem("no_runtime")."""
     try:
         package = importlib.import_module(name)
         module = importlib.import_module(f"{name}.interpreter")
@@ -91,8 +91,8 @@ class NetworkSpec:
 
     A single score for two labels is the score of the second label; the first label gets 1 - score.
 
-    is_bare  the network gets the values 0..255 themselves, as numbers or as bytes, and a byte of its scores is a share
-             of 255, whatever the file says of its quantisation (the dissertation's files)
+    is_bare  whether the input is 0..255 without scaling, and a score of one byte is a share of 255, whatever
+             quantisation the file states; as in the dissertation's files
     """
 
     input: InputSpec
@@ -102,7 +102,7 @@ class NetworkSpec:
 
     @classmethod
     def of(cls, manifest: Manifest) -> NetworkSpec:
-        """The specification of a pack's networks."""
+        """Return the specification of a pack's networks."""
         return cls(
             input=manifest.input,
             outputs=manifest.outputs,
@@ -141,9 +141,9 @@ class _TensorInfo:
 
 
 class Network:
-    """A file loaded into an interpreter with a fixed number of threads. Not for two threads at once.
+    """A network file, loaded into an interpreter with a fixed number of threads. Not thread-safe.
 
-    Raises BackendProblem("bad_model") at birth if the file cannot be run or is not what `spec` says.
+    The constructor raises BackendProblem("bad_model") if the file cannot be run or does not match `spec`.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class Network:
         _check_outputs(self._outputs, spec)
         self._table = _input_table(self._input, is_bare=spec.is_bare)
 
-    def run(self, image: NDArray[np.uint8]) -> Answer:
+    def run(self, image: NDArray[np.uint8]) -> NetworkOutput:
         """Run one image (height, width, channels) uint8. Raises BackendProblem."""
         self._interpreter.set_tensor(self._input.index, _held(image, self._table)[None])
         began = time.perf_counter()
@@ -181,7 +181,7 @@ class Network:
             scores = _activate(info.real_mean(values[0], axis=(0, 1)), roles.activation).astype(np.float32)
         features, masks = self._real(roles.features), self._real(roles.mask)
         shares = list[Array]() if masks is None else [*np.ascontiguousarray(np.clip(masks, 0, 1).transpose(2, 0, 1))]
-        return Answer(
+        return NetworkOutput(
             scores=scores,
             class_maps=maps,
             features=None if features is None else features.reshape(-1),
@@ -213,7 +213,10 @@ class Network:
 
 
 def _interpreter(file: bytes, runtime: Runtime, threads: int, delegate: object | None, *, wanted: InputSpec) -> Any:
-    """Make an interpreter. Memory is allocated only for a `wanted` input: a file may claim 30,000 pixels a side."""
+    """Make an interpreter.
+
+    Memory is allocated only for the `wanted` input, because a file may claim 30,000 pixels a side.
+    """
     try:
         interpreter = runtime.interpreter(model_content=file, num_threads=threads)
         _check_input(_inputs(interpreter), wanted)
@@ -302,7 +305,10 @@ def _input_table(info: _TensorInfo, *, is_bare: bool) -> Array:
 
 
 def _held(image: NDArray[np.uint8], table: Array) -> Array:
-    """Return the table's value for each value of the image; values of one byte are exchanged by Python's bytes."""
+    """Return the value in `table` for each value of the image.
+
+    For values of one byte, Python's `bytes.translate` is used.
+    """
     if table.itemsize > 1:
         return table.take(image)
     return np.frombuffer(image.tobytes().translate(table.tobytes()), table.dtype).reshape(image.shape)

@@ -37,7 +37,8 @@ _LEFT_OUT: Final = -1  # in the place of an input that an operator can do withou
 
 
 def require_function(interpreter: Any) -> None:
-    """Require that a network is a function. Raises BackendProblem("bad_model"), which names operator or tensor.
+    """Require that a network is a pure function of its input. Raises
+    BackendProblem("bad_model"), which names operator or tensor.
 
     interpreter  a TensorFlow Lite interpreter without delegates, before its memory is laid out
     """
@@ -63,7 +64,7 @@ def require_function(interpreter: Any) -> None:
 
 
 def _is_constant(interpreter: Any, details: Mapping[str, Any]) -> bool:
-    """Whether the file itself holds the values of a tensor, or it has none."""
+    """Return whether the file holds the values of a tensor, or the tensor has no values."""
     if 0 in details["shape"]:
         return True
     try:

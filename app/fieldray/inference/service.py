@@ -7,20 +7,20 @@ import pkgutil
 from typing import Any, Final
 
 from fieldray.errors import BackendProblem
-from fieldray.inference.backend import Answer
+from fieldray.inference.backend import NetworkOutput
 from fieldray.inference.litert import Network, load_runtime, memory_problem
-from fieldray.inference.worker import OPEN, RUN, InferRequest, Opening
-from fieldray.processes.child import served
+from fieldray.inference.worker import OPEN, RUN, InferRequest, OpenRequest
+from fieldray.processes.child import handler_of
 
 
 class Service:
-    """Serves one model, which is opened once."""
+    """The service of a child process that loads one model once and runs images."""
 
     def __init__(self) -> None:
         self._network: Network | None = None
         self._device: Any = None
 
-    def open(self, question: Opening) -> str:
+    def open(self, question: OpenRequest) -> str:
         """Load the network. Returns the runtime in a few words. Raises BackendProblem, ValueError if already loaded."""
         if self._network:
             raise ValueError("opened already")
@@ -41,7 +41,7 @@ class Service:
         where = self._device.detail if self._device else f"1 x {question.threads}"
         return f"{runtime.name} {runtime.version}, {where}"
 
-    def run(self, question: InferRequest) -> Answer:
+    def run(self, question: InferRequest) -> NetworkOutput:
         """Run an image. Raises BackendProblem, ValueError before a network is loaded."""
         if self._network is None:
             raise ValueError("no network is open")
@@ -56,4 +56,4 @@ with contextlib.suppress(BackendProblem):
     load_runtime()
 
 _service: Final = Service()
-handle: Final = served((OPEN, _service.open), (RUN, _service.run))
+handle: Final = handler_of((OPEN, _service.open), (RUN, _service.run))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fieldray.backends import CPU, BackendEntry
 from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem, FieldrayError
-from fieldray.inference.backend import Answer, BackendKind, BackendOptions, file_for
+from fieldray.inference.backend import BackendKind, BackendOptions, NetworkOutput, model_file_for
 from fieldray.inference.litert import MEMORY_LIMIT_MB, NetworkSpec, model_process
 from fieldray.processes.child import Call, Child, ChildDied, ChildTimeout
 from fieldray.reasons import Reason, reason
@@ -32,12 +32,12 @@ A = TypeVar("A")
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class DelegateSpec:
-    """The way in which the child opens a device and keeps it until the child ends.
+    """How the child opens a device, which stays open until the child ends.
 
-    opener   names a class ("module:name") that opens it for options, a file's bytes and a Runtime, or raises
-             BackendProblem; has the `delegate` for the interpreter and `detail`, what the device says of itself
+    opener   "module:name" of a class that opens the device, given options, a file's bytes and a Runtime; raises
+             BackendProblem. Its attributes are the interpreter's `delegate`, and `detail`, the device's description
     options  options of the opener, as JSON
-    failure  the code of the reason (with a `detail`) for an image that the device did not run
+    failure  code of the reason (with a `detail`) for an image that the device did not run
     """
 
     opener: str
@@ -46,8 +46,13 @@ class DelegateSpec:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Opening:
-    """A request to load a file (its bytes) with a number of threads; `delegate` opens a device, None for the CPU."""
+class OpenRequest:
+    """A request to load a network.
+
+    file      the bytes of the network file
+    threads   number of threads on the CPU
+    delegate  how to open the device; None for the CPU
+    """
 
     file: NDArray[np.uint8]
     spec: NetworkSpec
@@ -57,25 +62,27 @@ class Opening:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class InferRequest:
-    """Run one image (height, width, channels) uint8."""
+    """A request to run one image (height, width, channels) uint8."""
 
     values: NDArray[np.uint8]
 
 
-OPEN: Final = Call("open", Opening, str)  # what the child opened, for the log and the status line
-RUN: Final = Call("run", InferRequest, Answer)
+OPEN: Final = Call("open", OpenRequest, str)  # what the child opened, for the log and the status line
+RUN: Final = Call("run", InferRequest, NetworkOutput)
 
 _OUT_OF_MEMORY: Final = "std::bad_alloc"  # what C++ prints when it is not caught
 
 
 class Explain(Protocol):
-    """A function that returns why a child process ended. `is_open`: whether the model had been opened before."""
+    """A function that returns the reason why a child process ended; `is_open` tells whether the model had
+    been loaded.
+    """
 
     def __call__(self, error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason: ...
 
 
 def explain_end(error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason:  # noqa: ARG001
-    """Return the reason for the end of a process about which nothing more is known."""
+    """Return a general reason for the end of a child process, from the error alone."""
     if isinstance(error, ChildTimeout):
         return reason("worker_timeout", seconds=f"{timeout_s:g}")
     if _OUT_OF_MEMORY in error.last_stderr:
@@ -86,11 +93,11 @@ def explain_end(error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: fl
 class WorkerBackend:
     """`backend.Backend` in a child process with a deadline on each answer.
 
-    entry     the device, whose file of the pack is run
+    entry     the device, for which the pack has a file
     threads   of the network on the CPU; None for one per core
     delegate  opens the device in the child; None for the CPU
-    explain   says why the child ended
-    priority  of the child against other programs; left as it is where this user may not change it
+    explain   returns the reason why the child ended
+    priority  scheduling priority of the child; unchanged if this user may not change it
     child     makes the child process
     """
 
@@ -129,8 +136,8 @@ class WorkerBackend:
 
     def start(self, model: Model) -> None:
         """Start the child and load the model's file. Raises BackendProblem."""
-        question = Opening(
-            file=np.frombuffer(file_for(self._entry, model), np.uint8),
+        question = OpenRequest(
+            file=np.frombuffer(model_file_for(self._entry, model), np.uint8),
             spec=NetworkSpec.of(model.manifest),
             threads=self._threads,
             delegate=self._delegate,
@@ -143,7 +150,7 @@ class WorkerBackend:
         self._is_open = True
         give_priority(self.pid, self._priority)  # for images: a start that goes before the window would stop it
 
-    def run(self, image: NDArray[np.uint8]) -> Answer:
+    def run(self, image: NDArray[np.uint8]) -> NetworkOutput:
         """Run an image (height, width, channels) uint8. Raises BackendProblem."""
         return self._ask(RUN, InferRequest(values=image), timeout_s=self._run_timeout_s)
 
@@ -172,7 +179,10 @@ class WorkerBackend:
 
 
 def cpu_kind(*, threads: int | None = None, priority: Priority = "normal") -> BackendKind:
-    """The backend that runs the pack's CPU file in a child process. Parameters as in `WorkerBackend`."""
+    """Return the CPU as a kind of backend, which runs the pack's CPU file in a child process.
+
+    Parameters as in `WorkerBackend`.
+    """
     return BackendKind(entry=CPU, open=partial(WorkerBackend, CPU, threads=threads, priority=priority))
 
 

@@ -31,20 +31,20 @@ from fieldray.packs.naming import (
     CandidateTrust,
     Origin,
     PackCandidate,
-    choose,
+    choose_candidate,
     is_legacy,
     is_pack,
-    meant,
     pack_folders,
     packs_in,
+    packs_meant,
     preference,
     version_key,
 )
 from fieldray.packs.reading import guarded
 from fieldray.packs.signing import BUILTIN, BUILTIN_LUNGS, TrustStore
 from fieldray.packs.site_choices import SitePoints
-from fieldray.packs.verified import MANIFEST as LEGACY_MANIFEST
 from fieldray.packs.verified import (
+    LEGACY_MANIFEST,
     VerifiedManifest,
     VerifiedPack,
     load_legacy,
@@ -140,7 +140,7 @@ class PackLibrary:
             matches = self._listed(path, "drive", lambda folder: pack_folders(folder) or packs_in(folder))
         else:
             called = [found for found in self.available() if found.is_called(name)]
-            matches = meant(name, called)
+            matches = packs_meant(name, called)
             if called and not matches:
                 raise _namesake(called[0].pack_id, called[0].fingerprint)
         if path.is_file() and not matches:
@@ -150,7 +150,7 @@ class PackLibrary:
         left = [found for found in matches if found.folder not in without]
         if without and not left:
             raise PackProblem(next(iter(without.values())))
-        return choose(left, name=name_or_path)
+        return choose_candidate(left, name=name_or_path)
 
     # ---- loading
 
@@ -384,7 +384,9 @@ class PackLibrary:
         The pack is the one that the classifier requires, else the shipped one. See `_companions`.
         """
         requires, signer = domain_manifest(classifier.description).requires, classifier.fingerprint
-        found = [(wanted(each), self._companions(folder, each, trust=trust, signer=signer)) for each in requires]
+        found = [
+            (requirement_text(each), self._companions(folder, each, trust=trust, signer=signer)) for each in requires
+        ]
         return found[0] if found else (_LUNGS, self._shipped_lung_folders())
 
     def _shipped_lung_folders(self) -> Sequence[Path]:
@@ -412,7 +414,7 @@ class PackLibrary:
         Raises PackProblem: pack_companion_missing, pack_companion_older, and pack_companion_other_signer if the only
         match has a signer who is not allowed.
         """
-        companion = wanted(requirement)
+        companion = requirement_text(requirement)
         roots = dict.fromkeys((folder.parent, self._installed_root, self._builtin_root))
         folders = [path for root in roots if root.is_dir() for path in guarded(packs_in)(root)]
         here = [(path, one) for path in folders if (one := _readable_manifest(path)) and _is_meant(one, requirement)]
@@ -420,7 +422,9 @@ class PackLibrary:
         found = sorted(ranked, key=lambda each: each[:2], reverse=True)
         if not found:
             raise PackProblem(reason("pack_companion_missing", companion=companion))
-        serving = [each for each in found if _serves(requirement, trust, signer, each[3].fingerprint, not each[0])]
+        serving = [
+            each for each in found if _may_use_companion(requirement, trust, signer, each[3].fingerprint, not each[0])
+        ]
         if not serving:
             other = found[0][3].fingerprint
             raise PackProblem(reason("pack_companion_other_signer", companion=companion, fingerprint=other))
@@ -437,7 +441,7 @@ def _signed(model: Model) -> list[Model]:
     return [one for one in (model, model.lungs) if one and one.trust == "signed"]
 
 
-def _serves(requirement: Requirement, trust: Trust, signer: str, fingerprint: str, ships: bool) -> bool:
+def _may_use_companion(requirement: Requirement, trust: Trust, signer: str, fingerprint: str, ships: bool) -> bool:
     """Return whether a classifier may use a companion pack signed by `fingerprint`.
 
     A shipped classifier uses only shipped companions. Any other classifier uses a companion of the signer named in its
@@ -466,7 +470,7 @@ def _unusable(companion: str, problem: PackProblem) -> PackProblem:
     return PackProblem(reason("pack_companion_unusable", companion=companion, detail=problem.reason.text))
 
 
-def wanted(requirement: Requirement) -> str:
+def requirement_text(requirement: Requirement) -> str:
     """Return a requirement as a short text without words to translate: `lung-fields (unet) 1.2.0+`."""
     name = f" ({requirement.id})" if requirement.id else ""
     return f"{requirement.kind}{name}" + (f" {requirement.minimum_version}+" if requirement.minimum_version else "")

@@ -30,18 +30,18 @@ from fieldray.domain.model import (
     FitRule,
     IntensityRule,
     Manifest,
-    OodGate,
+    OutOfDistributionCheck,
     PackKind,
 )
 from fieldray.errors import PackProblem
 from fieldray.formatting import class_words
 from fieldray.packs import naming
 from fieldray.packs.look_alikes import is_visible_text, look_alike
-from fieldray.packs.reading import manifest_error, read_document, write_document
+from fieldray.packs.reading import canonical_json, manifest_error, parse_json_object
 from fieldray.paths import catalogues
 from fieldray.reasons import reason
 from fieldray.translation import SOURCE, Translator
-from fieldray.typed_json import converted
+from fieldray.typed_json import to_type
 
 SCHEMA_VERSION: Final = 2
 _MEGABYTE: Final = 2**20
@@ -358,7 +358,7 @@ def parse(data: bytes) -> AnyManifest:
     Raises PackProblem: pack_manifest (with the position in the file), pack_newer_format, pack_older_format,
     pack_bad_name, pack_too_large.
     """
-    document = read_document(data)
+    document = parse_json_object(data)
     _check_format(document)
     _check_names(document)
     found: AnyManifest = _read(document, AnyManifest)
@@ -375,7 +375,7 @@ def kind_of(found: PackManifest) -> PackKind:
     return kind
 
 
-def domain_manifest(found: AnyManifest, *, ood_gate: OodGate | None = None) -> Manifest:
+def domain_manifest(found: AnyManifest, *, ood_gate: OutOfDistributionCheck | None = None) -> Manifest:
     """Convert the content of a manifest file to a `Manifest`.
 
     The checks of a lung-field pack become its labels. Raises PackProblem("pack_manifest") for values without meaning.
@@ -403,7 +403,7 @@ def domain_manifest(found: AnyManifest, *, ood_gate: OodGate | None = None) -> M
 # ---- to JSON
 
 
-def describe(
+def classifier_manifest(
     manifest: Manifest, *, files: Mapping[str, PackFile], golden_tolerance: float | None
 ) -> ClassifierManifest:
     """Make the content of a classifier's manifest file.
@@ -431,13 +431,13 @@ def describe(
     return found
 
 
-def dump(found: PackManifest) -> bytes:
-    """Write the canonical bytes of `manifest.json`.
+def encode_manifest(found: PackManifest) -> bytes:
+    """Return the canonical bytes of `manifest.json`.
 
     Raises ValueError or TypeError for metrics that JSON cannot hold.
     """
     content: dict[str, object] = msgspec.to_builtins(found)
-    return write_document(content)
+    return canonical_json(content)
 
 
 def _written(value: object) -> Any:
@@ -472,7 +472,7 @@ def schema() -> bytes:
         "another class (UTS 39, of the pack or of the program), files missing for ood_gate or golden, and a pack whose "
         "files exceed 1 GiB together.",
     }
-    return write_document(found)
+    return canonical_json(found)
 
 
 # ---- rules that no type can express
@@ -535,7 +535,7 @@ def check_size(name: str, size_bytes: int, *, limit: int) -> None:
 
 def _read(value: Any, kind: Any, path_before: str = "") -> Any:
     try:
-        return converted(value, kind)
+        return to_type(value, kind)
     except ValueError as error:
         message, _, path = str(error).partition(" - at `")
         path = path.rpartition("`$")[2].removeprefix("$").removesuffix("`")

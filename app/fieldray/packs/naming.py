@@ -68,10 +68,10 @@ def fingerprint_in(text: str) -> str:
     Letter case does not matter. Spaces, colons or hyphens may separate the digits.
     """
     digits = _SEPARATORS.sub("", text).lower()
-    return grouped(digits) if _DIGITS.fullmatch(digits) else ""
+    return grouped_digits(digits) if _DIGITS.fullmatch(digits) else ""
 
 
-def grouped(digits: str) -> str:
+def grouped_digits(digits: str) -> str:
     """Format the 64 digits of a fingerprint as 16 groups of 4, joined by hyphens."""
     return "-".join(digits[start : start + 4] for start in range(0, 64, 4))
 
@@ -193,7 +193,7 @@ class PackCandidate:
         return signed_name(self.pack_id, is_signed=self.trust != "builtin", fingerprint=self.fingerprint)
 
     def is_called(self, name: str) -> bool:
-        """Return whether the pack has this name. `meant` chooses the pack that a person means by a name."""
+        """Return whether the pack has this name. `packs_meant` chooses the pack that a person means by a name."""
         bare, signer = split_name(name)
         return bare in (self.pack_id, self.pack_name) and signer in ("", self.fingerprint)
 
@@ -219,7 +219,7 @@ class PackCandidate:
         return self.trust != "broken" and self.kind == "classifier"
 
 
-def meant(name: str, found: Iterable[PackCandidate]) -> tuple[PackCandidate, ...]:
+def packs_meant(name: str, found: Iterable[PackCandidate]) -> tuple[PackCandidate, ...]:
     """Return the packs that a name means.
 
     A name without signer never means a pack that only imitates the id of a shipped pack.
@@ -229,7 +229,7 @@ def meant(name: str, found: Iterable[PackCandidate]) -> tuple[PackCandidate, ...
     return tuple(candidate for candidate in called if signer or not candidate.is_namesake)
 
 
-def choose(found: Sequence[PackCandidate], *, name: Path | str) -> PackCandidate:
+def choose_candidate(found: Sequence[PackCandidate], *, name: Path | str) -> PackCandidate:
     """Return the pack meant by a path or name: of several versions, the highest.
 
     Packs that can be loaded are preferred, then packs that need a confirmation, then all others.

@@ -132,7 +132,7 @@ _HEADER: Final = re.compile(
 )
 
 
-def pack_array(array: NDArray[Any]) -> bytes:
+def array_to_npy(array: NDArray[Any]) -> bytes:
     """Write an array as the bytes of a .npy file: little-endian, C order."""
     stream = io.BytesIO()
     little_endian = array.astype(array.dtype.newbyteorder("<"), copy=False)
@@ -140,7 +140,7 @@ def pack_array(array: NDArray[Any]) -> bytes:
     return stream.getvalue()
 
 
-def unpack_array(data: bytes, *, dtype: str, dimensions: int) -> NDArray[Any]:
+def array_from_npy(data: bytes, *, dtype: str, dimensions: int) -> NDArray[Any]:
     """Read an array from the bytes of a .npy file. The result is read-only.
 
     dtype, dimensions  the required type and number of dimensions
@@ -189,7 +189,7 @@ def manifest_error(detail: str) -> PackProblem:
     return PackProblem(reason("pack_manifest", detail=detail))
 
 
-def read_document(data: bytes) -> dict[str, Any]:
+def parse_json_object(data: bytes) -> dict[str, Any]:
     """Parse a JSON document in UTF-8 that holds an object. Raises PackProblem("pack_manifest")."""
     try:
         value = json.loads(data.decode(), object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
@@ -201,7 +201,7 @@ def read_document(data: bytes) -> dict[str, Any]:
     return value
 
 
-def write_document(content: Mapping[str, object]) -> bytes:
+def canonical_json(content: Mapping[str, object]) -> bytes:
     """Write canonical JSON: UTF-8, sorted keys, an indent of one space, one line feed at the end.
 
     Raises ValueError for NaN and infinity, TypeError for values that JSON cannot hold.

@@ -34,8 +34,8 @@ from msgspec.structs import replace
 
 from fieldray.errors import PackProblem, StorageProblem, UsageProblem
 from fieldray.packs.manifest import FINGERPRINT, ID, SHA256, VERSION
-from fieldray.packs.naming import fingerprint_in, grouped, version_key
-from fieldray.packs.reading import read_document, write_document
+from fieldray.packs.naming import fingerprint_in, grouped_digits, version_key
+from fieldray.packs.reading import canonical_json, parse_json_object
 from fieldray.persistence import (
     PRIVATE,
     is_open_to_others,
@@ -46,7 +46,7 @@ from fieldray.persistence import (
     write_new,
 )
 from fieldray.reasons import reason
-from fieldray.typed_json import converted
+from fieldray.typed_json import to_type
 
 _PRIME: Final = 2**255 - 19
 _ORDER_8: Final = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
@@ -56,7 +56,7 @@ _WEAK_Y: Final = (0, 1, _PRIME - 1, _ORDER_8, _PRIME - _ORDER_8, *range(_PRIME, 
 _WEAK_KEYS: Final = frozenset((y | sign << 255).to_bytes(32, "little") for y in _WEAK_Y for sign in (0, 1))
 
 
-def own_key(path: Path) -> Ed25519PrivateKey:
+def load_or_create_key(path: Path) -> Ed25519PrivateKey:
     """Load the signing key in a file, or create the key and its folder if the file is missing.
 
     The file is PEM (PKCS #8), not encrypted, and readable by its owner alone: anybody with the key can sign packs.
@@ -76,7 +76,7 @@ def own_key(path: Path) -> Ed25519PrivateKey:
 
 
 def load_private_key(path: Path) -> Ed25519PrivateKey:
-    """Load a signing key that `own_key` wrote. Raises UsageProblem (signing_key, signing_key_open)."""
+    """Load a signing key that `load_or_create_key` wrote. Raises UsageProblem (signing_key, signing_key_open)."""
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     try:
@@ -122,7 +122,7 @@ def verify(manifest: bytes, *, signature: bytes) -> str:
 
 def fingerprint_of(raw_key: bytes) -> str:
     """Return the fingerprint of a raw public key."""
-    return grouped(hashlib.sha256(raw_key).hexdigest())
+    return grouped_digits(hashlib.sha256(raw_key).hexdigest())
 
 
 def read_fingerprint(text: str) -> str:
@@ -244,7 +244,7 @@ class TrustStore:
     def _read(self) -> _Records:
         try:
             with self._path.open("rb") as file:
-                return converted(read_document(file.read(_LIMIT_BYTES)), _Records)
+                return to_type(parse_json_object(file.read(_LIMIT_BYTES)), _Records)
         except FileNotFoundError:
             return _NOTHING
         except OSError as error:
@@ -259,7 +259,7 @@ class TrustStore:
 
     def _write(self, records: _Records) -> None:
         content: dict[str, object] = msgspec.to_builtins(records)
-        write_atomically(self._path, write_document(content))  # an incomplete file would lock out every pack
+        write_atomically(self._path, canonical_json(content))  # an incomplete file would lock out every pack
 
 
 def _is_higher(version: str, *, than: str | None) -> bool:

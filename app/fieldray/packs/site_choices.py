@@ -25,9 +25,9 @@ from msgspec import Meta
 from fieldray.domain.metrics import Referral, Unit
 from fieldray.domain.model import LOCAL_PREFIX, Estimate, Model, OperatingPoint
 from fieldray.errors import StorageProblem, UsageProblem
-from fieldray.persistence import make_folder, only_writer, require_plain, storage_problem, write_atomically
+from fieldray.persistence import make_folder, only_writer, require_regular_file, storage_problem, write_atomically
 from fieldray.reasons import Reason, reason
-from fieldray.typed_json import decoded
+from fieldray.typed_json import parse_json
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ class SitePoints:
         try:
             with self.path.open("rb") as file:
                 data = file.read(_LARGEST_BYTES + 1)
-            points = decoded(data, tuple[SitePoint, ...])
+            points = parse_json(data, tuple[SitePoint, ...])
             for point in points:
                 _ = point.operating_point  # ValueError for a band that is not one
             if len({point.key for point in points}) != len(points):
@@ -270,10 +270,10 @@ class PackMemory:
 
         Raises OSError for an unreadable file, StorageProblem.
         """
-        require_plain(self._path)
+        require_regular_file(self._path)
         try:
             with self._path.open("rb") as file:
-                return decoded(file.read(_LARGEST_FOLDERS_BYTES), dict[_Digest, RememberedPack])
+                return parse_json(file.read(_LARGEST_FOLDERS_BYTES), dict[_Digest, RememberedPack])
         except FileNotFoundError:
             return {}
         except ValueError as error:

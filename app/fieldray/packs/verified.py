@@ -26,7 +26,16 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec import UNSET
 
-from fieldray.domain.model import GoldenVectors, InputSpec, Label, Manifest, Model, OodGate, OutputRoles, Trust
+from fieldray.domain.model import (
+    GoldenVectors,
+    InputSpec,
+    Label,
+    Manifest,
+    Model,
+    OutOfDistributionCheck,
+    OutputRoles,
+    Trust,
+)
 from fieldray.errors import PackProblem
 from fieldray.packs import signing
 from fieldray.packs.manifest import (
@@ -37,9 +46,9 @@ from fieldray.packs.manifest import (
     PackFile,
     PackManifest,
     check_size,
-    describe,
+    classifier_manifest,
     domain_manifest,
-    dump,
+    encode_manifest,
     kind_of,
     parse,
     size_limit,
@@ -53,8 +62,8 @@ from fieldray.packs.naming import (
     is_version,
     version_key,
 )
-from fieldray.packs.reading import guarded, manifest_error, pack_array, read_file, unpack_array
-from fieldray.persistence import SHARED, make_folder, replace_atomically, storage_problem, unfinished, write_new
+from fieldray.packs.reading import array_from_npy, array_to_npy, guarded, manifest_error, read_file
+from fieldray.persistence import SHARED, make_folder, replace_atomically, storage_problem, temporary_path, write_new
 from fieldray.reasons import reason
 
 _MANIFEST_LIMIT: Final = 2**17  # bytes: twenty times the usual size; every listing parses the manifests
@@ -186,14 +195,14 @@ def _card(data: bytes) -> str:
         raise manifest_error("card: not UTF-8 text") from error
 
 
-def _ood_gate(description: ClassifierManifest, files: Mapping[str, bytes]) -> OodGate | None:
+def _ood_gate(description: ClassifierManifest, files: Mapping[str, bytes]) -> OutOfDistributionCheck | None:
     if description.ood_gate is UNSET:
         return None
     mean, projection = (files[role] for role in OOD_GATE_ROLES)
     try:
-        return OodGate(
-            mean=unpack_array(mean, dtype="float32", dimensions=1),
-            projection=unpack_array(projection, dtype="float32", dimensions=2),
+        return OutOfDistributionCheck(
+            mean=array_from_npy(mean, dtype="float32", dimensions=1),
+            projection=array_from_npy(projection, dtype="float32", dimensions=2),
             limit=description.ood_gate.limit,
         )
     except ValueError as error:
@@ -206,8 +215,8 @@ def _golden(description: AnyManifest, files: Mapping[str, bytes], *, scores: int
     inputs, expected = (files[role] for role in GOLDEN_ROLES)
     try:
         golden = GoldenVectors(
-            inputs=unpack_array(inputs, dtype="uint8", dimensions=4),
-            scores=unpack_array(expected, dtype="float32", dimensions=2),
+            inputs=array_from_npy(inputs, dtype="uint8", dimensions=4),
+            scores=array_from_npy(expected, dtype="float32", dimensions=2),
             tolerance=description.golden.tolerance,
         )
         spec = description.input
@@ -254,10 +263,12 @@ def write_pack(
     """
     contents = {**files, "card": card.encode()}
     if manifest.ood_gate:
-        arrays = [pack_array(array) for array in (manifest.ood_gate.mean, manifest.ood_gate.projection)]
+        arrays = [array_to_npy(array) for array in (manifest.ood_gate.mean, manifest.ood_gate.projection)]
         contents |= zip(OOD_GATE_ROLES, arrays, strict=True)
     contents |= golden_files(golden) if golden else {}
-    description = describe(manifest, files=list_files(contents), golden_tolerance=golden.tolerance if golden else None)
+    description = classifier_manifest(
+        manifest, files=list_files(contents), golden_tolerance=golden.tolerance if golden else None
+    )
     return write_described(folder, description=description, contents=contents, key=key)
 
 
@@ -270,7 +281,7 @@ def write_described(
 
     Raises as `write_pack` does.
     """
-    manifest_bytes = dump(description)
+    manifest_bytes = encode_manifest(description)
     by_name = {file_name(role): data for role, data in contents.items()}
     by_name |= {MANIFEST_NAME: manifest_bytes, SIGNATURE_NAME: signing.sign(manifest_bytes, key=key)}
     _refuse_older(folder, description)
@@ -279,7 +290,7 @@ def write_described(
 
 def golden_files(golden: GoldenVectors) -> dict[str, bytes]:
     """Return the content of the files of the self-test, by role."""
-    return dict(zip(GOLDEN_ROLES, [pack_array(golden.inputs), pack_array(golden.scores)], strict=True))
+    return dict(zip(GOLDEN_ROLES, [array_to_npy(golden.inputs), array_to_npy(golden.scores)], strict=True))
 
 
 def list_files(contents: Mapping[str, bytes]) -> dict[str, PackFile]:
@@ -310,7 +321,7 @@ def write_folder(folder: Path, *, contents: Mapping[str, bytes]) -> Path:
     try:
         _refuse_others(folder, signing.verify(contents[MANIFEST_NAME], signature=contents[SIGNATURE_NAME]))
         make_folder(folder.parent)
-        temporary = unfinished(folder)
+        temporary = temporary_path(folder)
         temporary.mkdir(mode=0o700)
         try:
             for name, data in contents.items():
@@ -376,7 +387,7 @@ _ASSUMED_UK: Final = (
     "правильний, не виміряно. Припущено, бо файли про це мовчать: 128 x 128 рівнів сірого 0..255, виходи в порядку "
     "«відхилення», «норма»."
 )
-MANIFEST: Final = Manifest(
+LEGACY_MANIFEST: Final = Manifest(
     pack_id="legacy-chest-resnet50",
     version="0.0.0",
     names={"en": "Legacy chest model (unsigned)", "uk": "Стара модель грудної клітки (без підпису)"},
@@ -402,7 +413,7 @@ def known_manifest(trust: Trust) -> Manifest | None:
 
     Only the manifest of legacy models is known; None for any other pack.
     """
-    return MANIFEST if trust == "legacy" else None
+    return LEGACY_MANIFEST if trust == "legacy" else None
 
 
 @guarded
@@ -422,7 +433,7 @@ def load_legacy(folder: Path) -> Model:
     if is_legacy(folder, name=LEGACY_EDGETPU_NAME):
         files["edgetpu"] = read_file(folder, name=LEGACY_EDGETPU_NAME, limit_bytes=size_limit("edgetpu"))
     return Model(
-        manifest=MANIFEST,
+        manifest=LEGACY_MANIFEST,
         trust="legacy",
         fingerprint="",
         model_sha256=hashlib.sha256(files["litert"]).hexdigest(),

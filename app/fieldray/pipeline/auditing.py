@@ -25,12 +25,12 @@ from fieldray.audit.cases import (
 from fieldray.audit.figures import audit, require_prevalence
 from fieldray.audit.report import (
     AuditReport,
-    Paired,
+    ComparedPack,
+    PackComparison,
     Prices,
-    Side,
+    ProposalGoal,
     Subject,
-    Wanted,
-    pair,
+    compare_packs,
     plan,
     propose,
     require_prices,
@@ -40,7 +40,7 @@ from fieldray.domain.finding import Screened
 from fieldray.domain.image import ImageRef
 from fieldray.domain.metrics import Referral, Unit
 from fieldray.domain.model import Model, OperatingPoint
-from fieldray.domain.run import PackOfRun, StoredAnswer, pack_of_run
+from fieldray.domain.run import PackOfRun, StoredResult, pack_of_run
 from fieldray.errors import UsageProblem
 from fieldray.imaging.discover import discover
 from fieldray.packs.site_choices import SitePoint, SitePoints, with_site_points
@@ -79,7 +79,7 @@ class AuditRequest:
     unit: Unit | None = None
     refers: Referral = "above"
     prevalence: float | None = None
-    wanted: Wanted = field(default_factory=Wanted)
+    wanted: ProposalGoal = field(default_factory=ProposalGoal)
     prices: Prices | None = None
     against: PackOfRun | None = None
 
@@ -94,7 +94,7 @@ def audit_run(database: Path, of: PackOfRun, request: AuditRequest, *, model: Mo
     StorageProblem if the results cannot be read.
     """
     with HistoryQuery(database) as query:
-        judged = _Judged(query, *of)
+        judged = _PackResults(query, *of)
         label = _label(judged, request.label, model)
         reference = _reference(judged, request, label)
         cases = list(make_cases(judged.answers(), reference, label=label))
@@ -111,7 +111,7 @@ def audit_run(database: Path, of: PackOfRun, request: AuditRequest, *, model: Mo
     unseen = reason("audit_unseen", pack=judged.pack.pack_name)
     notes = (unseen, *reference.notes, *found.notes, *_without_reference(label, model))
     if model:  # drift may come from the computer, so the constancy tests are stated
-        notes += ConstancyRecords(database.parent).standing(model)
+        notes += ConstancyRecords(database.parent).state_sentences(model)
     return AuditReport(
         subject=_subject(judged, request, label, model),
         audit=dataclasses.replace(found, notes=notes),
@@ -123,19 +123,19 @@ def audit_run(database: Path, of: PackOfRun, request: AuditRequest, *, model: Mo
     )
 
 
-class _Judged:
+class _PackResults:
     """A pack's results in a run. The constructor raises UsageProblem (history_no_run, history_no_pack)."""
 
     def __init__(self, query: HistoryQuery, run_id: int, position: int) -> None:
         self.query, self.of, self.run = query, PackOfRun(run_id, position), query.run(run_id)
         self.pack = pack_of_run(self.run, position)
 
-    def answers(self) -> Iterator[StoredAnswer]:
+    def answers(self) -> Iterator[StoredResult]:
         return self.query.answers(self.of.run_id, position=self.of.position)
 
-    def side(self, label: str) -> Side:
+    def side(self, label: str) -> ComparedPack:
         """Return the pack as one side of a comparison, at the operating point that the run used."""
-        return Side(
+        return ComparedPack(
             run_id=self.of.run_id,
             position=self.of.position,
             pack=self.pack.pack_name,
@@ -144,16 +144,18 @@ class _Judged:
         )
 
 
-def _paired(judged: _Judged, cases: Sequence[Case], label: str, against: PackOfRun | None, rule: Rule) -> Paired | None:
+def _paired(
+    judged: _PackResults, cases: Sequence[Case], label: str, against: PackOfRun | None, rule: Rule
+) -> PackComparison | None:
     """Return the comparison with another pack's results, each pack at its own point; None if not requested."""
     if against is None:
         return None
     if against == judged.of:
         raise UsageProblem(reason("history_same_run"))
-    other = _Judged(judged.query, *against)
+    other = _PackResults(judged.query, *against)
     known = _labels(other, None)
     second = other.side(label if label in known or not known else known[0])
-    return pair(cases, other.answers(), first=judged.side(label), second=second, rule=rule)
+    return compare_packs(cases, other.answers(), first=judged.side(label), second=second, rule=rule)
 
 
 def require_usable(request: AuditRequest, paths: Sequence[Path] = ()) -> None:
@@ -245,7 +247,7 @@ class Auditor:
         return write_audit(folder, report, language=language)
 
 
-def _label(judged: _Judged, wanted: str | None, model: Model | None) -> str:
+def _label(judged: _PackResults, wanted: str | None, model: Model | None) -> str:
     known = _labels(judged, model)
     if not known:
         raise UsageProblem(reason("audit_no_results", path=judged.query.path))
@@ -254,7 +256,7 @@ def _label(judged: _Judged, wanted: str | None, model: Model | None) -> str:
     return wanted or known[0]
 
 
-def _labels(judged: _Judged, model: Model | None) -> Sequence[str]:
+def _labels(judged: _PackResults, model: Model | None) -> Sequence[str]:
     if model:
         return [label.code for label in model.manifest.labels]
     if judged.pack.operating_points:
@@ -263,14 +265,14 @@ def _labels(judged: _Judged, model: Model | None) -> Sequence[str]:
     return [finding.label for finding in screened.findings] if screened else []
 
 
-def _points(judged: _Judged, label: str, model: Model | None) -> list[OperatingPoint]:
+def _points(judged: _PackResults, label: str, model: Model | None) -> list[OperatingPoint]:
     """Return the operating points to evaluate, each name once: those of the run first, then those of pack and site."""
     known = model.manifest.operating_points if model else ()
     points = (*judged.pack.operating_points, *known)
     return list({point.name: point for point in points if point.label == label}.values())
 
 
-def _reference(judged: _Judged, request: AuditRequest, label: str) -> Reference:
+def _reference(judged: _PackResults, request: AuditRequest, label: str) -> Reference:
     if request.labels == "verdicts":
         truths = verdict_truths(judged.answers(), label=label)
         if not truths:
@@ -317,7 +319,7 @@ def _without_reference(label: str, model: Model | None) -> tuple[Reason, ...]:
     return () if has_any else (reason("drift_no_reference"),)
 
 
-def _subject(judged: _Judged, request: AuditRequest, label: str, model: Model | None) -> Subject:
+def _subject(judged: _PackResults, request: AuditRequest, label: str, model: Model | None) -> Subject:
     spec = judged.pack
     meanings = {entry.code: entry.meaning for entry in model.manifest.labels} if model else {}
     return Subject(

@@ -2,9 +2,9 @@
 
     discovery thread --refs--> screening threads --outcomes--> batch thread (the only writer of the database)
 
-At most a few images are under way, from being found to being saved, however many files there are. Outcomes that arrive
-within a moment are committed together, since a commit takes as long as writing some rows. An outcome is committed
-before it is published, so whatever was told to a person survives the program being killed.
+Only a few images at a time are between discovery and saving, however many files there are. Outcomes that arrive within
+a moment are committed together, since a commit takes as long as writing some rows. An outcome is committed before it is
+published, so every published result survives a kill of the program.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from fieldray.domain.assessment import Assessment
 from fieldray.domain.finding import Failed, Outcome, with_shared_facts
 from fieldray.domain.image import ImageRef
 from fieldray.domain.run import PackOfRun, Progress, Publish, RunChanged, RunSpec, RunState
-from fieldray.errors import Cancelled, FieldrayError, StorageProblem, unexpected
+from fieldray.errors import Cancelled, FieldrayError, StorageProblem, reason_of_unexpected
 from fieldray.imaging.discover import count_files, discover
 from fieldray.imaging.source import Stamps
 from fieldray.inference.engine import Engine
-from fieldray.pipeline.batch_ports import BatchOptions, BatchPorts, RunPack, spec_of
+from fieldray.pipeline.batch_ports import BatchOptions, BatchPorts, RunPack, run_spec
 from fieldray.pipeline.run_recorder import ResultsByContent, ResultsByStamp, RunRecorder, image_events, open_store
 from fieldray.pipeline.screen import screen_with_packs
 from fieldray.pipeline.statistics import Pace, RateLimiter, Statistics
@@ -52,7 +52,7 @@ _MOST_WAIT_S: Final = 0.05  # of an outcome for others to be saved with
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Done:
+class _ScreenedImage:
     """The outcomes of an image by pack.
 
     resumed  positions of the packs whose outcome was taken over from an earlier run
@@ -96,7 +96,9 @@ class Batch:
         self._fresh = fresh
         self._statistics = statistics or Statistics()
         self._room = threading.Semaphore(_UNDER_WAY * threads)
-        self._outcomes: queue.SimpleQueue[_Done | ReusedAnswers | None] = queue.SimpleQueue()  # None: no more will come
+        self._outcomes: queue.SimpleQueue[_ScreenedImage | ReusedAnswers | None] = (
+            queue.SimpleQueue()
+        )  # None: no more will come
         self._going = threading.Event()
         self._going.set()
         self._cancelled = threading.Event()
@@ -182,7 +184,7 @@ class Batch:
             self._break_off(problem.reason)
         except Exception as error:
             log.exception("batch thread")
-            self._break_off(unexpected(error))
+            self._break_off(reason_of_unexpected(error))
         finally:
             self._ports.release()
         self._enter(self._end_state, *self._notes)
@@ -265,7 +267,7 @@ class Batch:
                 for event in image_events(store, taken) if self._ports.resuming.reports_each else [taken]:
                     self._publish(event)
                 done += len(arrived.images)
-            elif kept := [one for one in arrived if watch is None or watch.keeps(one.doubtful, is_new=one.is_new)]:
+            elif kept := [one for one in arrived if watch is None or watch.is_final(one.doubtful, is_new=one.is_new)]:
                 for event in recorder.save(store, [(one.outcomes, one.resumed) for one in kept]):
                     self._publish(event)
                 done += len(kept)
@@ -273,7 +275,7 @@ class Batch:
             if progress.is_due():
                 pace.note(done)
                 self._publish(self._progress(done, pace))
-                if watch and (news := watch.news()):
+                if watch and (news := watch.folder_message()):
                     self._enter(self.state, news)
             if speed.is_due():
                 self._publish(self._statistics.speed())
@@ -281,13 +283,13 @@ class Batch:
         self._publish(self._progress(done, pace))
         self._publish(self._statistics.speed())
 
-    def _arrivals(self) -> Iterator[Sequence[_Done] | ReusedAnswers]:
+    def _arrivals(self) -> Iterator[Sequence[_ScreenedImage] | ReusedAnswers]:
         """Yield outcomes as they arrive, in groups that are saved together; empty groups while none arrive.
 
         The first outcome of a run waits for no other, nor does one while no other is under way. Ends with the last
         outcome. A cancelled run ends with what it has waiting here.
         """
-        together: list[_Done] = []
+        together: list[_ScreenedImage] = []
         is_first, until_s = True, 0.0
         while not self.is_cancelled:
             try:
@@ -313,8 +315,8 @@ class Batch:
                 together, is_first = [], False
         yield self._leaving(together)
 
-    def _leaving(self, together: Sequence[_Done]) -> Sequence[_Done]:
-        """Return the outcomes, which make room for as many further images."""
+    def _leaving(self, together: Sequence[_ScreenedImage]) -> Sequence[_ScreenedImage]:
+        """Return these outcomes, and let discovery add as many images as they were."""
         if together:
             self._room.release(len(together))
         return together
@@ -344,7 +346,7 @@ class Batch:
         if self._is_complete:
             self._notes = (*self._ports.noticed(), *notes)
         elif self._ports.watch:
-            self._notes = (self._ports.watch.ended(),)
+            self._notes = (self._ports.watch.closing_message(),)
 
     def _enter(self, state: RunState, *notes: Reason) -> None:
         self.state = state
@@ -375,7 +377,7 @@ class Batch:
                 log.debug("thread of a run that was cancelled", exc_info=True)
                 return
             log.exception("thread of the batch")
-            self._fail(unexpected(error))
+            self._fail(reason_of_unexpected(error))
 
     def _count(self) -> None:
         """Count the images for the progress bar; the run does not depend on the count."""
@@ -433,7 +435,7 @@ class Batch:
             done = self._screened(ref, [None] * len(known))
         self._outcomes.put(done)
 
-    def _screened(self, ref: ImageRef, known: Sequence[Outcome | None]) -> _Done:
+    def _screened(self, ref: ImageRef, known: Sequence[Outcome | None]) -> _ScreenedImage:
         """Screen an image with the packs whose outcome is not known, and add the known outcomes.
 
         known  outcome of an earlier run for each pack, or None
@@ -441,7 +443,7 @@ class Batch:
         wanted = [position for position, outcome in enumerate(known) if outcome is None]
         screened = iter(self._ports.screen(ref, wanted) if wanted else ())
         outcomes = with_shared_facts([outcome or next(screened) for outcome in known])
-        return _Done(outcomes, frozenset(range(len(known))).difference(wanted))
+        return _ScreenedImage(outcomes, frozenset(range(len(known))).difference(wanted))
 
 
 # ---- assembly of a run
@@ -456,7 +458,7 @@ def _watch_of(paths: Sequence[Path]) -> Watch:
     return Watch(paths)
 
 
-def assemble(
+def make_batch(
     paths: Sequence[Path],
     assessments: Sequence[Assessment],
     *,
@@ -466,10 +468,10 @@ def assemble(
     publish: Publish,
     options: BatchOptions = BatchOptions(),  # noqa: B008 - it is frozen
 ) -> Batch:
-    """Make a batch, not started, of an assessment for each pack; `engine` has all their models open.
+    """Make a batch that is not started.
 
-    At its end it gives up the work of `workers` under way. `paths` are absolute. A batch that watches folders ends when
-    cancelled. Raises UsageProblem (watch_no_folder).
+    `assessments` are one per pack, with models open in `engine`. `paths` are absolute. At its end the batch aborts any
+    work of `workers`. A batch that watches folders ends when cancelled. Raises UsageProblem (watch_no_folder).
     """
     watch = _watch_of(paths) if options.watches else None
     statistics, cancelled, noticed = Statistics(), threading.Event(), list[Reason]()
@@ -479,11 +481,11 @@ def assemble(
 
     def release() -> None:
         cancelled.set()
-        workers.give_up()
+        workers.abort_calls()
 
     search = partial(discover, members=workers.zip_members, is_own_report=is_own_report)
     ports = BatchPorts(
-        spec=spec_of(paths, assessments),
+        spec=run_spec(paths, assessments),
         packs=[RunPack.of(assessment, database) for assessment in assessments],
         discover=partial(watch.arrivals, search, rest=cancelled.wait)
         if watch

@@ -62,7 +62,7 @@ def _doubts(database: Path, manifest: Manifest, pack: PackOfRun) -> tuple[Reason
         return doubts_of(query, query.run(pack.run_id), pack.position, manifest)
 
 
-def spec_of(paths: Sequence[Path | str], assessments: Sequence[Assessment]) -> RunSpec:
+def run_spec(paths: Sequence[Path | str], assessments: Sequence[Assessment]) -> RunSpec:
     """Return the request of a run of these packs over these absolute paths.
 
     All packs have one setting for overrides and confirmed ages: that of the first assessment.

@@ -29,7 +29,7 @@ from fieldray.domain.lungs import LungFields
 from fieldray.domain.mask import Mask
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.patient import match_patients
-from fieldray.domain.prior import Prior, StoredPriors, doubts_about, prior_from, priors_of, unscreened
+from fieldray.domain.prior import Prior, StoredPriors, prior_from, prior_warnings, priors_of, unscreened
 from fieldray.errors import (
     Cancelled,
     EnvironmentProblem,
@@ -38,8 +38,8 @@ from fieldray.errors import (
     Unreadable,
     Unusable,
     UsageProblem,
-    shortage,
-    unexpected,
+    reason_of_unexpected,
+    resource_problem,
 )
 from fieldray.imaging.discover import discover
 from fieldray.packs.library import PackLibrary
@@ -102,7 +102,7 @@ class ComparedPair:
     def doubts(self) -> Sequence[Reason]:
         """Warnings that a person must see with the comparison."""
         current = self.current.outcome
-        return doubts_about(prior_from(self.prior.outcome, current, "file"), current)
+        return prior_warnings(prior_from(self.prior.outcome, current, "file"), current)
 
 
 def comparison_child() -> Child:
@@ -186,7 +186,7 @@ class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
             why = reason("compare_stopped", detail=str(error))
         except OSError as error:
             self._require_wanted()
-            raise shortage(error) or FieldrayError(unexpected(error)) from error
+            raise resource_problem(error) or FieldrayError(reason_of_unexpected(error)) from error
         return PairComparison(prior=prior, current=current, problem=Incomparable(reason=why))
 
 
@@ -197,7 +197,7 @@ def read_framed(ref: ImageRef, *, readers: Workers, finder: Model) -> ReadImage:
     """
     if ref.problem:
         return ReadImage(ref=ref, problem=ref.problem, could_be_read=ref.problem_is_refusal)
-    seen = readers.look(AnalyseRequest(ref=ref, rules=finder.manifest.accepted, frame=FRAME), model=finder)
+    seen = readers.analyse(AnalyseRequest(ref=ref, rules=finder.manifest.accepted, frame=FRAME), model=finder)
     facts, lungs = seen.facts, seen.lungs
     if seen.header is not None:
         ref = replace(ref, kind=seen.kind, header=seen.header)
@@ -288,13 +288,13 @@ class Priors:
         self._lock, self._working = threading.Lock(), threading.Lock()
         self._is_closed = False
 
-    def stored(self, current: Outcome, *, run_id: int | None = None) -> StoredPriors:
+    def stored_priors(self, current: Outcome, *, run_id: int | None = None) -> StoredPriors:
         """Return the prior images of an image's patient, from a run and from all other runs. Raises StorageProblem."""
         header = current.ref.header
         if match_patients(header, header) == "unknown":  # a placeholder such as ANON may be the ID of half an archive
             return StoredPriors()
         with HistoryQuery(self._database) as query:
-            images = query.of_patient(header.patient_id, run_id=run_id)
+            images = query.images_of_patient(header.patient_id, run_id=run_id)
         by_outcome = {id(image.answers[0].outcome): image for image in images}
         found = priors_of(current, (("history", image.answers[0].outcome) for image in images))
         priors = [by_outcome[id(prior.outcome)] for prior in found]

@@ -1,4 +1,4 @@
-"""The constancy test: whether a pack on this computer and device still gives the scores that it gave at first.
+"""The constancy test: whether a pack on this computer and device still gives the scores of its first test.
 
 The test images ship with the program (`imaging.synthetic.constancy_files`) and are screened like the images of a run.
 The expected scores of shipped packs are in `assets/constancy.json`, made and signed by `tools/constancy_set.py`. For
@@ -28,7 +28,7 @@ from fieldray.paths import VERSION, asset, scratch_folder
 from fieldray.persistence import only_writer, storage_problem, write_atomically
 from fieldray.pipeline.session import Session
 from fieldray.reasons import Reason, reason
-from fieldray.typed_json import decoded
+from fieldray.typed_json import parse_json
 
 EVERY_DAYS: Final = 30
 # Tolerance of a calibrated score. Scores with one thread and with two were equal to the last digit. With the runtime's
@@ -37,7 +37,7 @@ TOLERANCE: Final = 0.06
 _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
-class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ExpectedResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The result of a test image.
 
     category  class of the image
@@ -55,12 +55,12 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         why, findings = reason_of(outcome), outcome.findings if isinstance(outcome, Screened) else ()
         return cls(outcome.category, why.code if why else "", {one.label: round(one.score, 6) for one in findings})
 
-    def difference(self, other: Answer) -> float:
+    def difference(self, other: ExpectedResult) -> float:
         """Return the largest difference over the scores that both answers have."""
         both = self.scores.keys() & other.scores.keys()
         return max((round(abs(self.scores[label] - other.scores[label]), 6) for label in both), default=0.0)
 
-    def is_other(self, found: Answer | None, manifest: Manifest) -> bool:
+    def differs_from(self, found: ExpectedResult | None, manifest: Manifest) -> bool:
         """Return whether a result differs from this expected one.
 
         It differs if reason or labels differ, if a score differs by more than `TOLERANCE`, or if the class differs
@@ -78,19 +78,19 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return " ".join(filter(None, (self.category, self.code, *(f"{score:.3f}" for score in self.scores.values()))))
 
 
-Answers = Mapping[str, Answer]  # by image
+ExpectedResults = Mapping[str, ExpectedResult]  # by image
 
 
-class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ConstancyRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The record of one constancy test.
 
-    subject    key of the pack (see `subject`)
+    subject    key of the pack (see `pack_key`)
     at_s       time of the test, seconds since 1970
     program    version of the program
     images     number of test images
     different  number of images with another result than expected
     largest    largest difference of a score
-    is_first   whether this was the first test, whose results are the expected ones from then on
+    is_first   whether this was the pack's first test, whose results later tests expect
     """
 
     subject: str
@@ -127,17 +127,17 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ConstancyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The content of the file of constancy tests.
 
-    answers  expected results by pack (`subject`)
+    answers  expected results by pack (`pack_key`)
     images   SHA-256 of the real test images, by name
     records  past tests
     """
 
-    answers: Mapping[str, Answers] = {}
+    answers: Mapping[str, ExpectedResults] = {}
     images: Mapping[str, str] = {}
-    records: tuple[Record, ...] = ()
+    records: tuple[ConstancyRecord, ...] = ()
 
 
 class ConstancyRecords:
@@ -149,10 +149,10 @@ class ConstancyRecords:
     def __init__(self, folder: Path) -> None:
         self.path = folder / "constancy.json"
 
-    def standing(self, model: Model) -> tuple[Reason, ...]:
+    def state_sentences(self, model: Model) -> tuple[Reason, ...]:
         """Return sentences about a pack: the last test on each device, and whether the next test is due."""
         try:
-            last = {one.device: one for one in self.read().records if one.subject == subject(model)}
+            last = {one.device: one for one in self.read().records if one.subject == pack_key(model)}
         except StorageProblem as problem:
             return (problem.reason,)
         if not last:
@@ -161,33 +161,33 @@ class ConstancyRecords:
         late = [reason("constancy_due", due=due)] if due <= datetime.date.today() else []
         return (*(one.summary for one in last.values()), *late)
 
-    def add(self, record: Record, answers: Answers) -> None:
-        """Store the record of a test. Of the first test of a pack, its results are stored, too."""
+    def add(self, record: ConstancyRecord, answers: ExpectedResults) -> None:
+        """Store the record of a test; for the first test of a pack, also its results."""
         with only_writer(self.path):
             known = self.read()
             first = {**known.answers, record.subject: answers} if record.is_first else known.answers
-            kept = Kept(records=(*known.records, record), answers=first)
+            kept = ConstancyFile(records=(*known.records, record), answers=first)
             write_atomically(self.path, msgspec.json.format(msgspec.json.encode(kept), indent=1))
 
-    def read(self) -> Kept:
+    def read(self) -> ConstancyFile:
         """Return the content of the file; empty if there is no file."""
         try:
-            return decoded(self.path.read_bytes(), Kept)
+            return parse_json(self.path.read_bytes(), ConstancyFile)
         except FileNotFoundError:
-            return Kept()
+            return ConstancyFile()
         except OSError as error:
             raise storage_problem(error, self.path) from error
         except ValueError as error:  # a damaged file never counts as empty, because expected results would be lost
             raise StorageProblem(reason("constancy_unreadable", path=self.path, detail=error)) from error
 
 
-def subject(model: Model) -> str:
+def pack_key(model: Model) -> str:
     """Return the key of a pack in the records: name, signer, and SHA-256 of its network and its lung-field network."""
     lungs = model.lungs.model_sha256 if model.lungs else "-"
     return f"{model.pack_name} {model.fingerprint or '-'} {model.model_sha256} {lungs}"
 
 
-def shipped_set(path: Path | None = None) -> Kept:
+def shipped_set(path: Path | None = None) -> ConstancyFile:
     """Return the expected results that ship with the program.
 
     Raises StorageProblem (constancy_set) if the signature of the results is wrong, or if a test image was changed.
@@ -197,7 +197,7 @@ def shipped_set(path: Path | None = None) -> Kept:
         content, signature = path.read_bytes(), path.with_suffix(".sig").read_bytes()
         if verify(content, signature=signature) != CONSTANCY_SIGNER:
             raise ValueError("another key")
-        found = decoded(content, Kept)
+        found = parse_json(content, ConstancyFile)
         for name, image in constancy_files():
             if found.images.get(name, digest := hashlib.sha256(image).hexdigest()) != digest:
                 raise ValueError(name)
@@ -206,7 +206,7 @@ def shipped_set(path: Path | None = None) -> Kept:
     return found
 
 
-def check(session: Session, records: ConstancyRecords) -> tuple[Reason, ...]:
+def run_constancy_test(session: Session, records: ConstancyRecords) -> tuple[Reason, ...]:
     """Run the constancy test of the pack in use on each device for which the pack has a file, the CPU first. Blocks.
 
     Results are stored. Returns sentences: the results, and why devices could not be tested. Raises PackProblem
@@ -219,15 +219,15 @@ def check(session: Session, records: ConstancyRecords) -> tuple[Reason, ...]:
         for device in [entry for entry in reversed(list(BACKENDS)) if not model.files.keys().isdisjoint(entry.roles)]:
             session.choose_devices(device.name)
             try:
-                answers = screened(session, model)
+                answers = screen_test_images(session, model)
             except BackendProblem as problem:
                 results.append(reason("constancy_not_run", device=device.title, detail=problem.reason.text))
                 continue
-            is_first = (of := subject(model)) not in known
+            is_first = (of := pack_key(model)) not in known
             wanted = known.setdefault(of, answers)
-            other = [name for name in sorted(wanted) if wanted[name].is_other(answers.get(name), model.manifest)]
+            other = [name for name in sorted(wanted) if wanted[name].differs_from(answers.get(name), model.manifest)]
             largest = max(wanted[name].difference(answers[name]) for name in wanted.keys() & answers.keys())
-            record = Record(of, device.name, time.time(), VERSION, len(wanted), len(other), largest, is_first)
+            record = ConstancyRecord(of, device.name, time.time(), VERSION, len(wanted), len(other), largest, is_first)
             records.add(record, answers)
             said = ({"image": name, "expected": wanted[name], "found": answers.get(name, "-")} for name in other)
             results += [record.summary, *(reason("constancy_image", **one) for one in said)]
@@ -236,9 +236,9 @@ def check(session: Session, records: ConstancyRecords) -> tuple[Reason, ...]:
     return tuple(results)
 
 
-def screened(session: Session, model: Model) -> Answers:
-    """Return the results of all test images by name. Raises as `check` does, and BackendProblem."""
-    answers = dict[str, Answer]()
+def screen_test_images(session: Session, model: Model) -> ExpectedResults:
+    """Return the results of all test images by name. Raises as `run_constancy_test` does, and BackendProblem."""
+    answers = dict[str, ExpectedResult]()
     with scratch_folder() as folder:
         for name, content in constancy_files():
             (folder / name).parent.mkdir(exist_ok=True)
@@ -247,5 +247,5 @@ def screened(session: Session, model: Model) -> Answers:
             outcome = session.screen_one(ref)
             if outcome is None or session.model is not model:
                 raise UsageProblem(reason("constancy_busy"))
-            answers[ref.path.relative_to(folder).as_posix()] = Answer.of(outcome)
+            answers[ref.path.relative_to(folder).as_posix()] = ExpectedResult.of(outcome)
     return answers

@@ -33,7 +33,10 @@ def drifts_of(
     of_pack = drift.reference_counts(manifest.metrics, label) if manifest else {}
     samples = query.previous_samples(run, position, limit=_MOST_COMPARED)
     previous = drift.drift_counts(samples, label, evidence_limit=limit)
-    return (*drift.compare(now, of_pack, against="pack"), *drift.compare(now, previous, against="earlier"))
+    return (
+        *drift.compare_histograms(now, of_pack, against="pack"),
+        *drift.compare_histograms(now, previous, against="earlier"),
+    )
 
 
 def doubts_of(query: HistoryQuery, run: Run, position: int, manifest: Manifest | None) -> tuple[Reason, ...]:

@@ -17,12 +17,12 @@ from fieldray.domain.finding import Failed, Outcome, Screened
 from fieldray.domain.image import ShownImage
 from fieldray.domain.model import Manifest, Model
 from fieldray.domain.prior import PairRecord
-from fieldray.domain.run import Count, PackOfRun, PackSpec, Run, RunSpec, StoredAnswer, pack_of_run
+from fieldray.domain.run import PackOfRun, PackSpec, ProgressHandler, Run, RunSpec, StoredResult, pack_of_run
 from fieldray.errors import FieldrayError, InputProblem, StorageProblem, UsageProblem
 from fieldray.paths import user_data
 from fieldray.persistence import clear_abandoned
 from fieldray.pipeline.doubts import doubts_of
-from fieldray.processes.child import Call, Child, served
+from fieldray.processes.child import Call, Child, handler_of
 from fieldray.processes.serving import announce
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import (
@@ -33,9 +33,9 @@ from fieldray.reports.exporter import (
     StoredRun,
     default_exporters,
     exporters,
+    map_ahead,
     no_images,
     pseudonym_key,
-    side_by_side,
 )
 from fieldray.reports.images import MapNames, overlay_spec, write_class_map, write_lungs, write_overlay
 from fieldray.settings import TABLE, Settings, Value
@@ -80,7 +80,7 @@ def export_run(
     request: ExportRequest,
     *,
     readers: OpenReaders | None = None,
-    progress: Count = lambda _done, _total: None,
+    progress: ProgressHandler = lambda _done, _total: None,
     note: Callable[[Reason], None] = lambda _: None,
 ) -> tuple[Path, ...]:
     """Write a run into a folder, one output per format, with the results of all its packs.
@@ -109,15 +109,15 @@ def export_run(
         done, total = itertools.count(), len(chosen) * sum(sum(pack.counts.values()) for pack in stored.packs)
         paths, captures = [folder / f"{_name(run)}{exporter.suffix}" for exporter in chosen], frozenset[int]()
         for exporter, path in sorted(zip(chosen, paths, strict=True), key=lambda pair: pair[0].name != _CAPTURES):
-            answers = (answer for image in query.in_order(request.run_id) for answer in image.answers)
-            results = _counted(answers, lambda: progress(next(done), total))
+            answers = (answer for image in query.images_in_order(request.run_id) for answer in image.answers)
+            results = _with_progress(answers, lambda: progress(next(done), total))
             _write_one(exporter, path, replace(stored, results=results, captures=captures), note)
             if exporter.name == _CAPTURES and path.exists():
                 captures = frozenset(int(file.stem) for file in path.iterdir())
     return tuple(path for path in paths if path.exists())  # an output without content is not written
 
 
-def _counted(results: Iterable[StoredAnswer], progress: Callable[[], None]) -> Iterator[StoredAnswer]:
+def _with_progress(results: Iterable[StoredResult], progress: Callable[[], None]) -> Iterator[StoredResult]:
     """Yield the results, and report the progress before each one."""
     for result in results:
         progress()
@@ -126,7 +126,7 @@ def _counted(results: Iterable[StoredAnswer], progress: Callable[[], None]) -> I
 
 def _write_one(exporter: Exporter, path: Path, stored: StoredRun, note: Callable[[Reason], None]) -> None:
     """Write a run in one format. A note is given if results are missing although the format should have them."""
-    left: list[tuple[StoredAnswer, Reason]] = []
+    left: list[tuple[StoredResult, Reason]] = []
     exporter.write(path, replace(stored, leave_out=lambda *one: left.append(one)))
     for result, why in left[:1]:
         note(reason("left_out", count=len(left), file=path.name, image=result.outcome.ref.key, why=why.text))
@@ -157,7 +157,7 @@ def _run_of(query: HistoryQuery, run_id: int, spec: RunSpec | None) -> Run:
     except UsageProblem:
         if spec is None:
             raise
-    if run is None or (spec and spec.work != run.spec.work):
+    if run is None or (spec and spec.result_key != run.spec.result_key):
         raise StorageProblem(reason("store_gone", path=query.path))
     return run
 
@@ -173,7 +173,7 @@ def _name(run: Run) -> str:
 # ---- a pack of a run
 
 
-def _made(model: Model, spec: PackSpec) -> bool:
+def _is_model_of(model: Model, spec: PackSpec) -> bool:
     """Return whether a model is the one with which a pack of a run was made, by name and hash."""
     return (model.pack_name, model.model_sha256) == (spec.pack_name, spec.model_sha256)
 
@@ -184,7 +184,7 @@ def manifest_of(spec: PackSpec, packs: Sequence[Model] = ()) -> Manifest | None:
     packs  loaded packs, which are searched first
     """
     for pack in packs:
-        if _made(pack, spec):
+        if _is_model_of(pack, spec):
             return pack.manifest
     from fieldray.packs.verified import known_manifest
 
@@ -198,7 +198,7 @@ def pack_of(spec: PackSpec, models: Sequence[Model] = ()) -> Model | None:
     models  loaded packs, which are searched before the installed ones
     """
     for model in models:
-        if _made(model, spec):
+        if _is_model_of(model, spec):
             return model
     from fieldray.packs.library import PackLibrary
 
@@ -207,7 +207,7 @@ def pack_of(spec: PackSpec, models: Sequence[Model] = ()) -> Model | None:
         if candidate.pack_name == spec.pack_name and candidate.can_screen:
             with contextlib.suppress(FieldrayError):
                 found = library.load(candidate.folder, allow_older=True, signer=spec.fingerprint)
-                if _made(found, spec):
+                if _is_model_of(found, spec):
                     return found
     return None
 
@@ -226,16 +226,16 @@ class _Images(contextlib.AbstractContextManager["_Images"]):
     def __exit__(self, *_: object) -> None:
         self._ends.close()
 
-    def read(self, results: Iterable[StoredAnswer], side: int) -> Iterator[tuple[StoredAnswer, ShownImage | Reason]]:
+    def read(self, results: Iterable[StoredResult], side: int) -> Iterator[tuple[StoredResult, ShownImage | Reason]]:
         """Yield each result with its image, or with the reason why there is none. Raises ReaderProblem."""
         if self._opens is None:
             yield from no_images(results, side)
             return
         readers = self._opened(self._opens)
         read = partial(_read, readers, side)
-        yield from side_by_side(read, results, self._threads, ahead=_AHEAD * readers.size)
+        yield from map_ahead(read, results, self._threads, ahead=_AHEAD * readers.size)
 
-    def preview(self, query: HistoryQuery, result: StoredAnswer) -> ShownImage | None:
+    def preview(self, query: HistoryQuery, result: StoredResult) -> ShownImage | None:
         """Return the stored preview of a result; None if there is none or it is damaged.
 
         Raises StorageProblem, ReaderProblem.
@@ -259,7 +259,7 @@ class _Images(contextlib.AbstractContextManager["_Images"]):
         return self._readers
 
 
-def _read(readers: Workers, side: int, result: StoredAnswer) -> tuple[StoredAnswer, ShownImage | Reason]:
+def _read(readers: Workers, side: int, result: StoredResult) -> tuple[StoredResult, ShownImage | Reason]:
     outcome = result.outcome
     if isinstance(outcome, Failed):
         return result, outcome.reason
@@ -319,7 +319,7 @@ def write_maps(
             for stored in query.answers(of.run_id, position=of.position)
         )
         write = partial(_write, manifest=manifest, readers=readers, inputs=inputs, lungs_pack=pack.lungs_pack)
-        answers = side_by_side(lambda one: write(*one), work, pool, ahead=2 * readers.size)
+        answers = map_ahead(lambda one: write(*one), work, pool, ahead=2 * readers.size)
         for done, (has_maps, is_missing) in enumerate(answers, 1):
             written, missing = written + has_maps, missing + is_missing
             progress(done)
@@ -336,7 +336,7 @@ def _write(
     write_class_map(stem, outcome, manifest, inputs=inputs, lungs_pack=lungs_pack)
     try:
         frame = overlay_spec(outcome.facts.rows, outcome.facts.columns)
-        seen = readers.look(AnalyseRequest(ref=outcome.ref, frame=frame), model=None)
+        seen = readers.analyse(AnalyseRequest(ref=outcome.ref, frame=frame), model=None)
     except (UsageProblem, StorageProblem, PoolClosed):
         raise
     except FieldrayError as problem:
@@ -377,7 +377,7 @@ class ExportCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exported:
+class ExportResult:
     """The result of an export in another process.
 
     written  the outputs
@@ -388,14 +388,14 @@ class Exported:
     notes: tuple[Reason, ...]
 
 
-EXPORT: Final = Call("export", ExportCall, Exported)
+EXPORT: Final = Call("export", ExportCall, ExportResult)
 
 
-def export_apart(
+def export_in_child(
     request: ExportRequest,
     *,
     settings: Settings,
-    progress: Count,
+    progress: ProgressHandler,
     note: Callable[[Reason], None] = lambda _: None,
     child: Child | None = None,
 ) -> tuple[Path, ...]:
@@ -424,7 +424,7 @@ def export_apart(
         settings={row.key: settings[row.key] for row in TABLE},
     )
     try:
-        done = EXPORT.apart(child or Child(SERVICE), order, progress=progress, timeout_s=_LONGEST_S)
+        done = EXPORT.run_in_child(child or Child(SERVICE), order, progress=progress, timeout_s=_LONGEST_S)
     finally:
         clear_abandoned(request.folder)  # a killed process leaves incomplete files
     for one in done.notes:
@@ -441,7 +441,7 @@ def _for_reports(model: Model) -> Model:
 # ---- in the separate process
 
 
-def _export(order: ExportCall) -> Exported:
+def _export(order: ExportCall) -> ExportResult:
     lower_priority()
     settings, notes, step = Settings(order.settings), list[Reason](), -1
 
@@ -472,7 +472,7 @@ def _export(order: ExportCall) -> Exported:
         progress=progress,
         note=notes.append,
     )
-    return Exported(written=written, notes=tuple(notes))
+    return ExportResult(written=written, notes=tuple(notes))
 
 
-handle: Final = served((EXPORT, _export))
+handle: Final = handler_of((EXPORT, _export))

@@ -1,4 +1,6 @@
-"""Past runs, for the command line and the window: listed, opened, compared and deleted; and their work lists."""
+"""Operations on past runs for command line and window: list, open, compare and delete runs, and read
+their work lists.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from fieldray.domain.history import (
     Comparison,
     Deletion,
     DeletionPlan,
-    Listed,
+    ImageTally,
     Month,
     ResultBrief,
     ResultFilter,
@@ -25,7 +27,7 @@ from fieldray.domain.history import (
     ResultPair,
     RunFilter,
     RunSummary,
-    Tally,
+    WorkListRows,
     compare,
 )
 from fieldray.domain.metrics import share_of
@@ -36,17 +38,17 @@ from fieldray.formatting import (
     calendar_date,
     category_label,
     count,
-    moment,
     pack_label,
     percent,
     research_only,
+    time_text,
 )
 from fieldray.paths import SCRATCH
 from fieldray.persistence import clear_abandoned
 from fieldray.pipeline.doubts import doubts_of
 from fieldray.pipeline.export import manifest_of, pack_of
 from fieldray.reasons import Reason, merged_by_code, reason
-from fieldray.reports.content import score_cell, threshold_text
+from fieldray.reports.content import listed_score, listed_threshold
 from fieldray.reports.document import Block, Paragraph, Points, Table
 from fieldray.store.deletion import delete_patient, delete_runs, plan_deletion, plan_patient_deletion
 from fieldray.store.work_list import HistoryQuery
@@ -73,12 +75,14 @@ class History:
         self._lock = threading.Lock()
         self._reading: HistoryQuery | None = None
 
-    def asked(self, question: Callable[[HistoryQuery], T]) -> T:
-        """Return the answer of `question`, which is called with an open `HistoryQuery`."""
+    def run_query(self, question: Callable[[HistoryQuery], T]) -> T:
+        """Call `question` with an open `HistoryQuery`, and return its result."""
         with HistoryQuery(self._database) as query:
             return question(query)
 
-    def listed(self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None = None) -> Listed:
+    def listed(
+        self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None = None
+    ) -> WorkListRows:
         """Return the rows of a run that pass a filter, in order. Raises sqlite3.OperationalError after `interrupt`.
 
         limit  maximum number of rows; None for all
@@ -102,18 +106,18 @@ class History:
 
     def runs(self, wanted: RunFilter = RunFilter()) -> tuple[RunSummary, ...]:  # noqa: B008 - it is frozen
         """Return the runs that pass the filter, the newest first."""
-        return tuple(found for found in self.asked(HistoryQuery.summaries) if wanted.has(found))
+        return tuple(found for found in self.run_query(HistoryQuery.summaries) if wanted.has(found))
 
     def quality(self) -> dict[str, Counter[str]]:
         """Return counts of notes on image quality by day, for the last 31 days (see `HistoryQuery.quality`)."""
-        return self.asked(lambda query: query.quality(since_s=time.time() - 31 * 86_400))
+        return self.run_query(lambda query: query.quality(since_s=time.time() - 31 * 86_400))
 
     def open(self, run_id: int, *, models: Sequence[Model] = ()) -> RunWithPacks:
         """Return a run with its packs, for its work list. Raises UsageProblem (history_no_run).
 
         models  loaded packs, which may be those of the run
         """
-        run = self.asked(lambda query: query.run(run_id))
+        run = self.run_query(lambda query: query.run(run_id))
         return run, tuple(pack_of(pack, models) for pack in run.spec.packs)
 
     def doubts(self, run: Run, position: int, model: Model | None) -> tuple[Reason, ...]:
@@ -121,7 +125,7 @@ class History:
 
         position, model  the pack's position in the run, and its model if available
         """
-        return self.asked(lambda query: doubts_of(query, run, position, model.manifest if model else None))
+        return self.run_query(lambda query: doubts_of(query, run, position, model.manifest if model else None))
 
     def compare(self, first: PackOfRun, second: PackOfRun) -> Comparison:
         """Compare the results of two packs, in two runs or in one, image by image.
@@ -144,7 +148,7 @@ class History:
         """
         after = (first + datetime.timedelta(days=31)).replace(day=1)
         since, until = (datetime.datetime.combine(day, datetime.time()).timestamp() for day in (first, after))
-        tallies = self.asked(lambda query: query.tallies(since, until, folder=folder))
+        tallies = self.run_query(lambda query: query.tallies(since, until, folder=folder))
         specs = {tally.spec.pack_name: tally.spec for tally in tallies}
         manifests = {name: manifest_of(spec) for name, spec in specs.items()}
         checks = tuple(one.summary for one in constancy.read().records if since <= one.at_s < until)
@@ -153,11 +157,11 @@ class History:
     def save_month(self, path: Path, month: Month, translator: Translator) -> None:
         """Write the monthly report as PDF. Raises UsageProblem, StorageProblem."""
         from fieldray.reports.exporter import is_own_pdf
-        from fieldray.reports.outputs import write_own
+        from fieldray.reports.outputs import write_output
         from fieldray.reports.pdf_pages import month_document
 
         title, blocks = month_title(translator, month), month_blocks(month, translator)
-        write_own(path, is_own_pdf, month_document(title, blocks, month.first, translator))
+        write_output(path, is_own_pdf, month_document(title, blocks, month.first, translator))
 
     def plan_deletion(self, run_ids: Sequence[int]) -> DeletionPlan:
         """Return the plan to delete these runs. Raises UsageProblem (history_no_run)."""
@@ -190,7 +194,7 @@ def comparison_blocks(
     for run, (of, spec), only in zip(
         (found.first, found.second), found.sides, (found.only_first, found.only_second), strict=True
     ):
-        day, pack = moment(translator, run.started_s), pack_label(translator, spec)
+        day, pack = time_text(translator, run.started_s), pack_label(translator, spec)
         said.append(text("Run {number}, {day}: {pack}", number=of, day=day, pack=pack))
         if only:
             alone = plural(
@@ -235,7 +239,7 @@ def _class(translator: Translator, manifest: Manifest | None, category: Category
 
 def _score(translator: Translator, found: ResultBrief) -> str:
     """Return a score with its threshold, as text."""
-    return translator.decimal(score_cell(found) + (f" ({threshold_text(found)})" if found.point else ""))
+    return translator.decimal(listed_score(found) + (f" ({listed_threshold(found)})" if found.point else ""))
 
 
 def _change(translator: Translator, difference: float | None) -> str:
@@ -289,7 +293,9 @@ def month_blocks(month: Month, translator: Translator) -> tuple[Block, ...]:
 _VERDICTS_WIDTH_MM: Final = 100.0
 
 
-def _of_pack(name: str, manifest: Manifest | None, tallies: Sequence[Tally], translator: Translator) -> Iterator[Block]:
+def _of_pack(
+    name: str, manifest: Manifest | None, tallies: Sequence[ImageTally], translator: Translator
+) -> Iterator[Block]:
     text, images, whys, answers = translator.text, Counter[str](), Counter[Reason](), Counter[str | None]()
     verdicts = Counter[tuple[str, str | None]]()
     for tally in tallies:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from fieldray.domain.finding import ASKED_FOR, Failed, Outcome, ResultCount, Screened, asked_for, count_of_outcome
+from fieldray.domain.finding import ASKED_FOR, Failed, Outcome, ResultCount, Screened, count_of_outcome, override_notes
 from fieldray.domain.image import ImageRef
 from fieldray.domain.purpose import with_ages
 from fieldray.domain.run import (
@@ -35,7 +35,7 @@ from fieldray.errors import FieldrayError, StorageProblem, UsageProblem
 from fieldray.imaging.source import Stamps
 from fieldray.reasons import Reason, reason
 from fieldray.store.bookkeeping import ReusedAnswers
-from fieldray.store.database import is_damage
+from fieldray.store.database import is_damage_problem
 from fieldray.store.maintenance import renew_pictures, repair
 from fieldray.store.results import AnsweredImage, ResultQuery, ResultStore, StampedImage
 from fieldray.workers.pool import PoolClosed
@@ -56,7 +56,7 @@ def open_store(database: Path, publish: Publish) -> ResultStore:
     try:
         return ResultStore(database)
     except StorageProblem as problem:
-        if not is_damage(problem):
+        if not is_damage_problem(problem):
             raise
         if repaired := repair(database):  # otherwise another program repaired it
             publish(StoreRepaired(reason=repaired))
@@ -115,7 +115,7 @@ class RunRecorder:
     def reuse_answers(self, store: ResultStore, taken: ReusedAnswers) -> ResultsTakenOver:
         """Take over earlier results for many images, and return the event to publish."""
         rows = store.reuse_answers(self.run_id, taken)
-        kinds = store.kinds(rows)
+        kinds = store.count_results(rows)
         self._count(rows)
         for counts, of_pack in zip(self._packs, kinds, strict=True):
             counts.note(of_pack)
@@ -237,7 +237,7 @@ class ResultsByContent:
             )
         if known is None or known.ref.header.deciding != ref.header.deciding:
             return None
-        if isinstance(known, Screened) and not asked_for(known) and pack.check_header(ref.header) is not None:
+        if isinstance(known, Screened) and not override_notes(known) and pack.check_header(ref.header) is not None:
             return None
         if isinstance(known, Screened):
             notes = with_ages(known.notes, is_confirmed=self.ports.spec.ages_confirmed)
@@ -269,7 +269,7 @@ class ResultsByStamp:
             return opened.setdefault(pack.run_id, _FilesOfRun(query, pack.run_id)), pack.position
 
         self._packs = [
-            [files(one) for one in (PackOfRun(run_id, position), *_alike(known, pack)[:_MOST_RUNS])]
+            [files(one) for one in (PackOfRun(run_id, position), *_packs_with_equal_key(known, pack)[:_MOST_RUNS])]
             for position, pack in enumerate(packs)
         ]
         self._stamps, self._hand_over = stamps, hand_over
@@ -302,7 +302,7 @@ class ResultsByStamp:
             self._hand_over(ReusedAnswers(images, [[answer_id for _, answer_id in pack] for pack in by_pack]))
 
 
-def _alike(known: Sequence[Run], wanted: RunPack) -> list[PackOfRun]:
+def _packs_with_equal_key(known: Sequence[Run], wanted: RunPack) -> list[PackOfRun]:
     """Return the packs of known runs with an equal model and reusable settings, in the order of the runs."""
     settings = wanted.reusable_settings or [wanted.spec.settings_hash]
     return [
@@ -331,7 +331,7 @@ class _FilesOfRun:
     def find(self, key: bytes, position: int) -> _Known | None:
         """Return a pack's stored result of a file; None if the run has no such file, or no result of that pack."""
         if not (self._first <= key and (self._is_end or key <= self._last)):
-            found = self._query.stamped(self._run_id, key, limit=_AT_ONCE)
+            found = self._query.stamped_images(self._run_id, key, limit=_AT_ONCE)
             self._known = {one.key: one for one in found}
             self._first, self._is_end = key, len(found) < _AT_ONCE
             self._last = found[-1].key if found else key

@@ -1,4 +1,4 @@
-"""Screening of one image, from a file to an outcome, in a straight line. Start reading here."""
+"""Screening of one image, from a file to an outcome. Start reading the program's code here."""
 
 from __future__ import annotations
 
@@ -21,15 +21,23 @@ from fieldray.domain.finding import (
     Screened,
     normal_as_uncertain,
 )
-from fieldray.domain.image import Detail, ImageRef, Turn
+from fieldray.domain.image import Correction, Detail, ImageRef
 from fieldray.domain.lungs import LungFields, evidence_inside, evidence_limit
 from fieldray.domain.model import Model, Prediction
 from fieldray.domain.purpose import header_notes
-from fieldray.errors import BackendProblem, Cancelled, FieldrayError, ReaderProblem, Unusable, shortage, unexpected
+from fieldray.errors import (
+    BackendProblem,
+    Cancelled,
+    FieldrayError,
+    ReaderProblem,
+    Unusable,
+    reason_of_unexpected,
+    resource_problem,
+)
 from fieldray.inference.backend import prediction_of
 from fieldray.inference.engine import Engine
 from fieldray.reasons import NOTES, Reason, reason
-from fieldray.workers.calls import AnalyseRequest, AnalysisResult, RanElsewhere
+from fieldray.workers.calls import AnalyseRequest, AnalysisResult, ElsewhereResult
 from fieldray.workers.pool import Workers
 
 log = logging.getLogger(__name__)
@@ -77,8 +85,8 @@ def screen_with_packs(
 
     The worker checks header and pixels, finds the lungs, and has the classifier run: by itself, or by the device that
     the engine chooses. It reads the image in finer detail where a result is borderline. The image is read once for all
-    packs (see `Workers.load_as_group`). Only an image that is to be turned upright is read again, for the packs that
-    are asked to.
+    packs (see `Workers.load_as_group`). Only an image that a person asked to turn is read again, for the packs that
+    refused it.
 
     observe       receives each prediction
     is_cancelled  returns whether the run was cancelled
@@ -95,7 +103,7 @@ def screen_with_packs(
             return lying
         if lying.lungs is None:
             raise ValueError("an image that is turned without its lungs")
-        turn = Turn(lying.lungs.rotation_degrees, lying.lungs.is_inverted)
+        turn = Correction(lying.lungs.rotation_degrees, lying.lungs.is_inverted)
         (found,) = judge(replace(lying.ref, turn=turn), [assessment])
         if len({lying.facts.content_sha256, found.facts.content_sha256} - {""}) > 1:
             return Failed(ref=found.ref, stage="decode", reason=reason("changed"), facts=lying.facts)
@@ -142,7 +150,7 @@ class _Judgement:
 
         Waits until a device is in use. Raises Cancelled, BackendProblem.
         """
-        name = self.engine.serving(assessment.model, is_cancelled=self.is_cancelled)
+        name = self.engine.next_device(assessment.model, is_cancelled=self.is_cancelled)
         return AnalyseRequest(
             ref=self.ref,
             rules=assessment.model.manifest.accepted,
@@ -152,7 +160,7 @@ class _Judgement:
             runs="here" if name == CPU.name else "elsewhere",
         )
 
-    def _run_elsewhere(self, number: int, values: NDArray[np.uint8]) -> RanElsewhere:
+    def _run_elsewhere(self, number: int, values: NDArray[np.uint8]) -> ElsewhereResult:
         """Run an input on a device for the pack at a position, on request of a worker.
 
         Returns the scores and features, with which the worker continues.
@@ -162,11 +170,11 @@ class _Judgement:
             prediction = self.engine.run(values, model=model, is_cancelled=self.is_cancelled)
         except Exception as error:  # the worker ends its look; what comes of the image is said here
             self.predictions[number] = error
-            raise BackendProblem(unexpected(error)) from error
+            raise BackendProblem(reason_of_unexpected(error)) from error
         if prediction is None:
-            return RanElsewhere()
+            return ElsewhereResult()
         self._note(number, prediction)
-        return RanElsewhere(scores=prediction.scores, features=prediction.features)
+        return ElsewhereResult(scores=prediction.scores, features=prediction.features)
 
     def _note(self, number: int, prediction: Prediction) -> None:
         self.predictions[number] = prediction
@@ -197,7 +205,7 @@ class _Judgement:
             self._require_backend(error)
             seen = replace(seen, stage="inference")  # also for a worker that was lost during inference
         elif not isinstance(error, FieldrayError):
-            if problem := shortage(error):
+            if problem := resource_problem(error):
                 raise problem from error
             log.error("image failed at stage %s", seen.stage, exc_info=error)
         why = error.reason if isinstance(error, FieldrayError) else reason("internal", detail=type(error).__name__)
@@ -223,10 +231,10 @@ class _Judgement:
             return Failed(ref=ref, stage=seen.stage, reason=seen.problem, facts=seen.facts)
         if not isinstance(prediction, Prediction):
             raise ValueError("an image whose classifier was not run")
-        return _judge(ref, assessment, seen, prediction)
+        return _outcome_of(ref, assessment, seen, prediction)
 
 
-def _judge(ref: ImageRef, assessment: Assessment, seen: AnalysisResult, prediction: Prediction) -> Outcome:
+def _outcome_of(ref: ImageRef, assessment: Assessment, seen: AnalysisResult, prediction: Prediction) -> Outcome:
     """Return the outcome of an image from the worker's result and the prediction.
 
     If lungs were found, the image is known to be a chest X-ray. An image outside the pack's distribution is then
@@ -268,7 +276,7 @@ def _judge(ref: ImageRef, assessment: Assessment, seen: AnalysisResult, predicti
     return _with_evidence(screened, assessment.model, lungs) if lungs and not lungs.refusal else screened
 
 
-def _override_notes(turn: Turn, overruled: tuple[Reason, ...]) -> tuple[Reason, ...]:
+def _override_notes(turn: Correction, overruled: tuple[Reason, ...]) -> tuple[Reason, ...]:
     """Return the notes on a turn or an overruled refusal that a person asked for.
 
     overruled  reasons for which the image would have been refused

@@ -19,10 +19,10 @@ from fieldray.domain.finding import Failed, Outcome, Refused, without_preview
 from fieldray.domain.image import UPRIGHT, Image, ImageRef
 from fieldray.domain.model import BackendName, DeviceChoice, Model, Policy
 from fieldray.domain.run import (
-    Count,
     ImageDone,
     Overrides,
     PackOfRun,
+    ProgressHandler,
     Publish,
     Resuming,
     StoreUnwritable,
@@ -154,15 +154,15 @@ class Session(contextlib.AbstractContextManager["Session"]):
         """
         with self._lock:
             models = self._models_to_run()
-            from fieldray.imaging.discover import existing  # slow imports
-            from fieldray.pipeline.batch import assemble
+            from fieldray.imaging.discover import absolute_paths  # slow imports
+            from fieldray.pipeline.batch import make_batch
             from fieldray.pipeline.batch_ports import BatchOptions
 
             assess = partial(choose, ages_confirmed=ages_confirmed, overrides=overrides)
             assessments = assessments_of(models, operating_point, assess)
             whole = resuming.verifies or bool(self._settings["verify_files"])
-            batch = assemble(
-                existing(paths),
+            batch = make_batch(
+                absolute_paths(paths),
                 assessments,
                 engine=self._open(models),
                 workers=self._working(),
@@ -191,11 +191,11 @@ class Session(contextlib.AbstractContextManager["Session"]):
             raise PackProblem(reason("no_pack"))
         return self.models
 
-    def reconsider(self, name: BackendName) -> None:
+    def retry_backend(self, name: BackendName) -> None:
         """Try again a backend that was given up as unavailable."""
         with self._lock:
             if self._engine:
-                self._engine.reconsider(name)
+                self._engine.retry_backend(name)
 
     def choose_devices(self, only: DeviceChoice | None = None) -> None:
         """Use the devices of the settings, or only the device `only`, at once and also during a run.
@@ -226,8 +226,8 @@ class Session(contextlib.AbstractContextManager["Session"]):
     def screen_again(self, answer_id: int, *, judged: Outcome, overrides: Overrides) -> Outcome:
         """Screen one image of a stored run again, by the rules of the run and a person's overrides. Blocks.
 
-        Returns the new outcome. It replaces the stored one and is published if the image was screened, or if
-        `overrides` is empty. Otherwise a refusal or failure is only returned.
+        Returns the new outcome. The new outcome replaces the stored one and is published if the image was screened, or
+        if `overrides` is empty. Otherwise a refusal or failure is only returned.
 
         answer_id  the result to renew, which also identifies the pack
         judged     the outcome that the person saw
@@ -298,15 +298,15 @@ class Session(contextlib.AbstractContextManager["Session"]):
         formats: Sequence[str] = (),
         *,
         options: ReportOptions = PLAIN,
-        progress: Count = lambda _done, _total: None,
+        progress: ProgressHandler = lambda _done, _total: None,
         note: Callable[[Reason], None] = lambda _: None,
-        is_apart: bool = False,
+        in_child: bool = False,
     ) -> tuple[Path, ...]:
         """Write a run as files (see `pipeline.export`). Blocks. Returns the paths.
 
-        With `is_apart` another process writes the files, so that this one stays responsive.
+        With `in_child` another process writes the files, so that this one stays responsive.
         """
-        from fieldray.pipeline.export import ExportRequest, export_apart, export_run
+        from fieldray.pipeline.export import ExportRequest, export_in_child, export_run
 
         with self._lock:
             batch = self._batch
@@ -320,8 +320,8 @@ class Session(contextlib.AbstractContextManager["Session"]):
             packs=tuple(self.models),
             options=options,
         )
-        if is_apart:
-            return export_apart(request, settings=self._settings, progress=progress, note=note)
+        if in_child:
+            return export_in_child(request, settings=self._settings, progress=progress, note=note)
         count = number_of_workers(self._settings)
         readers = partial(self._readers, self._settings, count)
         return export_run(request, readers=readers, progress=progress, note=note)

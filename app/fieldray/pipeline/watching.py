@@ -1,4 +1,4 @@
-"""Watching of folders: which files are new, which may still be growing, and which are done.
+"""The watch of folders decides which files are new, which may still be growing, and which are done.
 
 A folder is listed repeatedly, because a network share reports no changes. A file is tried once it has been unchanged
 for some seconds. If reading fails, the file may be half-written. It is tried once more after it has been unchanged for
@@ -77,15 +77,15 @@ class Watch:
         with self._lock:
             return len(self._waiting.keys() | self._tried.keys())
 
-    def news(self) -> Reason | None:
+    def folder_message(self) -> Reason | None:
         """Return a message, once, that a folder cannot be read, or can be read again; None without news."""
         missing, before, self._reported_missing = self._missing, self._reported_missing, self._missing
         if missing == before:
             return None
         return reason("watch_waits", path=missing) if missing else reason("watch_goes_on", path=before)
 
-    def ended(self) -> Reason:
-        """Return the closing message with the numbers of results and of files still waiting."""
+    def closing_message(self) -> Reason:
+        """Return the closing message, with the numbers of results and of waiting files."""
         return reason("watch_stopped", results=self._kept, waiting=self.waiting)
 
     def arrivals(
@@ -114,7 +114,7 @@ class Watch:
             if rest(pause_s):
                 return
 
-    def keeps(self, outcome: Outcome, *, is_new: bool) -> bool:
+    def is_final(self, outcome: Outcome, *, is_new: bool) -> bool:
         """Return whether an outcome is final. Otherwise its file is tried again, because it may still be growing.
 
         is_new  whether the image was screened now, not taken over

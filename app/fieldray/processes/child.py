@@ -2,7 +2,7 @@
 
 Decoders and inference run in children. So native code that crashes, hangs or takes all memory costs one image, never
 the program. A child runs `fieldray.processes.child_main MODULE:FUNCTION`; the function takes a `Message` and returns
-one. Such a function is made by `served`. The child's own code is in `serving`.
+one. Such a function is made by `handler_of`. The child's own code is in `serving`.
 
 A child ends when its standard input closes or its parent has ended. Before the first question a child reports that it
 is ready. A child that ends before this report has a problem of the computer, not of an image or a model.
@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Generic, NamedTuple, Typ
 import msgspec
 
 from fieldray import errors
-from fieldray.errors import FieldrayError, shortage, unexpected
+from fieldray.errors import FieldrayError, reason_of_unexpected, resource_problem
 from fieldray.paths import child_command
 from fieldray.processes.serving import (
     MEMORY_VARIABLE,
@@ -40,14 +40,14 @@ from fieldray.processes.serving import (
     STAGE,
     Handler,
     ask_parent,
-    raised,
+    error_message,
 )
-from fieldray.processes.wire import NONSENSE, Message, read_message, write_message
+from fieldray.processes.wire import INVALID_MESSAGE_ERRORS, Message, read_message, write_message
 from fieldray.reasons import Reason, reason
-from fieldray.typed_json import converted
+from fieldray.typed_json import to_type
 
 if TYPE_CHECKING:
-    from fieldray.domain.run import Count
+    from fieldray.domain.run import ProgressHandler
     from fieldray.processes.wire import Array
 
 log = logging.getLogger(__name__)
@@ -163,9 +163,8 @@ class _RunningProcess(NamedTuple):
 
 
 class Child:
-    """The parent's handle to one child process.
-
-    Only one thread may use a handle at a time. `kill` is the exception: any thread may call it.
+    """The parent's handle to one child process, used by one thread at a time; only `kill`
+    may be called from any thread.
     """
 
     def __init__(
@@ -248,7 +247,7 @@ class Child:
     def _understood(self, read: Callable[[Message], T], answer: Message) -> T:
         try:
             return read(answer)
-        except NONSENSE as error:
+        except INVALID_MESSAGE_ERRORS as error:
             self.kill()
             raise ChildDied(None, "an answer that makes no sense") from error
 
@@ -346,8 +345,8 @@ def _replied(reply: Handler, question: Message) -> Message:
     try:
         return reply(question)
     except FieldrayError as error:
-        return raised(error)
-    except NONSENSE as error:
+        return error_message(error)
+    except INVALID_MESSAGE_ERRORS as error:
         raise ValueError("a question that makes no sense") from error
 
 
@@ -365,7 +364,8 @@ def _raise_remote(answer: Message) -> None:
 # ---- Calls: questions and answers as frozen dataclasses.
 #
 # A call is described once, for both sides. Arrays are sent next to the JSON, paths as text. An answer may have been
-# shaped by a hostile file. So every answer is decoded by its type, and anything else raises `wire.NONSENSE`.
+# shaped by a hostile file. So every answer is decoded by its type. Anything else raises one of
+# `wire.INVALID_MESSAGE_ERRORS`.
 
 _CALL: Final = "call"
 _VALUE: Final = "value"
@@ -386,18 +386,18 @@ class Call(Generic[Q, A]):
 
     def ask(self, child: Child, question: Q, *, timeout_s: float, reply: Handler | None = None) -> A:
         """Call the function in a child and return its result. `reply` as in `Child.call`. Raises as `Child.ask`."""
-        return child.ask(sent(question, call=self.name), self.answered, timeout_s=timeout_s, reply=reply)
+        return child.ask(encode_message(question, call=self.name), self.decode_answer, timeout_s=timeout_s, reply=reply)
 
     def ask_parent(self, question: Q) -> A:
         """Ask the parent, from a child during a call, and return the answer.
 
         Raises FieldrayError, and the exceptions of `serving.ask_parent`.
         """
-        answer = ask_parent(sent(question, call=self.name))
+        answer = ask_parent(encode_message(question, call=self.name))
         _raise_remote(answer)
-        return self.answered(answer)
+        return self.decode_answer(answer)
 
-    def apart(self, child: Child, question: Q, *, progress: Count, timeout_s: float) -> A:
+    def run_in_child(self, child: Child, question: Q, *, progress: ProgressHandler, timeout_s: float) -> A:
         """Call the function in a child that is started for this call alone, and return the result.
 
         progress   receives (done, total), from the stages that the child announces (`announce("3/12")`). An exception
@@ -420,18 +420,18 @@ class Call(Generic[Q, A]):
                     raise
                 return answer.result()
         except OSError as error:
-            raise shortage(error) or FieldrayError(unexpected(error)) from error
+            raise resource_problem(error) or FieldrayError(reason_of_unexpected(error)) from error
         except ChildLost as error:
             raise FieldrayError(reason("internal", detail=str(error))) from error
         finally:
             child.close()
 
-    def answered(self, message: Message) -> A:
-        """Decode the answer in a message. Raises `wire.NONSENSE` for any other content."""
-        return received(message, self.answer)
+    def decode_answer(self, message: Message) -> A:
+        """Decode the answer in a message. Raises `wire.INVALID_MESSAGE_ERRORS` for any other content."""
+        return decode_message(message, self.answer)
 
 
-def served(*calls: tuple[Call[Any, Any], Callable[[Any], Any]]) -> Handler:
+def handler_of(*calls: tuple[Call[Any, Any], Callable[[Any], Any]]) -> Handler:
     """Return the message handler of a process that offers functions.
 
     calls  each call with the function that computes the answer from the question
@@ -440,12 +440,12 @@ def served(*calls: tuple[Call[Any, Any], Callable[[Any], Any]]) -> Handler:
 
     def handle(message: Message) -> Message:
         call, do = table[message.body[_CALL]]
-        return sent(do(received(message, call.question)))
+        return encode_message(do(decode_message(message, call.question)))
 
     return handle
 
 
-def sent(value: Any, *, call: str = "") -> Message:
+def encode_message(value: Any, *, call: str = "") -> Message:
     """Encode a value as a message.
 
     value  a dataclass of plain values, arrays, paths and further dataclasses
@@ -467,7 +467,7 @@ def sent(value: Any, *, call: str = "") -> Message:
     return Message({_CALL: call, _VALUE: msgspec.to_builtins(value, enc_hook=replaced)}, arrays)
 
 
-def received(message: Message, kind: type[A]) -> A:
+def decode_message(message: Message, kind: type[A]) -> A:
     """Decode a value of type `kind` from a message. Raises ValueError or LookupError for any other content."""
     arrays = message.arrays
 
@@ -482,4 +482,4 @@ def received(message: Message, kind: type[A]) -> A:
             raise ValueError(f"an array of {array.dtype}")
         return array
 
-    return converted(message.body[_VALUE], kind, found)
+    return to_type(message.body[_VALUE], kind, found)

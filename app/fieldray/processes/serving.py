@@ -58,8 +58,8 @@ def serve(service: str, *, package: str = "fieldray") -> int:
 def announce(stage: str) -> None:
     """Tell the parent that a stage begins.
 
-    The time limit starts again, and errors about a lost child name the stage. In a process that no parent asked, this
-    does nothing.
+    The time limit starts again, and errors about a lost child name the stage. In a process that is no child, this does
+    nothing.
     """
     if _answers is not None:
         write_message(_answers, Message({STAGE: stage}))
@@ -68,7 +68,7 @@ def announce(stage: str) -> None:
 def ask_parent(question: Message) -> Message:
     """Ask the parent a question during a call, and return the answer. The time limit is suspended meanwhile.
 
-    Raises ValueError in a process that no parent asked, EOFError if the parent has ended.
+    Raises ValueError in a process that is no child, EOFError if the parent has ended.
     """
     if _requests is None or _answers is None:
         raise ValueError("no parent is served")
@@ -83,13 +83,13 @@ def _answer(handle: Handler, message: Message) -> Message:
     try:
         return handle(message)
     except FieldrayError as error:
-        return raised(error)
+        return error_message(error)
     except MemoryError:
-        return raised(Unreadable(reason("memory", limit_mb=memory_limit_mb())))
+        return error_message(Unreadable(reason("memory", limit_mb=memory_limit_mb())))
     except Exception as error:
         logging.basicConfig(level=logging.INFO)
         log.exception("child service failed")
-        return raised(FieldrayError(reason("internal", detail=f"{type(error).__name__}: {error}")))
+        return error_message(FieldrayError(reason("internal", detail=f"{type(error).__name__}: {error}")))
 
 
 def _private_streams() -> tuple[BinaryIO, BinaryIO]:
@@ -167,7 +167,7 @@ def _exit_if_orphaned(parent: int) -> None:
         os._exit(1)
 
 
-def raised(error: FieldrayError) -> Message:
+def error_message(error: FieldrayError) -> Message:
     """Encode an error as a message to the other process."""
     kind, code, parameters = type(error).__name__, error.reason.code, [list(pair) for pair in error.reason.parameters]
     return Message({"raised": {"kind": kind, "code": code, "parameters": parameters}})

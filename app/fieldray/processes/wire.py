@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Final, Literal, get_
 
 from msgspec import Meta
 
-from fieldray.typed_json import decoded, encoded
+from fieldray.typed_json import format_json, parse_json
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,7 +32,7 @@ _Shape = Annotated[list[Annotated[int, Meta(ge=0, le=_ARRAY_LIMIT)]], Meta(max_l
 _IN_ONE_BYTES: Final = 2**20
 _PIECE_BYTES: Final = 64 * 2**20
 # The exceptions that decoding an invalid message can raise.
-NONSENSE: Final = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
+INVALID_MESSAGE_ERRORS: Final = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -57,7 +57,7 @@ def write_message(stream: BinaryIO, message: Message) -> None:
         if array.dtype.name not in get_args(_Kind):
             raise TypeError(f"array {name}: {array.dtype} does not travel")
     listing = [[name, array.dtype.name, list(array.shape)] for name, array in arrays.items()]
-    header = encoded({"body": message.body, "arrays": listing})
+    header = format_json({"body": message.body, "arrays": listing})
     filled = (array.reshape(-1).view("u1").data for array in arrays.values() if array.size)
     parts: list[bytes | memoryview] = [struct.pack("<I", len(header)), header, *filled]
     if sum(map(len, parts)) <= _IN_ONE_BYTES:  # one write wakes the other process only once
@@ -82,7 +82,7 @@ def read_message(stream: BinaryIO) -> Message | None:
     (length,) = struct.unpack("<I", prefix)
     if length > _HEADER_LIMIT:
         raise ValueError(f"message header of {length} bytes")
-    header = decoded(bytes(_read_exactly(stream, length) or b""), _Header)
+    header = parse_json(bytes(_read_exactly(stream, length) or b""), _Header)
     if sum(_size_bytes(kind, shape) for _, kind, shape in header.arrays) > _ARRAY_LIMIT:
         raise ValueError("arrays out of bounds")
     return Message(header.body, {name: _read_array(stream, kind, shape) for name, kind, shape in header.arrays})

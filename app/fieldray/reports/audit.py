@@ -1,4 +1,4 @@
-"""The texts of an audit for a person, in their language, shared by console, window and PDF document."""
+"""The texts of an audit for a person in their language, shared by console, window and PDF."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Final
 
 from fieldray.audit.agreement import Agreement
 from fieldray.audit.figures import NotAssessed, PointPerformance, images_needed
-from fieldray.audit.report import ALL_UNITS, SCREENED, Paired, PairedFigure, Plan, Step
+from fieldray.audit.report import ALL_UNITS, SCREENED, PackComparison, PairedFigure, Plan, Step
 from fieldray.domain.run import PackOfRun
 from fieldray.formatting import category_label, research_only, score_text
 from fieldray.reports.audit_words import AuditWords, Figure, unit_label
-from fieldray.reports.document import Block, Field, Fields, Paragraph, Points, ShareChart, Table, cut, cut_path
+from fieldray.reports.document import Block, Field, Fields, Paragraph, Points, ShareChart, Table, shorten, shorten_path
 
 _MOST_OF_A_PATH: Final = 240
 _MOST_OF_A_CELL: Final = 120
@@ -20,14 +20,14 @@ _MOST_OF_A_REASON: Final = 90
 
 
 class AuditText(AuditWords):
-    """The texts of one report: its table of figures, its sentences, its plan and its lists."""
+    """The texts of one audit report: figures, sentences, threshold plan and lists."""
 
     # ---- figures
 
     def figures(self) -> list[Figure]:
-        """The table of figures, with 95 % intervals by patient."""
+        """Return the table of figures, with 95 % intervals by patient."""
         found, translator = self.report.audit, self.translator
-        rows = [Figure(translator.text("Area under the ROC curve (AUC) of the scores"), "", self.area(found.area))]
+        rows = [Figure(translator.text("Area under the ROC curve (AUC) of the scores"), "", self.auc(found.auc))]
         for at in found.points:
             rows += self._point(at)
         return [
@@ -58,7 +58,7 @@ class AuditText(AuditWords):
             negatives=missed.negatives,
         )
         why = self.translator.reason(missed.why)
-        return Figure(text("Not assessed: {reason}", reason=cut(why, most=_MOST_OF_A_REASON)), counts, "–")
+        return Figure(text("Not assessed: {reason}", reason=shorten(why, most=_MOST_OF_A_REASON)), counts, "–")
 
     def _agreement(self, found: Agreement) -> Figure:
         text = self.translator.text
@@ -114,7 +114,7 @@ class AuditText(AuditWords):
         for group in self.report.audit.groups:
             at = group.points[0] if group.points else None
             shares = [self._percent(share) for share in ((at.detected, at.falsely_referred) if at else (None, None))]
-            rows.append((self._group_name(group.by, group.name), str(group.units), self.area(group.area), *shares))
+            rows.append((self._group_name(group.by, group.name), str(group.units), self.auc(group.auc), *shares))
         title = text(
             "Groups with at least 20 {units} with the condition and 20 without, at the first operating point",
             units=self._units(),
@@ -124,7 +124,7 @@ class AuditText(AuditWords):
     # ---- sentences
 
     def drifts(self) -> list[str]:
-        """Sentences on each drift beyond its limit, or one sentence that there is none."""
+        """Return a sentence for each drift beyond its limit, or one sentence that there is none."""
         translator, drifts = self.translator, self.report.drifts
         if not drifts:
             return [
@@ -170,7 +170,7 @@ class AuditText(AuditWords):
         return said if found.is_reached else f"{said} {out_of_reach}"
 
     def notes(self) -> list[str]:
-        """The notes of the audit, as sentences."""
+        """Return the notes of the audit as sentences."""
         return [self.translator.reason(note) for note in self.report.audit.notes]
 
     # ---- what each threshold would do
@@ -255,7 +255,7 @@ class AuditText(AuditWords):
     # ---- beside another pack
 
     def comparison(self) -> tuple[Block, ...]:
-        """The comparison of this pack with another pack. Empty if none was requested."""
+        """Return the comparison with another pack; empty if none was requested."""
         text, found = self.translator.text, self.report.paired
         if found is None:
             return ()
@@ -282,7 +282,7 @@ class AuditText(AuditWords):
         widths = (50.0, 17.0, 17.0, 50.0, 22.0, 22.0)
         return Points(title, tuple(self._said_of_pairs(found))), Table(heading, columns, _rows(rows), widths=widths)
 
-    def _said_of_pairs(self, found: Paired) -> Iterator[str]:
+    def _said_of_pairs(self, found: PackComparison) -> Iterator[str]:
         text, area = self.translator.text, found.figures[0]
         for which, side in ((text("First pack"), found.first), (text("Second pack"), found.second)):
             threshold = "–" if side.point is None else self._border(side.point.threshold)
@@ -292,7 +292,7 @@ class AuditText(AuditWords):
                 "label": side.label,
                 "threshold": threshold,
             }
-            yield cut(f"{which}: " + text("{pack}, run {run}, label {label}, threshold {threshold}", **values))
+            yield shorten(f"{which}: " + text("{pack}, run {run}, label {label}, threshold {threshold}", **values))
         if area.low > 0:
             yield text(
                 "The second pack has the larger area under the ROC curve (the 95 % interval of the "
@@ -356,14 +356,14 @@ class AuditText(AuditWords):
         said = (*self.notes(), *self.drifts(), self.proposal())
         return (
             Paragraph(research_only(self.translator), "notice"),
-            Fields("", tuple(Field(label, cut(fact)) for label, fact in self.facts())),
+            Fields("", tuple(Field(label, shorten(fact)) for label, fact in self.facts())),
             Table(
                 text("Figures, with 95 % intervals by patient"),
                 (text("Figure"), self._units(), text("Value (95 % interval)")),
                 _rows(self.figures()),
                 widths=(98.0, 30.0, 50.0),
             ),
-            Points(text("Notes on the figures"), tuple(cut(one, most=_MOST_OF_A_SENTENCE) for one in said)),
+            Points(text("Notes on the figures"), tuple(shorten(one, most=_MOST_OF_A_SENTENCE) for one in said)),
         )
 
     def after_charts(self) -> tuple[Block, ...]:
@@ -373,7 +373,7 @@ class AuditText(AuditWords):
     # ---- disagreements
 
     def disagreements(self, most: int | None = None) -> Table:
-        """A table of the units falsely referred or missed, most certain mistakes first; at most `most` of them."""
+        """Return a table of units falsely referred or missed, the most certain mistakes first; at most `most` rows."""
         text, points, found = self.translator.text, self.report.audit.points, self.report.audit.disagreements[:most]
         point = points[0].point if points else None
         rows = tuple(
@@ -381,7 +381,7 @@ class AuditText(AuditWords):
                 text("Missed") if case.truth else text("Falsely referred"),
                 "–" if case.score is None else score_text(self.translator, case.score, point, least=3),
                 "",
-                cut_path(case.image, most=_MOST_OF_A_PATH),
+                shorten_path(case.image, most=_MOST_OF_A_PATH),
                 category_label(self.translator, case.category, self.report.subject),
             )
             for case in found
@@ -404,4 +404,4 @@ class AuditText(AuditWords):
 
 
 def _rows(rows: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(cut(cell, most=_MOST_OF_A_CELL) for cell in row) for row in rows)
+    return tuple(tuple(shorten(cell, most=_MOST_OF_A_CELL) for cell in row) for row in rows)

@@ -1,9 +1,9 @@
-"""The files of an audit: `audit.json` for programs, `audit.pdf` for people, `thresholds.csv` for planning a threshold.
+"""The files of an audit: `audit.json` for programs, `audit.pdf` for people, `thresholds.csv`
+for the choice of a threshold.
 
-`images.csv` has a line for each image. All figures follow from the lines of the images in the JSON.
-
-Unless a person asks for names, patients have pseudonyms in them, and images and folders aliases: their names often are
-those of people.
+`images.csv` has a line for each image, from which every figure can be computed; the JSON has these lines, too. Unless a
+person asks for names, pseudonyms replace patients, and aliases replace the names of images and folders, which are often
+names of patients.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from fieldray.audit.figures import Group, PointPerformance, images_needed
+from fieldray.audit.figures import PointPerformance, Subgroup, images_needed
 from fieldray.audit.report import ALL_UNITS, SCREENED, AuditReport, Plan, Step
 from fieldray.audit.units import Case, is_referred
 from fieldray.domain.finding import Category
@@ -37,17 +37,17 @@ from fieldray.reports.exporter import (
     pseudonym_key,
 )
 from fieldray.reports.exporters.csv import write_rows
-from fieldray.reports.outputs import is_audit_table, require_folder, require_free, write_own
+from fieldray.reports.outputs import is_audit_table, require_folder, require_free, write_output
 from fieldray.translation import Translator
 
 
 def audit_text(report: AuditReport, *, names_people: bool = False) -> str:
-    """The document as JSON in ASCII. Raises StorageProblem."""
+    """Return the audit as JSON in ASCII. Raises StorageProblem."""
     return json.dumps(audit_document(report if names_people else _unnamed(report)), indent=1) + "\n"
 
 
 def audit_document(report: AuditReport) -> dict[str, object]:
-    """The audit as plain values. Shares have value, low and high of their 95 % interval, with counts."""
+    """Return the audit as plain values for JSON. A share has value, low and high of its 95 % interval, and counts."""
     found, subject = report.audit, report.subject
     return {
         "report": "fieldray audit",
@@ -61,7 +61,7 @@ def audit_document(report: AuditReport) -> dict[str, object]:
         "positives": found.positives,
         "assessed": found.assessed,
         "missing": _by_truth(report.missing),
-        "auc": asdict(found.area),
+        "auc": asdict(found.auc),
         "prevalence": found.prevalence,
         "operating_points": [_point(at) for at in found.points],
         "counts": {CATEGORY_TEXTS[category]: _by_truth(by) for category, by in found.counts.items()},
@@ -92,7 +92,7 @@ def _by_truth(counts: Mapping[bool, int]) -> dict[str, int]:
 
 
 def _plan(report: AuditReport) -> dict[str, object] | None:
-    """Return the steps of a table, and each group's chosen step; the CSV file has all steps."""
+    """Return the threshold plan without its steps, with the chosen step of each group; the CSV file has all steps."""
     if (found := report.plan) is None:
         return None
     chosen = report.proposal.threshold
@@ -123,19 +123,19 @@ def _point(at: PointPerformance) -> dict[str, object]:
 
 
 def plain_classes(classes: Mapping[bool, Mapping[Category, Share]]) -> dict[str, dict[str, Any]]:
-    """The share of each class under "positive" and "negative", as in the manifest of a pack."""
+    """Return the share of each class under "positive" and "negative", as in the manifest of a pack."""
     return {
         TRUTHS[truth]: {category: asdict(found) for category, found in own.items()} for truth, own in classes.items()
     }
 
 
-def _group(group: Group) -> dict[str, object]:
+def _group(group: Subgroup) -> dict[str, object]:
     points = [_point(at) for at in group.points]
     return {
         "by": group.by,
         "name": group.name,
         "units": group.units,
-        "auc": asdict(group.area),
+        "auc": asdict(group.auc),
         "operating_points": points,
     }
 
@@ -161,7 +161,7 @@ def _line(case: Case, report: AuditReport) -> dict[str, Value]:
         "reference": TRUTHS[case.truth],
         "category": CATEGORY_TEXTS[case.category],
         "score": case.score,
-        "referred": is_referred(case, rule.edge(points[0].point)) if points else None,
+        "referred": is_referred(case, rule.referral_score(points[0].point)) if points else None,
         "reason": case.why.code if case.why else "",
     }
 
@@ -180,13 +180,13 @@ def write_audit(folder: Path, report: AuditReport, *, language: str, names_peopl
     require_audit_files(None, folder)  # all or none
     report = report if names_people else _unnamed(report)
     wording = AuditText(report, Translator(language))
-    write_own(document, is_own_pdf, audit_pdf(wording))
-    write_own(figures, "json", audit_text(report, names_people=True).encode("ascii"))
+    write_output(document, is_own_pdf, audit_pdf(wording))
+    write_output(figures, "json", audit_text(report, names_people=True).encode("ascii"))
     lines = [_line(case, report) | {"notice": NOTICE} for case in report.audit.cases]
-    write_own(images, is_audit_table, _table(lines, wording.translator))
+    write_output(images, is_audit_table, _table(lines, wording.translator))
     if report.plan is None:
         return document, figures, images
-    write_own(plan, is_audit_table, plan_table(report.plan, report.audit.rule.unit, wording.translator))
+    write_output(plan, is_audit_table, plan_table(report.plan, report.audit.rule.unit, wording.translator))
     return document, figures, images, plan
 
 

@@ -10,7 +10,7 @@ from fieldray.audit.units import Rule
 from fieldray.domain.metrics import Share, Unit
 from fieldray.domain.model import Estimate
 from fieldray.domain.run import PackOfRun
-from fieldray.formatting import border_text, moment, number, percent
+from fieldray.formatting import border_text, number, percent, time_text
 from fieldray.translation import Translator
 
 _HASH_LETTERS: Final = 16
@@ -75,7 +75,7 @@ class AuditWords:
                 translator.text("Run"),
                 f"{PackOfRun(subject.run_id, subject.position)}: {translator.name(', '.join(subject.paths))}",
             ),
-            (translator.text("Date"), moment(translator, subject.made_s)),
+            (translator.text("Date"), time_text(translator, subject.made_s)),
             (translator.text("Program"), f"Fieldray {subject.program_version}"),
         ]
 
@@ -110,8 +110,8 @@ class AuditWords:
             return "–"
         return percent(self.translator, share.estimate if isinstance(share, Share) else share)
 
-    def area(self, area: Estimate) -> str:
-        """An AUC with its interval."""
+    def auc(self, area: Estimate) -> str:
+        """Format an AUC with its interval."""
         value, low, high = (self._number(part, digits=3) for part in (area.value, area.low, area.high))
         return f"{value} ({low}–{high})"
 
@@ -140,7 +140,7 @@ class AuditWords:
 
 
 def unit_label(translator: Translator, unit: Unit) -> str:
-    """The name of a unit in the plural."""
+    """Return the name of a unit in the plural."""
     names = {
         "image": translator.in_context("what is counted", "images"),
         "exam": translator.in_context("what is counted", "examinations"),
@@ -150,7 +150,7 @@ def unit_label(translator: Translator, unit: Unit) -> str:
 
 
 def rule_text(translator: Translator, rule: Rule) -> str:
-    """A rule in sentences: the unit that every figure counts, and what counts as referred."""
+    """Return a rule in sentences: the unit that every figure counts, and what counts as referred."""
     text = translator.text
     counted = {
         "image": text("Every figure counts images."),

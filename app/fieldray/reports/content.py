@@ -1,4 +1,4 @@
-"""Words and numbers of exports, printed lists and the history that programs read. The exporters lay them out.
+"""Words and numbers for exports, printed lists and the JSON of past runs. The exporters lay them out.
 
 Exports leave out patient names and IDs unless a person asks for them. They also leave out UIDs, by which an archive
 finds the patient, and names of files and folders, which are often patients' names. `image_id` identifies an image in
@@ -29,10 +29,10 @@ from fieldray.domain.finding import (
 from fieldray.domain.history import Comparison, Month, ResultBrief, ResultPair, RunSummary
 from fieldray.domain.image import ImageRef
 from fieldray.domain.lungs import LungFields
-from fieldray.domain.run import Run, StoredAnswer, SupersededVerdict
+from fieldray.domain.run import Run, StoredResult, SupersededVerdict
 from fieldray.formatting import NamesClasses, border_digits, category_label, score_digits
 from fieldray.plain_text import visible
-from fieldray.reports.exporter import ReportOptions, StoredPack, StoredRun, image_alias, uid_alias, unnamed
+from fieldray.reports.exporter import ReportOptions, StoredPack, StoredRun, image_alias, uid_alias, without_names
 from fieldray.translation import Translator
 
 NOTICE: Final = "Research use only. Not for diagnostic use."
@@ -44,19 +44,19 @@ Value = str | int | float | None
 
 
 def class_texts(pack: NamesClasses | None) -> Mapping[Category, str]:
-    """The names of the classes in a printed list: those of the pack if it has some, else those of the window."""
+    """Return the names of the classes for a printed list: the pack's own names, else those of the window."""
     own, translator = (pack.class_names if pack else None) or {}, Translator()
     words = {category: category_label(translator, category, pack) for category in CATEGORY_TEXTS}
     return {category: visible(word) if category in own else word.lower() for category, word in words.items()}
 
 
 def image_path(ref: ImageRef) -> str:
-    """The file, and the member if it is in a zip: `path` or `path!member`."""
+    """Return the path of an image's file; for a member of a zip file `path!member`."""
     return str(ref.path) if ref.member is None else f"{ref.path}!{ref.member}"
 
 
 def image_name(ref: ImageRef) -> str:
-    """The SOP Instance UID, else the file name; with the number of the frame (from 0) if there are several."""
+    """Return an image's SOP Instance UID, else its file name; with the frame number (from 0) if there are several."""
     return _with_frame(ref, ref.header.sop_instance_uid or (ref.member or ref.path.name).rpartition("/")[2])
 
 
@@ -65,7 +65,7 @@ def _with_frame(ref: ImageRef, name: str) -> str:
 
 
 def image_line(outcome: Outcome, *, pack: str, model_sha256: str, lungs_pack: str = "") -> dict[str, object]:
-    """One image as an object with plain values: the keys of `fieldray screen --json`, which scripts rely on."""
+    """Return one image as plain values. The keys are those of `fieldray screen --json`, on which scripts rely."""
     why = None if isinstance(outcome, Screened) else outcome.reason
     return {
         "path": image_path(outcome.ref),
@@ -89,7 +89,7 @@ def image_line(outcome: Outcome, *, pack: str, model_sha256: str, lungs_pack: st
 
 
 def _lungs(lungs: LungFields | None) -> dict[str, object] | None:
-    """The lung fields as an object; None where no lung-field pack ran."""
+    """Return the lung fields as plain values; None if no lung-field pack ran."""
     if lungs is None:
         return None
     inside, by = lungs.evidence_inside, lungs.unseen_by
@@ -127,13 +127,13 @@ def _finding_values(finding: Finding | None) -> dict[str, Value]:
     }
 
 
-def score_cell(found: ResultBrief) -> str:
-    """The score of a result in a printed list."""
+def listed_score(found: ResultBrief) -> str:
+    """Format the score of a result for a printed list."""
     return "-" if found.score is None else f"{found.score:.{score_digits(found.score, found.point, least=3)}f}"
 
 
-def threshold_text(found: ResultBrief) -> str:
-    """The threshold of a result in a printed list: "unknown" for a class decided by the larger output, "-" for none."""
+def listed_threshold(found: ResultBrief) -> str:
+    """Format the threshold of a result for a printed list: "unknown" if the larger output decided, "-" without one."""
     if found.threshold is not None:
         least = border_digits(found.threshold, least=3)
         digits = least if found.score is None else score_digits(found.score, found.point, least=least)
@@ -187,10 +187,11 @@ COLUMNS: Final = (
 
 
 def rows_of(stored: StoredRun) -> Iterator[dict[str, Value]]:
-    """The results of a run as rows with the keys `COLUMNS`: one for each finding, one for an image without any.
+    """Yield the results of a run as rows with the keys `COLUMNS`: one per finding, or one for
+    an image without findings.
 
-    The patient's name and ID, UIDs, and the names of files and folders are included only if a person chose so. Else
-    pseudonyms made with the run's key replace them. `image_id` is the same in all exports.
+    Pseudonyms, made with the run's key, replace the patient's name and ID, UIDs, and names of files and folders, unless
+    a person asked for names. `image_id` is equal in all exports.
     """
     for result in stored.results:
         of, outcome, header = stored.of(result), result.outcome, result.outcome.ref.header
@@ -215,11 +216,11 @@ def _unnamed(outcome: Outcome, alias: str, *, key: bytes) -> dict[str, Value]:
         "path": alias,
         "study": uid_alias(header.study_instance_uid, key=key) or alias,
         "image": _with_frame(ref, uid_alias(header.sop_instance_uid, key=key)) if header.sop_instance_uid else alias,
-        "reason": unnamed(why, ref.key, alias=alias).text if why else None,
+        "reason": without_names(why, ref.key, alias=alias).text if why else None,
     }
 
 
-def _export_row(result: StoredAnswer, finding: Finding | None, stored: StoredRun) -> dict[str, Value]:
+def _export_row(result: StoredResult, finding: Finding | None, stored: StoredRun) -> dict[str, Value]:
     outcome, verdict, spec = result.outcome, result.verdict, stored.pack
     fields = lungs_of(outcome)
     lungs = _lungs(fields) or {}
@@ -236,7 +237,7 @@ def _export_row(result: StoredAnswer, finding: Finding | None, stored: StoredRun
         "reader_verdict": verdict.choice if verdict else None,
         "reader_note": verdict.note if verdict else None,
         "notice": NOTICE,
-        "run_started": started(stored.run),
+        "run_started": start_time(stored.run),
         **{f"lungs_{name}": lungs.get(name) for name in ("found", "left_share", "right_share", "rotation_degrees")},
         "lungs_cut_off": " ".join(fields.cut_off) or None if fields else None,
         "evidence_inside": lungs.get("evidence_inside"),
@@ -246,7 +247,7 @@ def _export_row(result: StoredAnswer, finding: Finding | None, stored: StoredRun
 
 
 def about_run(stored: StoredRun) -> dict[str, object]:
-    """The origin of the results of a run, and what is missing from them. Times are in ISO 8601, UTC.
+    """Return the facts about a run for an export, and what is missing from its results. Times are in ISO 8601, UTC.
 
     Unless names were requested, an alias replaces each path and image.
     """
@@ -255,7 +256,7 @@ def about_run(stored: StoredRun) -> dict[str, object]:
     if stored.options.names_people:
         called = str
     elif why:
-        why = unnamed(why, "/".join(spec.paths), alias=called("/".join(spec.paths)))
+        why = without_names(why, "/".join(spec.paths), alias=called("/".join(spec.paths)))
     return {
         "notice": NOTICE,
         "program": "fieldray",
@@ -263,7 +264,7 @@ def about_run(stored: StoredRun) -> dict[str, object]:
         "run": run.run_id,
         "state": run.state,
         "reason": why.text if why else None,
-        "started": started(run),
+        "started": start_time(run),
         "ended": _time(run.ended_s),
         "paths": [called(path) for path in spec.paths],
         "pack": pack.pack_name,
@@ -293,8 +294,11 @@ def _superseded_verdict(given: SupersededVerdict) -> dict[str, Value]:
     }
 
 
-def started(run: Run) -> str:
-    """The start time of a run as in exports. With the run's number it identifies the run among several computers."""
+def start_time(run: Run) -> str:
+    """Return the start time of a run in the format of exports.
+
+    With the run's number it is unique among several computers.
+    """
     return str(_time(run.started_s))
 
 
@@ -306,12 +310,12 @@ def _time(seconds: float | None) -> str | None:
 
 
 def runs_text(summaries: Sequence[RunSummary]) -> str:
-    """All runs of a list, as JSON in ASCII."""
+    """Return a list of runs as JSON in ASCII."""
     return _text({"report": "history", "runs": [_summary(found) for found in summaries]})
 
 
 def comparison_text(comparison: Comparison) -> str:
-    """Two runs, image by image, as JSON in ASCII."""
+    """Return the comparison of two runs, image by image, as JSON in ASCII."""
     document = {
         "report": "comparison",
         "first": _run(comparison, first=True),
@@ -330,7 +334,7 @@ def comparison_text(comparison: Comparison) -> str:
 
 
 def month_text(month: Month) -> str:
-    """The images screened in a month, as JSON in ASCII."""
+    """Return the counts of the images screened in a month as JSON in ASCII."""
     keys = "pack", "category", "why", "verdict", "images"
     found = Counter[tuple[str | None, ...]]()
     for one in month.tallies:

@@ -30,7 +30,7 @@ from fieldray.reports.dicom_instance import (
     Source,
     Subject,
     can_be_referenced,
-    coded,
+    code_sequence_item,
     derived_uid,
     item,
     new_object,
@@ -58,7 +58,7 @@ _COLOURS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The place of the image on the secondary capture, and the size of the capture, in pixels."""
+    """The layout of a secondary capture in pixels: the place of the image, and the size of the capture."""
 
     left: int
     width: int
@@ -68,7 +68,7 @@ class Layout:
 
 
 def layout_of(rows: int, columns: int) -> Layout:
-    """The layout for an image of this size. The number of columns is even, as chroma subsampling needs."""
+    """Return the layout for an image of this size. The number of columns is even, as chroma subsampling requires."""
     scale = SIDE / max(rows, columns)
     height, width = max(1, round(rows * scale)), max(1, round(columns * scale))
     wide = max(_LEAST_WIDTH, width + width % 2)
@@ -76,7 +76,9 @@ def layout_of(rows: int, columns: int) -> Layout:
 
 
 def secondary_capture(subject: Subject, shown: ShownImage, wording: Wording) -> Dataset:
-    """Make the secondary capture, in JPEG Baseline, the one compression of colour that every archive accepts."""
+    """Make the secondary capture, compressed by JPEG Baseline: the only colour compression that every
+    archive accepts.
+    """
     dataset = new_object(subject, "sc", SECONDARY_CAPTURE, title="what was shown")
     dataset.ConversionType = "WSD"
     dataset.ImageType = ["DERIVED", "SECONDARY"]
@@ -90,7 +92,7 @@ def secondary_capture(subject: Subject, shown: ShownImage, wording: Wording) -> 
     dataset.DerivationDescription = "Shown with the program's result. Research use only. Not for diagnostic use."
     if (source := source_of(subject.ref)) is not None:
         dataset.SourceImageSequence = [_as_source(source)]
-    canvas = capture(subject, shown, wording)
+    canvas = draw_capture(subject, shown, wording)
     stream = io.BytesIO()
     canvas.save(stream, "JPEG", quality=_QUALITY, subsampling="4:2:2")
     _add_jpeg(dataset, canvas, stream.getvalue())
@@ -98,9 +100,11 @@ def secondary_capture(subject: Subject, shown: ShownImage, wording: Wording) -> 
 
 
 def _as_source(source: Source) -> Dataset:
-    """A reference to the image that an object was made from."""
+    """Return the reference to the image from which an object was derived, as a sequence item."""
     made = reference(source)
-    made.PurposeOfReferenceCodeSequence = [coded("121322", "DCM", "Source image for image processing operation")]
+    made.PurposeOfReferenceCodeSequence = [
+        code_sequence_item("121322", "DCM", "Source image for image processing operation")
+    ]
     return made
 
 
@@ -117,7 +121,7 @@ def _add_jpeg(dataset: Dataset, canvas: Image.Image, jpeg: bytes) -> None:
     dataset["PixelData"].is_undefined_length = True
 
 
-def capture(subject: Subject, shown: ShownImage, wording: Wording) -> Image.Image:
+def draw_capture(subject: Subject, shown: ShownImage, wording: Wording) -> Image.Image:
     """Draw the image with heat map and outline, and the result below."""
     layout = layout_of(shown.rows, shown.columns)
     manifest = subject.stored.manifest
@@ -199,7 +203,7 @@ def _line(text: str, font: ImageFont.FreeTypeFont) -> Image.Image:
 
 @lru_cache(maxsize=32)
 def _font(size: int, *, is_bold: bool = False) -> ImageFont.FreeTypeFont:
-    """A font of the panel, by its size in pixels."""
+    """Return a font of the caption by its size in pixels."""
     name = "DejaVuSans-Bold.ttf" if is_bold else "DejaVuSans.ttf"
     return ImageFont.truetype(asset("fonts") / name, size, layout_engine=ImageFont.Layout.BASIC)
 
@@ -221,13 +225,13 @@ def lung_mask(subject: Subject) -> Mask | None:
     if not mask.any():
         return None
     if not can_be_referenced(subject.ref):
-        return on_capture(mask)
+        return mask_on_capture(mask)
     # The capture shows the image as it was turned, with square pixels; the file's own image is as it is.
     lying, header = subject.ref.turn.back.grid(mask), subject.ref.header
     return _sampled(lying, rows=header.rows or lying.shape[0], columns=header.columns or lying.shape[1])
 
 
-def on_capture(mask: Mask) -> Mask:
+def mask_on_capture(mask: Mask) -> Mask:
     """Move an image's mask to the image's place on its secondary capture."""
     layout = layout_of(*mask.shape)
     found = np.zeros((layout.rows, layout.columns), bool)
@@ -271,8 +275,8 @@ def _segment(subject: Subject) -> Dataset:
         SegmentLabel="Lung fields",
         SegmentAlgorithmType="AUTOMATIC",
         SegmentAlgorithmName=f"Fieldray {subject.stored.run.spec.program_version}",
-        SegmentedPropertyCategoryCodeSequence=[coded("123037004", "SCT", "Anatomical Structure")],
-        SegmentedPropertyTypeCodeSequence=[coded("39607008", "SCT", "Lung")],
+        SegmentedPropertyCategoryCodeSequence=[code_sequence_item("123037004", "SCT", "Anatomical Structure")],
+        SegmentedPropertyTypeCodeSequence=[code_sequence_item("39607008", "SCT", "Lung")],
         RecommendedDisplayCIELabValue=_CYAN,
     )
 
@@ -280,7 +284,9 @@ def _segment(subject: Subject) -> Dataset:
 def _add_frame(dataset: Dataset, source: Source) -> None:
     image = _as_source(source)
     image.SpatialLocationsPreserved = "YES"
-    derivation = item(SourceImageSequence=[image], DerivationCodeSequence=[coded("113076", "DCM", "Segmentation")])
+    derivation = item(
+        SourceImageSequence=[image], DerivationCodeSequence=[code_sequence_item("113076", "DCM", "Segmentation")]
+    )
     content = item(DimensionIndexValues=[1])
     dataset.SharedFunctionalGroupsSequence = [item(SegmentIdentificationSequence=[item(ReferencedSegmentNumber=1)])]
     dataset.PerFrameFunctionalGroupsSequence = [

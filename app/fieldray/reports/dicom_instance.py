@@ -26,7 +26,7 @@ from pydicom.uid import UID, ExplicitVRLittleEndian
 from fieldray.domain.finding import Screened
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.prior import PairRecord
-from fieldray.domain.run import StoredAnswer
+from fieldray.domain.run import StoredResult
 from fieldray.formatting import DICOM_DATE
 from fieldray.reports.exporter import DICOM_WRITER, StoredRun, image_alias, shown_header
 
@@ -42,23 +42,23 @@ _OF_FRAMES: Final = frozenset(
 
 
 def is_valid(uid: str) -> bool:
-    """Whether a text is a UID (PS3.5 9.1)."""
+    """Return whether a text is a valid UID (PS3.5 9.1)."""
     return len(uid) <= _MOST_LETTERS and _PATTERN.fullmatch(uid) is not None
 
 
 def derived_uid(*parts: object) -> str:
-    """Derive a UID from these parts."""
+    """Return a UID that is derived from these parts."""
     digest = hashlib.sha256(json.dumps(parts, default=str).encode()).digest()
     return f"2.25.{uuid.UUID(bytes=digest[:16], version=5).int}"
 
 
 def has_study(ref: ImageRef) -> bool:
-    """Whether the image has a valid study UID, so that an archive may know the study."""
+    """Return whether the image has a valid Study Instance UID, so that an archive may know the study."""
     return ref.kind == "dicom" and is_valid(ref.header.study_instance_uid)
 
 
 def can_be_referenced(ref: ImageRef) -> bool:
-    """Whether the image has all valid UIDs that a reference to it needs."""
+    """Return whether the image has all valid UIDs that a DICOM reference needs."""
     header = ref.header
     uids = (header.sop_class_uid, header.sop_instance_uid, header.series_instance_uid)
     return has_study(ref) and all(map(is_valid, uids))
@@ -84,7 +84,7 @@ _KEPT: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A reference to the image that an object describes: to its file, or to its secondary capture.
+    """The DICOM reference to an image: in its own file, or in its secondary capture.
 
     frame  number of the frame from 1, None for a file with a single frame
     """
@@ -98,9 +98,12 @@ class Source:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Subject:
-    """One screened image of a run, for which objects are made. `header` has the patient data that they may state."""
+    """One screened image of a run, which DICOM objects describe.
 
-    result: StoredAnswer
+    `header` has the patient data that they may contain.
+    """
+
+    result: StoredResult
     outcome: Screened
     stored: StoredRun
     header: ImageHeader
@@ -124,12 +127,12 @@ class Subject:
 
     @property
     def moment(self) -> datetime.datetime:
-        """The time at which the run ended, or began if it has no end: local, without a zone, as modalities write it."""
+        """The time at which the run ended, else began: local, without a time zone, as modalities write it."""
         run = self.stored.run
         return datetime.datetime.fromtimestamp(run.ended_s or run.started_s)
 
     def uid(self, kind: Kind, what: str = "object") -> str:
-        """The UID of an object, or of its series with `what` "series"."""
+        """Return the UID of an object of this kind, or, with `what` "series", of its series."""
         pack, options = self.stored.pack, self.stored.options
         run = (self.stored.run.run_id, self.moment.timestamp(), installation(self.stored))
         made = (pack.model_sha256, pack.settings_hash, self.stored.run.spec.program_version)
@@ -147,7 +150,7 @@ class Subject:
 
     @property
     def pairs(self) -> tuple[PairRecord, ...]:
-        """The comparisons that a person made with the image."""
+        """The comparisons with prior images that a person made of the image."""
         return self.stored.options.pairs_of(self.outcome)
 
     @property
@@ -165,7 +168,7 @@ class Subject:
 
 
 def source_of(ref: ImageRef) -> Source | None:
-    """The reference to an image for other objects; None if its file has no valid UIDs."""
+    """Return the reference to an image; None if its file has no valid UIDs."""
     header = ref.header
     if not can_be_referenced(ref):
         return None
@@ -180,8 +183,8 @@ def source_of(ref: ImageRef) -> Source | None:
     )
 
 
-def subject_of(result: StoredAnswer, stored: StoredRun, number: int) -> Subject | None:
-    """Return the image of a result as a subject; None for an image that was not screened."""
+def subject_of(result: StoredResult, stored: StoredRun, number: int) -> Subject | None:
+    """Return the `Subject` for a result; None for an image that was not screened."""
     outcome = result.outcome
     if not isinstance(outcome, Screened):
         return None
@@ -190,14 +193,14 @@ def subject_of(result: StoredAnswer, stored: StoredRun, number: int) -> Subject 
 
 
 def subjects_of(stored: StoredRun) -> Iterator[Subject]:
-    """Yield the screened images of a run as subjects."""
+    """Yield a `Subject` for each screened image of a run."""
     for number, result in enumerate(stored.results, 1):
         if subject := subject_of(result, stored.of(result), number):
             yield subject
 
 
 def new_object(subject: Subject, kind: Kind, sop_class_uid: str, *, title: str) -> Dataset:
-    """A new object with its patient, study, series, equipment and identity. The caller adds the content.
+    """Return a new DICOM object with patient, study, series, equipment and identity. The caller adds the content.
 
     title  title of the series, to which the notice is added
     """
@@ -235,13 +238,13 @@ def installation(stored: StoredRun) -> str:
     return hashlib.sha256(b"installation" + stored.pseudonym_key).hexdigest()[:16]
 
 
-def coded(value: str, scheme: str, meaning: str) -> Dataset:
+def code_sequence_item(value: str, scheme: str, meaning: str) -> Dataset:
     """Make a code sequence item (PS3.3 8.8)."""
     return item(CodeValue=value, CodingSchemeDesignator=scheme, CodeMeaning=meaning[:64])
 
 
 def reference(source: Source) -> Dataset:
-    """An item that refers to an image, and to a frame of several."""
+    """Return a sequence item that refers to an image and, if there are several, to its frame."""
     frame = {} if source.frame is None else {"ReferencedFrameNumber": source.frame}
     return item(ReferencedSOPClassUID=source.sop_class_uid, ReferencedSOPInstanceUID=source.sop_instance_uid, **frame)
 
@@ -270,7 +273,9 @@ def _add_patient(dataset: Dataset, subject: Subject) -> None:
     if not is_named:
         dataset.PatientIdentityRemoved = "YES"
         dataset.DeidentificationMethod = _METHOD
-        dataset.DeidentificationMethodCodeSequence = [coded(value, "DCM", meaning) for value, meaning in _KEPT]
+        dataset.DeidentificationMethodCodeSequence = [
+            code_sequence_item(value, "DCM", meaning) for value, meaning in _KEPT
+        ]
         dataset.LongitudinalTemporalInformationModified = "UNMODIFIED"
 
 
@@ -296,7 +301,7 @@ def _text(value: str) -> str:
 
 
 def _person_name(value: str) -> str:
-    """A name as a value of PN (PS3.5 6.2.1): at most three forms of 64 letters, each of at most five parts."""
+    """Return a name as a value of PN (PS3.5 6.2.1): at most three forms of 64 letters, each of at most five parts."""
     if "\N{REPLACEMENT CHARACTER}" in value:  # as in `_text`
         return ""
     forms = [form.split("^") for form in value.replace("\\", "/").split("=")[:3]]

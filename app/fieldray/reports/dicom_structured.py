@@ -1,10 +1,11 @@
-"""A result as a structured report: an Imaging Measurement Report (PS3.16 TID 1500) with a group per finding (TID 1501).
+"""The structured report of a result: an Imaging Measurement Report (PS3.16 TID 1500) with a
+group per finding (TID 1501).
 
-An image that was compared with a prior one has a group for that as well. The prior image is referred to where its file
-has valid UIDs; its study date is named in any case.
+An image that was compared with a prior has a group for the comparison, too. The group names the prior's study date, and
+refers to the prior if its file has valid UIDs.
 
-Built with pydicom alone: highdicom needs a table of 23 MB at run time, which an installed program has no room for, and
-half a second to read it. It reads these reports in the tests.
+Reports are built with pydicom alone. highdicom needs a table of 23 MB, which is too large for the installed program,
+and half a second to load it. Tests read the reports with highdicom.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from fieldray.domain.comparison import ChangeRegion
 from fieldray.domain.finding import Decision, Finding, notes_of
 from fieldray.domain.image import FileKind, ImageRef
 from fieldray.domain.model import Estimate, Manifest, OperatingPoint
-from fieldray.domain.prior import PairRecord, doubts_about_pair
+from fieldray.domain.prior import PairRecord, pair_warnings
 from fieldray.formatting import DICOM_DATE, category_label, class_lines
 from fieldray.plain_text import visible
 from fieldray.reasons import reason
@@ -28,7 +29,7 @@ from fieldray.reports.dicom_instance import (
     PROGRAM,
     Source,
     Subject,
-    coded,
+    code_sequence_item,
     derived_uid,
     installation,
     item,
@@ -36,7 +37,7 @@ from fieldray.reports.dicom_instance import (
     reference,
     source_of,
 )
-from fieldray.reports.exporter import unnamed
+from fieldray.reports.exporter import without_names
 from fieldray.translation import Translator
 
 OWN_SCHEME: Final = "99FIELDRAY"
@@ -58,7 +59,7 @@ def concept(code: Code) -> Dataset:
     """Return a code as a sequence item. A code of more than 16 characters is a Long Code Value."""
     value, scheme, meaning = code
     if len(value) <= 16:
-        return coded(value, scheme, meaning)
+        return code_sequence_item(value, scheme, meaning)
     return item(LongCodeValue=value, CodingSchemeDesignator=scheme, CodeMeaning=meaning[:64])
 
 
@@ -93,19 +94,19 @@ def uid_item(name: Code, uid: str) -> Dataset:
 
 
 def image_item(name: Code | None, source: Source) -> Dataset:
-    """A reference to an image."""
+    """Make a content item that refers to an image."""
     return content_item("CONTAINS", "IMAGE", name, ReferencedSOPSequence=[reference(source)])
 
 
 def number_item(name: Code, value: float, unit: Code) -> Dataset:
-    """A number with its unit."""
+    """Make a content item with a number and its unit."""
     units = [concept(unit)]
     measured = item(NumericValue=f"{value:.6g}", FloatingPointValue=value, MeasurementUnitsCodeSequence=units)
     return content_item("CONTAINS", "NUM", name, MeasuredValueSequence=[measured])
 
 
 def measurement_group(tracking: str, uid: str, items: list[Dataset]) -> Dataset:
-    """TID 1501: a group of measurements, known by a name and a UID."""
+    """Make a group of measurements (TID 1501) that is identified by a name and a UID."""
     known = [
         text_item("HAS OBS CONTEXT", ("112039", "DCM", "Tracking Identifier"), f"{PROGRAM} {tracking}"),
         uid_item(("112040", "DCM", "Tracking Unique Identifier"), uid),
@@ -131,7 +132,7 @@ _BY_LARGER: Final[dict[Decision, str]] = {
 
 
 def structured_report(subject: Subject) -> Dataset:
-    """The structured report on an image. Needs no pixels."""
+    """Make the structured report on an image. No pixels are needed."""
     dataset = new_object(subject, "sr", SOP_CLASS, title="result")
     dataset.CompletionFlag, dataset.VerificationFlag, dataset.PreliminaryFlag = "COMPLETE", "UNVERIFIED", "PRELIMINARY"
     dataset.PerformedProcedureCodeSequence = []
@@ -148,7 +149,7 @@ def structured_report(subject: Subject) -> Dataset:
     if priors := [found for pair in subject.pairs if (found := prior_source(pair))]:
         dataset.PertinentOtherEvidenceSequence = [evidence_of(found) for found in dict.fromkeys(priors)]
     dataset.ValueType, dataset.ContinuityOfContent = "CONTAINER", "SEPARATE"
-    dataset.ConceptNameCodeSequence = [coded("126000", "DCM", "Imaging Measurement Report")]
+    dataset.ConceptNameCodeSequence = [code_sequence_item("126000", "DCM", "Imaging Measurement Report")]
     dataset.ContentTemplateSequence = template("1500")
     groups = [_group(subject, finding) for finding in subject.outcome.findings]
     groups += [_pair_group(subject, pair) for pair in subject.pairs]
@@ -243,7 +244,7 @@ def _comments(subject: Subject, finding: Finding) -> list[str]:
         *([f"Frame {ref.frame + 1} of {frames}."] if frames > 1 else []),
         *([f"Operating point {point.titles['en']}, measured on {point.measured_on['en']}."] if point else []),
         *class_lines(Translator(), subject.stored.manifest, point),
-        *(unnamed(note, ref.key, alias=subject.alias).text for note in notes_of(subject.outcome)),
+        *(without_names(note, ref.key, alias=subject.alias).text for note in notes_of(subject.outcome)),
         f"Image ID {subject.alias}",
         *([f"Reader's verdict: {verdict.choice}. {verdict.note}".strip()] if verdict else []),
     ]
@@ -280,7 +281,7 @@ _MOST_REGIONS: Final = 50
 
 
 def prior_source(pair: PairRecord) -> Source | None:
-    """The reference to the prior image; None if its file has no valid UIDs."""
+    """Return the reference to the prior image; None if its file has no valid UIDs."""
     kind: FileKind = "dicom" if pair.is_dicom else "unknown"
     return source_of(ImageRef(path=Path("prior"), kind=kind, frame=pair.prior_frame, header=pair.prior))
 
@@ -315,7 +316,7 @@ def _pair_comments(pair: PairRecord) -> list[str]:
     return [
         f"{NOTICE} {reason('compare_notice').text}",
         f"Compared with an image of study date {date}.",
-        *(doubt.text for doubt in doubts_about_pair(pair)),
+        *(doubt.text for doubt in pair_warnings(pair)),
         *why,
         *(_region(number, region) for number, region in enumerate(pair.regions[:_MOST_REGIONS], 1)),
     ]

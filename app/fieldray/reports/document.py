@@ -1,7 +1,7 @@
-"""The parts of a report for people, as values, laid out by console, HTML and PDF.
+"""The parts of a report for people, as values that console, HTML and PDF lay out.
 
-A document is a list of blocks; the page of an image has a layout of its own. `wording`, `audit` and `bench` make the
-blocks.
+A document is a list of blocks; the page of an image has its own layout. The modules `wording`, `audit` and `bench` make
+the blocks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_LETTERS: Final = 300  # of one value; a note may be longer
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A line of a document: a label and a value."""
+    """A line of a document, with a label and a value."""
 
     label: str
     text: str
@@ -74,10 +74,10 @@ class FindingText:
     """The texts on one finding of a pack.
 
     sentence  the meaning of the decision, as a statement about the pack and not about the patient
-    whole     `sentence` with the finding, the score and the threshold
+    whole     sentence with the finding, the score, the threshold and the decision
     point     the operating point in use, empty without one
     measured  the sensitivity and specificity measured at the point, with intervals
-    worth     how many of 100 images with the finding, and of 100 without it, are in each class
+    performance how many of 100 images with the finding, and of 100 without it, are in each class
     """
 
     meaning: str
@@ -106,7 +106,7 @@ def _whole_sentence(translator: Translator, finding: Finding, manifest: Manifest
 
 
 def finding_texts(translator: Translator, outcome: Outcome, manifest: Manifest | None) -> tuple[FindingText, ...]:
-    """The texts of window and documents on each finding, the deciding one first. Empty without findings."""
+    """Return the texts on each finding for window and documents, the deciding finding first; empty without findings."""
     findings, leading = outcome.findings if isinstance(outcome, Screened) else (), leading_finding(outcome)
     return tuple(
         FindingText(
@@ -183,8 +183,8 @@ class Table:
     """A table of texts. Each of `rows` is as long as `columns`; the first column names the row.
 
     widths      widths of the columns on paper, in mm
-    categories  the classes of the image that each row is about, where rows are about images: of the words in the fifth
-                column and those behind it
+    categories  for a table of images: for each row the classes of its image, which give the fifth and later columns
+                their colours
     """
 
     title: str
@@ -201,7 +201,7 @@ class Table:
 Block = Paragraph | Fields | Points | Table | MeasuredPerformance
 
 
-def lines(blocks: Iterable[Block]) -> Iterator[str]:
+def console_lines(blocks: Iterable[Block]) -> Iterator[str]:
     """Lay out blocks as lines of a console."""
     for block in blocks:
         if isinstance(block, Paragraph):
@@ -236,18 +236,18 @@ class ShareChart:
     marks: tuple[tuple[float, float, float, float], ...] = ()
 
 
-def cut(text: str, *, most: int = MOST_LETTERS) -> str:
+def shorten(text: str, *, most: int = MOST_LETTERS) -> str:
     """Return a text as one line of at most `most` visible characters."""
     shown = visible(text[:most])
     return shown if len(text) <= most and len(shown) <= most else shown[: most - 1] + "…"
 
 
-def readable(text: str, translator: Translator) -> str:
-    """The text with a word in place of each letter of an unknown character set (U+FFFD)."""
+def without_undecoded(text: str, translator: Translator) -> str:
+    """Return a text with a word in place of each undecodable letter (U+FFFD)."""
     return _UNKNOWN.sub(translator.text("[not readable]"), text)
 
 
-def cut_path(path: str, *, most: int = MOST_LETTERS) -> str:
-    """The path cut to `most` letters at its beginning, because its end says more."""
+def shorten_path(path: str, *, most: int = MOST_LETTERS) -> str:
+    """Return a path, cut at its beginning to at most `most` letters, because its end is more informative."""
     shown = visible(path[-most:])
     return shown if len(path) <= most and len(shown) <= most else "…" + shown[1 - most :]

@@ -1,13 +1,12 @@
-"""The formats in which a stored run can be saved: one table for the command line, the window and the export itself.
+"""The formats of exports of a stored run: one table for command line, window and the export itself.
 
-To add a format, put a module with an `EXPORTER` into `reports/exporters`. Nothing else names it. The module is imported
-for every `--help`, so it imports numpy, pydicom and the like inside its functions.
+To add a format, put a module with an `EXPORTER` into `reports/exporters`. No other place names the format. Every
+`--help` imports the module, so it must import numpy, pydicom and other large packages inside its functions.
 
-A person stands in a report by name where somebody asked for that, else by a pseudonym. It is the same for a patient in
-all reports that this installation writes, and says nothing to anybody who does not have its key. Without a patient ID
-that names somebody, studies cannot be brought together: each gets a pseudonym of its own. UIDs of studies and images,
-by which any archive finds the patient, are replaced in the same way; the DICOM formats alone keep them, because a DICOM
-object refers to its image by UID.
+Reports contain pseudonyms instead of patients' names, unless somebody asked for names. A patient has one pseudonym in
+all reports of this installation, which reveals nothing without the installation's key. Without a usable patient ID,
+studies cannot be matched, so each study gets its own pseudonym. UIDs of studies and images, by which any archive finds
+the patient, are replaced, too. Only the DICOM formats keep UIDs, because a DICOM object refers to its image by UID.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from fieldray.persistence import only_writer, require_plain, storage_problem, write_atomically
+from fieldray.persistence import only_writer, require_regular_file, storage_problem, write_atomically
 from fieldray.plain_text import visible
 from fieldray.reasons import Reason, reason
 from fieldray.registry import table_of
@@ -37,11 +36,11 @@ if TYPE_CHECKING:
     from fieldray.domain.image import ImageHeader, ImageRef, ShownImage
     from fieldray.domain.model import Manifest
     from fieldray.domain.prior import PairRecord
-    from fieldray.domain.run import PackSpec, Run, StoredAnswer, SupersededVerdict
+    from fieldray.domain.run import PackSpec, Run, StoredResult, SupersededVerdict
 
-    ImageResult = tuple[StoredAnswer, ShownImage | Reason]
-    ReadPreview = Callable[[StoredAnswer], ShownImage | None]
-    ReadImages = Callable[[Iterable[StoredAnswer], int], Iterator[ImageResult]]
+    ImageResult = tuple[StoredResult, ShownImage | Reason]
+    ReadPreview = Callable[[StoredResult], ShownImage | None]
+    ReadImages = Callable[[Iterable[StoredResult], int], Iterator[ImageResult]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +49,9 @@ class ReportOptions:
 
     language      language of the texts in the files
     names_people  whether to name patients; else they get pseudonyms, because files leave the computer
-    decimal_comma whether the table has decimal commas, and semicolons between columns, for Excel in such countries
+    decimal_comma whether a table has decimal commas, and semicolons between columns, as Excel expects in many countries
     reader        name and role of the person who gave the verdicts, from the settings; "" if not entered
-    pairs         comparisons with prior images: documents and structured reports name both images
+    pairs         comparisons with prior images, which documents and structured reports include
     """
 
     language: str = "en"
@@ -62,7 +61,7 @@ class ReportOptions:
     pairs: tuple[PairRecord, ...] = ()
 
     def pairs_of(self, outcome: Outcome) -> tuple[PairRecord, ...]:
-        """The comparisons of an image with prior images."""
+        """Return the comparisons of an image with prior images."""
         facts, frame = outcome.facts, outcome.ref.frame
         known = (pair for pair in self.pairs if facts.content_sha256 and pair.current == facts.content_sha256)
         return tuple(pair for pair in known if pair.current_frame == frame)
@@ -75,12 +74,12 @@ _Given = TypeVar("_Given")
 _Made = TypeVar("_Made")
 
 
-def side_by_side(
+def map_ahead(
     make: Callable[[_Given], _Made], given: Iterable[_Given], threads: Executor, *, ahead: int
 ) -> Iterator[_Made]:
-    """Yield `make` of each item in order, while threads make up to `ahead` of the next ones.
+    """Yield `make` of each item in order, while threads compute up to `ahead` further items.
 
-    Raises what `make` raises.
+    Raises the exceptions of `make`.
     """
     waiting: deque[Future[_Made]] = deque()
     for one in given:
@@ -91,18 +90,18 @@ def side_by_side(
         yield future.result()
 
 
-def no_images(results: Iterable[StoredAnswer], _side: int) -> Iterator[ImageResult]:
-    """The results without images, for exports that read no files."""
+def no_images(results: Iterable[StoredResult], _side: int) -> Iterator[ImageResult]:
+    """Yield the results without images, for exports that read no files."""
     return ((result, reason("missing")) for result in results)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class StoredPack:
-    """A pack of a stored run.
+    """The facts of one pack of a stored run.
 
-    counts    number of images per category, by the pack's answers
-    doubts    reasons to doubt its answers as a whole
-    manifest  manifest of the pack, None if it is no longer installed
+    counts    number of images per category, by the pack's results
+    doubts    warnings about its results as a whole
+    manifest  manifest of the pack; None if it is no longer installed
     """
 
     counts: Mapping[Category, int] = field(default_factory=dict)
@@ -114,23 +113,24 @@ class StoredPack:
 class StoredRun:
     """A run as an exporter receives it.
 
-    results           the answers for the images in the order of the work list, those for an image one after another;
-                      read once, as it is written
-    packs             by their position, like those of the run
-    position          of the pack that `pack`, `counts`, `doubts` and `manifest` tell of: see `of`
-    not_present       images that were there once and are not any more
+    results           results in the order of the work list, those of one image one after another; can be iterated only
+                      once
+    packs             facts of each pack, by its position in the run
+    position          position of the pack to which `pack`, `counts`, `doubts` and `manifest` belong; see `of`
+    not_present       number of images that the run saw before but its last pass did not find
     superseded_verdicts
-                      verdicts on results that have changed since
-    options           what a person chose
-    pseudonym_key     from which pseudonyms are made: with the same key a patient has the same one
-    read_preview      the preview that is kept with a result, for an image that cannot be read any more
-    read_images       results with their images as shown, the longer side that many pixels or less, or why there is none
-    captures          numbers in the work list of those images of which a secondary capture is written; None for all
-    leave_out         hears of a result that a format leaves out although it should have it, and why
+                      verdicts on results that have changed afterwards
+    options           options that a person chose
+    pseudonym_key     key from which pseudonyms are made; an equal key gives a patient the same pseudonym
+    read_preview      returns the preview stored with a result, for an image that cannot be read any more
+    read_images       yields results with their images as displayed, of the given longer side, or with the reason why
+                      there is none
+    captures          numbers (in the work list) of images of which a secondary capture is written; None for all
+    leave_out         called with the reason for a result that a format should have but leaves out
     """
 
     run: Run
-    results: Iterable[StoredAnswer]
+    results: Iterable[StoredResult]
     packs: tuple[StoredPack, ...] = (StoredPack(),)
     position: int = 0
     not_present: tuple[str, ...] = ()
@@ -140,7 +140,7 @@ class StoredRun:
     read_preview: ReadPreview = lambda _result: None
     read_images: ReadImages = no_images
     captures: frozenset[int] | None = None
-    leave_out: Callable[[StoredAnswer, Reason], None] = lambda _result, _why: None
+    leave_out: Callable[[StoredResult, Reason], None] = lambda _result, _why: None
 
     @property
     def inputs(self) -> tuple[Path, ...]:
@@ -154,12 +154,12 @@ class StoredRun:
 
     @property
     def counts(self) -> Mapping[Category, int]:
-        """Images per category."""
+        """The number of images per category."""
         return self.packs[self.position].counts
 
     @property
     def doubts(self) -> tuple[Reason, ...]:
-        """The reasons to doubt the pack's answers as a whole."""
+        """The warnings about the pack's results as a whole."""
         return self.packs[self.position].doubts
 
     @property
@@ -167,7 +167,7 @@ class StoredRun:
         """The manifest of the pack; None if it is no longer installed."""
         return self.packs[self.position].manifest
 
-    def of(self, result: StoredAnswer) -> StoredRun:
+    def of(self, result: StoredResult) -> StoredRun:
         """Return this run as a run of the pack that gave `result`."""
         return self if result.position == self.position else replace(self, position=result.position)
 
@@ -183,8 +183,9 @@ class Exporter:
     name                name in `--formats`
     suffix              suffix of the output, with its dot for a file
     title               name in the window: English, translated if more than a proper name
-    write               writes the run to a path, always through `outputs.own_text`, `write_own` or `own_folder`, which
-                        replace only what `is_own` recognises. Raises UsageProblem, StorageProblem
+    write               writes the run to a path, always through `outputs.open_output`, `write_output` or
+                        `open_output_folder`, which replace only what `is_own` recognises. Raises UsageProblem,
+                        StorageProblem
     is_own              whether a file that begins with these bytes (up to 64 KB) was written by `write`, perhaps into
                         a folder of such files
     is_default          whether the format is written if no formats are named
@@ -207,24 +208,24 @@ _META_BYTES: Final = 1024
 
 
 def is_own_pdf(head: bytes) -> bool:
-    """Whether a file that begins with `head` is a PDF document of this program."""
+    """Return whether a file that begins with `head` is a PDF document of this program."""
     return head.startswith(f"%PDF-{PDF_VERSION}\n".encode())
 
 
 def is_own_dicom(head: bytes) -> bool:
-    """Whether a file that begins with `head` is a DICOM report of this program."""
+    """Return whether a file that begins with `head` is a DICOM report of this program."""
     meta = head[_PREAMBLE : _PREAMBLE + _META_BYTES]
     return meta.startswith(b"DICM") and DICOM_WRITER.encode() in meta
 
 
 @functools.cache
 def exporters() -> dict[str, Exporter]:
-    """All formats, by name."""
+    """Return all formats by name."""
     return table_of("fieldray.reports.exporters", "EXPORTER")
 
 
 def default_exporters() -> tuple[Exporter, ...]:
-    """The exporters that are used where no formats are named."""
+    """Return the exporters that are used if no formats are named."""
     return tuple(exporter for exporter in exporters().values() if exporter.is_default)
 
 
@@ -258,7 +259,7 @@ def pseudonym(header: ImageHeader, study: str, *, key: bytes) -> str:
 
 
 def person_alias(number: str, *, key: bytes) -> str:
-    """The pseudonym of the patient with this number."""
+    """Return the pseudonym of the patient with this number."""
     return f"FR-{_letters(f'patient{chr(0)}{number}', key)}"
 
 
@@ -276,14 +277,14 @@ def exam_alias(exam: str, *, key: bytes) -> str:
 
 
 def uid_alias(uid: str, *, key: bytes) -> str:
-    """The pseudonym of a study or image UID: a UID under 2.25 (PS3.5 B.2), the same in all exports.
+    """Return the pseudonym of a study's or image's UID: a UID under 2.25 (PS3.5 B.2), equal in all exports.
 
     Empty for an empty UID.
     """
     return f"2.25.{uuid.UUID(bytes=_digest(f'uid{chr(0)}{uid}', key)[:16], version=5).int}" if uid else ""
 
 
-def unnamed(why: Reason, path: str, *, alias: str) -> Reason:
+def without_names(why: Reason, path: str, *, alias: str) -> Reason:
     """Return the reason with `alias` in place of every value that contains a part of its subject's path."""
     parts = {part.casefold() for part in _BETWEEN.split(path) if len(part) > _SHORT}
     values = {
@@ -301,7 +302,7 @@ def _digest(who: str, key: bytes) -> bytes:
 
 
 def pseudonym_key(folder: Path) -> bytes:
-    """The only pseudonym key of this installation, made at the first call. Raises StorageProblem."""
+    """Return the pseudonym key of this installation, which is created at the first call. Raises StorageProblem."""
     path = folder / _KEY_NAME
     try:
         if key := _read_key(path):
@@ -316,7 +317,7 @@ def pseudonym_key(folder: Path) -> bytes:
 
 def _read_key(path: Path) -> bytes:
     """Read the pseudonym key; empty if there is none. Raises OSError, StorageProblem (not_plain)."""
-    require_plain(path)
+    require_regular_file(path)
     try:
         key = path.read_bytes()
     except FileNotFoundError:

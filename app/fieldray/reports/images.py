@@ -54,7 +54,7 @@ from fieldray.domain.model import InputSpec, Manifest
 from fieldray.persistence import storage_problem
 from fieldray.reasons import Reason, reason
 from fieldray.reports.content import NOTICE, exact_score, image_path
-from fieldray.reports.outputs import NPY_START, Kind, require_inside, require_own, write_own
+from fieldray.reports.outputs import NPY_START, Kind, require_inside, require_own, write_output
 
 Colours = NDArray[np.uint8]
 
@@ -64,7 +64,7 @@ _STEPS: Final = 256  # of strength: more than the eye tells apart
 
 
 def image_as_shown(outcome: Outcome, shown: ShownImage, manifest: Manifest | None) -> Image.Image:
-    """The image in colours (RGB), at the size of `shown`."""
+    """Return the displayed image in colours (RGB), at the size of `shown`, with heat map and outline."""
     canvas = Image.fromarray(shown.pixels).convert("RGB")
     found = _map(outcome, manifest)
     if found is not None:
@@ -77,7 +77,7 @@ def image_as_shown(outcome: Outcome, shown: ShownImage, manifest: Manifest | Non
 
 @lru_cache(maxsize=4)
 def legend(width: int, height: int) -> Image.Image:
-    """The colour legend of the heat map, weak to strong, over a middle grey. It is the same for all images."""
+    """Return the colour legend of the heat map, weak to strong, over middle grey. All images have an equal legend."""
     ramp = heat_map.colours(np.linspace(0, 1, width, dtype=np.float32)[None, :].repeat(height, axis=0))
     under = Image.new("RGB", (width, height), (96, 96, 96))
     under.paste(Image.fromarray(np.ascontiguousarray(ramp[:, :, :3])), mask=Image.fromarray(_alpha(ramp, 1.0)))
@@ -85,7 +85,7 @@ def legend(width: int, height: int) -> Image.Image:
 
 
 def has_map(outcome: Outcome, manifest: Manifest | None) -> bool:
-    """Whether a heat map is laid over the image."""
+    """Return whether a heat map is laid over the image."""
     return _map(outcome, manifest) is not None
 
 
@@ -183,7 +183,7 @@ class MapNames:
 
 
 def _common_path(paths: Sequence[Path]) -> Path | None:
-    """The path that all paths begin with, which is a file if there is no other; None on several drives."""
+    """Return the longest common beginning of all paths; of a single path, the path itself. None for several drives."""
     try:
         return Path(os.path.commonpath(paths))
     except ValueError:
@@ -214,26 +214,29 @@ def safe_name(part: str) -> str:
 
 
 def overlay_spec(rows: int, columns: int) -> InputSpec:
-    """The input with which an image of this size is read for its overlay."""
+    """Return the input specification with which an image of this size is read for its overlay."""
     share = min(1.0, _LONGEST_SIDE / max(rows, columns))
     height, width = (max(8, round(side * share)) for side in (rows, columns))
     return InputSpec(height=height, width=width, intensity="as_displayed")
 
 
 def write_lungs(stem: Path, outcome: Outcome, *, inputs: Sequence[Path]) -> bool:
-    """Write the mask of the lungs, where there is one. Raises UsageProblem, StorageProblem."""
+    """Write the mask of the lungs, if there are lung fields.
+
+    Returns whether it was written. Raises UsageProblem, StorageProblem.
+    """
     lungs, facts = lungs_of(outcome), outcome.facts
     if lungs is None or not lungs.mask.any():
         return False
     mask = lungs.mask_of_image(rows=facts.rows, columns=facts.columns)
-    write_own(_companion(stem, ".lungs.png"), "png", png_bytes(PIL.Image.fromarray(mask)), inputs=inputs)
+    write_output(_companion(stem, ".lungs.png"), "png", png_bytes(PIL.Image.fromarray(mask)), inputs=inputs)
     return True
 
 
 def write_class_map(
     stem: Path, outcome: Screened, manifest: Manifest, *, inputs: Sequence[Path], lungs_pack: str = ""
 ) -> None:
-    """Write the class map of the deciding label and what it means, where there is one. Raises as `write_lungs`."""
+    """Write the class map of the deciding label with its description, if there is a map. Raises as `write_lungs`."""
     shown = shown_map(outcome, manifest)
     if shown is None:
         return
@@ -261,8 +264,8 @@ def write_class_map(
         "image_columns": facts.columns,
     }
     text = json.dumps(about, indent=1) + "\n"
-    write_own(_companion(stem, ".map.json"), "json", text.encode(), inputs=inputs)
-    write_own(_companion(stem, ".map.npy"), "map", npy_bytes(logits), inputs=inputs)
+    write_output(_companion(stem, ".map.json"), "json", text.encode(), inputs=inputs)
+    write_output(_companion(stem, ".map.npy"), "map", npy_bytes(logits), inputs=inputs)
 
 
 def write_overlay(
@@ -271,7 +274,7 @@ def write_overlay(
     """Write the image with heat map and outline; `grey` is the image at `overlay_spec`. Raises as `write_lungs`."""
     shown = ShownImage(pixels=grey, rows=outcome.facts.rows, columns=outcome.facts.columns)
     canvas = image_as_shown(outcome, shown, manifest)
-    write_own(_companion(stem, ".overlay.png"), "png", png_bytes(canvas), inputs=inputs)
+    write_output(_companion(stem, ".overlay.png"), "png", png_bytes(canvas), inputs=inputs)
 
 
 def png_bytes(canvas: PIL.Image.Image, *, comment: str = "") -> bytes:
@@ -306,7 +309,7 @@ _LINE: Final = 94  # characters that fit below the image
 
 
 def pair_notice() -> str:
-    """The notice in every output of a comparison."""
+    """Return the notice that is part of every output of a comparison."""
     return f"{NOTICE} {reason('compare_notice').text}"
 
 
@@ -325,7 +328,7 @@ def write_comparison(folder: Path, comparison: PairComparison, *, inputs: Sequen
         DISPLACEMENT: npy_bytes(aligned.alignment.displacement),
     }
     for name, data in contents.items():
-        write_own(folder / name, _FILES[name], data, inputs=inputs)
+        write_output(folder / name, _FILES[name], data, inputs=inputs)
     return tuple(folder / name for name in contents)
 
 
@@ -345,14 +348,14 @@ def _remove_previous(folder: Path, *, inputs: Sequence[Path]) -> None:
 
 
 def pair_text(comparison: PairComparison, *, doubts: Sequence[Reason] = ()) -> str:
-    """The comparison as the JSON object of `--json`. `doubts` are the reasons to doubt it."""
+    """Return the comparison as the JSON object of `--json`, with the warnings `doubts`."""
     said = [{"code": doubt.code, "text": doubt.text} for doubt in doubts]
     values: Mapping[str, Any] = {**comparison_json(comparison), "doubts": said, "notice": pair_notice()}
     return json.dumps(values, indent=1) + "\n"
 
 
 def pair_overlay(current: FramedImage, aligned: Aligned) -> Image.Image:
-    """The current image with the difference in colours, boxes around its regions, and a legend below."""
+    """Return the current image with the difference in colours, boxes around its regions, and a legend below."""
     canvas = Image.new("RGB", (FRAME_SIDE, FRAME_SIDE + _STRIP_PX))
     canvas.paste(Image.fromarray(current.pixels).convert("RGB"))
     colours = change_colours(aligned.shown_change)

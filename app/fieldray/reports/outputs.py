@@ -1,10 +1,10 @@
-"""The one door for outputs that a person names: the program never replaces a file that it did not write.
+"""Writing of outputs that a person names. The program never replaces a file that it did not write.
 
-The program's own files are recognised by content, never by name. Refused are an input under any of its names, anything
-in the program's own folder, links and devices in the place of a file, and every file that was not written by the same
-kind of output before. A forgotten argument must not cost an X-ray.
+The program recognises its own files by content, never by name. It refuses to write over an input under any of its
+names, into its own folder, over a link or device, and over any file that an earlier output of this kind did not write.
+A forgotten argument must not cost an X-ray.
 
-What is written is for this user alone, and so are folders that are made for it (POSIX): it may name patients.
+New files and new folders are readable only by this user (POSIX), because they may name patients.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.paths import user_data
 from fieldray.persistence import (
     PRIVATE_FOLDER,
-    is_plain,
+    is_regular_or_absent,
     make_folder,
     replace_atomically,
     storage_problem,
-    unfinished,
+    temporary_path,
     write_new,
     writing_atomically,
 )
@@ -36,11 +36,11 @@ from fieldray.reports.exporter import exporters
 
 if TYPE_CHECKING:
     from fieldray.domain.image import ShownImage
-    from fieldray.domain.run import StoredAnswer
+    from fieldray.domain.run import StoredResult
 
-    ImageResult = tuple[StoredAnswer, ShownImage | Reason]
-    ReadPreview = Callable[[StoredAnswer], ShownImage | None]
-    ReadImages = Callable[[Iterable[StoredAnswer], int], Iterator[ImageResult]]
+    ImageResult = tuple[StoredResult, ShownImage | Reason]
+    ReadPreview = Callable[[StoredResult], ShownImage | None]
+    ReadImages = Callable[[Iterable[StoredResult], int], Iterator[ImageResult]]
 from fieldray.reports.exporter import StoredRun
 
 Recognise = Callable[[bytes], bool]
@@ -58,49 +58,51 @@ _JSON_STARTS: Final = (b'{\n "report": "', b'{\n "pack": "', b'{\n "study": "')
 
 
 def require_free(path: Path, kind: Kind | Recognise, *, inputs: Sequence[Path] = ()) -> None:
-    """Refuse to write to `path` in the program's own folder, or over anything but an earlier output of this kind.
+    """Raise an error if `path` is in the program's own folder, or has anything but an earlier output of this kind.
 
     inputs  files and folders that are read
-    Raises UsageProblem (output_in_home, output_is_input, output_not_ours), StorageProblem if it cannot be examined.
+    Raises UsageProblem (output_in_home, output_is_input, output_not_ours), StorageProblem if `path` cannot be examined.
     """
     require_outside_home(path)
     require_own(path, kind, inputs=inputs)
 
 
 def require_own(path: Path, kind: Kind | Recognise, *, inputs: Sequence[Path] = ()) -> None:
-    """Refuse to write to `path` unless it is free, or holds what the program wrote for the same purpose.
+    """Raise an error unless `path` is free, or has an earlier output of this kind.
 
-    Raises UsageProblem (output_is_input, output_not_ours), StorageProblem if it cannot be examined.
+    Raises UsageProblem (output_is_input, output_not_ours), StorageProblem if `path` cannot be examined.
     """
     if not os.path.lexists(path):
         return
     if any(_is_same(path, other) for other in inputs):
         raise UsageProblem(reason("output_is_input", path=path))
-    if not is_plain(path) or not _is_ours(path, kind):
+    if not is_regular_or_absent(path) or not _is_ours(path, kind):
         raise UsageProblem(reason("output_not_ours", path=path))
 
 
 def require_outside_home(path: Path) -> None:
-    """Keep a person's files apart from the program's own. Raises UsageProblem (output_in_home)."""
+    """Raise UsageProblem (output_in_home) for a path in the program's own folder, which
+    must not contain a person's files.
+    """
     real = Path(os.path.realpath(path))
     if any(_is_same(other, user_data()) for other in (real, *real.parents)):
         raise UsageProblem(reason("output_in_home", path=path))
 
 
 def require_inside(path: Path, folder: Path) -> None:
-    """Refuse a place below `folder` that a link in it leads out of it. Raises StorageProblem (not_plain)."""
+    """Raise StorageProblem (not_plain) if a link leads from a path below `folder` to a place outside the folder."""
     real = Path(os.path.realpath(path))
     if folder.exists() and not any(_is_same(other, folder) for other in (real, *real.parents)):
         raise StorageProblem(reason("not_plain", path=path))
 
 
 def is_stream(path: Path) -> bool:
-    """Whether `path` is a pipe or a device, to which anything can be written."""
+    """Return whether `path` is a pipe or a device, to which anything may be written."""
     return path.is_fifo() or path.is_char_device()
 
 
 def require_folder(folder: Path, *, is_made: bool = True) -> None:
-    """Test that a folder is writable, before hours of work. With `is_made` it is created if absent.
+    """Test that a folder is writable, before hours of work. With `is_made`, a missing folder is created.
 
     Raises UsageProblem (output_in_home), StorageProblem.
     """
@@ -115,15 +117,16 @@ def require_folder(folder: Path, *, is_made: bool = True) -> None:
 
 
 @contextlib.contextmanager
-def own_text(
+def open_output(
     path: Path, kind: Kind | Recognise, *, encoding: str = "utf-8", inputs: Sequence[Path] = ()
 ) -> Iterator[TextIO]:
-    """A text stream whose content appears at `path` if the block ends well, and is discarded if it raises.
+    """Yield a text stream whose content appears at `path` when the block ends, and is discarded if the block raises.
 
-    path      its folder is made if absent
-    kind      recognises an earlier output, which is replaced
-    encoding  file names that are not valid Unicode are written with backslash escapes, as in JSON
+    path      a missing folder is created
+    kind      recognises an earlier output, which may be replaced
+    encoding  with "utf-8", file names that are not valid Unicode are written with backslash escapes, as in JSON
     inputs    files and folders that are read, which are never replaced
+
     Raises UsageProblem as `require_free`, StorageProblem (disk_full, not_writable).
     """
     require_free(path, kind, inputs=inputs)
@@ -136,24 +139,25 @@ def own_text(
         require_free(path, kind, inputs=inputs)  # hours may have passed
 
 
-def write_own(path: Path, kind: Kind | Recognise, data: bytes, *, inputs: Sequence[Path] = ()) -> None:
-    """Write bytes as `own_text` writes a text. Raises the same."""
+def write_output(path: Path, kind: Kind | Recognise, data: bytes, *, inputs: Sequence[Path] = ()) -> None:
+    """Write bytes to a file, by the rules of `open_output` and with its exceptions."""
     require_free(path, kind, inputs=inputs)
     with writing_atomically(path) as stream:
         stream.write(data)
 
 
 @contextlib.contextmanager
-def own_folder(path: Path, kind: Recognise, *, inputs: Sequence[Path] = ()) -> Iterator[Path]:
-    """A new folder that takes the place of `path` if the block ends well, and is discarded if it raises or stays empty.
+def open_output_folder(path: Path, kind: Recognise, *, inputs: Sequence[Path] = ()) -> Iterator[Path]:
+    """Yield a new folder, which appears at `path` when the block ends, and is discarded if
+    empty or if the block raises.
 
-    path    an earlier folder there is replaced as a whole: if every file in it is of this kind
+    path    an earlier folder is replaced as a whole, if every file in it is of this kind
     kind    recognises a file of such a folder
     inputs  files and folders that are read, which are never replaced
     Raises UsageProblem as `require_free`, StorageProblem (disk_full, not_writable).
     """
     _require_free_folder(path, kind, inputs)
-    temporary = unfinished(path)
+    temporary = temporary_path(path)
     try:
         make_folder(path.parent, is_private=True)
         temporary.mkdir(mode=PRIVATE_FOLDER)
@@ -177,7 +181,7 @@ def _require_free_folder(path: Path, kind: Recognise, inputs: Sequence[Path]) ->
         raise UsageProblem(reason("output_is_input", path=path))
     try:
         is_ours = not path.is_symlink() and path.is_dir()
-        is_ours = is_ours and all(is_plain(file) and _is_ours(file, kind) for file in path.iterdir())
+        is_ours = is_ours and all(is_regular_or_absent(file) and _is_ours(file, kind) for file in path.iterdir())
     except OSError as error:
         raise storage_problem(error, path) from error
     if not is_ours:
@@ -185,9 +189,10 @@ def _require_free_folder(path: Path, kind: Recognise, inputs: Sequence[Path]) ->
 
 
 def is_own_report(head: bytes) -> bool:
-    """Whether a file that begins with `head` (its first kilobytes) is an export, a list of lines or a map of ours.
+    """Return whether a file that begins with `head` (its first kilobytes) is a report, a JSON
+    list or a map of this program.
 
-    Results are often kept beside the images, where the next run meets them.
+    Results are often stored beside the images, where the next run finds them.
     """
     if _is_lines(head) or head.startswith(_AUDIT_START):
         return True
@@ -199,7 +204,7 @@ def is_own_report(head: bytes) -> bool:
 
 
 def is_audit_table(head: bytes) -> bool:
-    """Whether a file that begins with `head` is an audit's table of thresholds or of images."""
+    """Return whether a file that begins with `head` is an audit's table of thresholds or of images."""
     return head.startswith(tuple(start.replace(",", mark).encode() for start in _AUDIT_TABLES for mark in ",;"))
 
 
@@ -214,7 +219,7 @@ def _is_ours(path: Path, kind: Kind | Recognise) -> bool:
 
 
 def _is_same(first: Path, second: Path) -> bool:
-    """Whether two names lead to one file or folder."""
+    """Return whether two paths lead to one file or folder."""
     try:
         return os.path.samefile(first, second)  # noqa: PTH121
     except OSError:
@@ -240,13 +245,20 @@ _RECOGNISE: Final[Mapping[Kind, Recognise]] = {
 }
 
 
-def folder_of(
+def folder_writer(
     files: Callable[[StoredRun], Generator[tuple[str, bytes]]], is_own: Callable[[bytes], bool]
 ) -> Callable[[Path, StoredRun], None]:
-    """An exporter's `write` for a folder of files, each by its name. It closes `files` whatever happens."""
+    """Return the `write` function of an exporter that writes a folder of files.
+
+    files   yields the name and content of each file; closed also after an error
+    is_own  returns whether the first bytes of a file are those of such a file
+    """
 
     def write(path: Path, stored: StoredRun) -> None:
-        with contextlib.closing(files(stored)) as made, own_folder(path, is_own, inputs=stored.inputs) as folder:
+        with (
+            contextlib.closing(files(stored)) as made,
+            open_output_folder(path, is_own, inputs=stored.inputs) as folder,
+        ):
             for name, data in made:
                 write_new(folder / name, data)
 

@@ -1,4 +1,4 @@
-"""What a person reads of two images that are compared, in their language."""
+"""The texts about two compared images, in a person's language."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from fieldray.reasons import reason
 from fieldray.translation import Translator
 
 
-def gap(translator: Translator, between: Gap, order: Order) -> str:
-    """How much earlier or later a study is than another: in years and months, months and days, days, or minutes."""
+def gap_text(translator: Translator, between: Gap, order: Order) -> str:
+    """Return how much earlier or later a study is than another: in years and months, months and days,
+    days, or minutes.
+    """
     if between.minutes is not None and between.minutes >= 60:
         length = translator.text("{hours} h {minutes} min", hours=between.minutes // 60, minutes=between.minutes % 60)
     elif between.minutes is not None:
@@ -30,29 +32,29 @@ def gap(translator: Translator, between: Gap, order: Order) -> str:
     return translator.text("{length} later", length=length)
 
 
-def gap_of_pair(translator: Translator, image: ImageHeader, current: ImageHeader) -> str:
-    """How much earlier an image is than another one; that it is not known, where a date is missing."""
+def gap_of_images(translator: Translator, image: ImageHeader, current: ImageHeader) -> str:
+    """Return how much earlier an image is than another; without a date, a text that the time is unknown."""
     between = gap_between(image, current)
     if between is None:
         return translator.text("time between the images not known")
-    return gap(translator, between, time_order(image, current))
+    return gap_text(translator, between, time_order(image, current))
 
 
-def differences_only(translator: Translator) -> str:
-    """The note on every comparison of two images: for research only, and that differences are all it shows."""
+def comparison_notice(translator: Translator) -> str:
+    """Return the note on every comparison: for research only, and nothing but differences is shown."""
     research = translator.text("Research use only.")
     return f"{research} {translator.reason(reason('compare_notice'))}"
 
 
 def region_count(translator: Translator, count: int) -> str:
-    """How many regions of a pair differ."""
+    """Return a text with the number of regions that differ."""
     return translator.plural(
         "{count} region differs by more than the noise.", "{count} regions differ by more than the noise.", count
     )
 
 
 def region_sentence(translator: Translator, region: ChangeRegion, count: int) -> str:
-    """A region that differs, with its number."""
+    """Return a sentence on one region that differs, with its number."""
     values = {
         "number": count,
         "strength": number(translator, abs(region.strength), digits=1),

@@ -1,8 +1,8 @@
-"""A PDF document: pages with the notice on each, text that screen readers follow, images and scales.
+"""A PDF document: pages with the notice, text for screen readers, images and scales.
 
-Every piece of text is a tagged element of the document's structure (headings, paragraphs, figures with their spoken
-text), in reading order; page numbers and notices at the edge are artefacts that are not read aloud on each page.
-fpdf2 tags images alone; the rest is done here by the structure tree that it keeps for them.
+Every text is a tagged element of the document's structure (headings, paragraphs, figures with a spoken text), in
+reading order. Page numbers and notices at the edge are artefacts, which are not read aloud. fpdf2 tags only images; all
+other tags are made here, in the structure tree that fpdf2 keeps for images.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from fieldray.domain.finding import Category
 from fieldray.formatting import research_only
 from fieldray.paths import asset
-from fieldray.reports.document import Block, Field, Fields, Paragraph, Scale, Table, readable
+from fieldray.reports.document import Block, Field, Fields, Paragraph, Scale, Table, without_undecoded
 from fieldray.reports.exporter import PDF_VERSION
 from fieldray.reports.pdf_fonts import (
     FAMILY,
@@ -32,11 +32,11 @@ from fieldray.reports.pdf_fonts import (
     WholeFont,
     XPos,
     YPos,
-    drawable,
-    lines,
-    ordered,
-    unjoined,
+    break_lines,
+    unjoined_scripts,
     usual_fonts,
+    with_direction_marks,
+    with_escapes,
 )
 from fieldray.reports.performance import Bar, MeasuredPerformance
 from fieldray.translation import Translator
@@ -117,9 +117,9 @@ class Document(FPDF):
 
     def normalize_text(self, text: str) -> str:
         """Order and join right-to-left letters of a text (a hook of fpdf2)."""
-        shown = drawable(readable(text, self._translator), self)
-        self._unjoined |= unjoined(shown, self)
-        marked = ordered(shown)
+        shown = with_escapes(without_undecoded(text, self._translator), self)
+        self._unjoined |= unjoined_scripts(shown, self)
+        marked = with_direction_marks(shown)
         self.set_text_shaping(marked != shown, direction="ltr")
         return marked
 
@@ -171,7 +171,7 @@ class Document(FPDF):
     # ---- text
 
     def heading(self, text: str, *, tag: Tag = "H2", size: float = 11) -> None:
-        """A heading over the whole width, kept with what follows."""
+        """Add a heading over the whole width, on one page with what follows."""
         self._room(18)
         self.ln(2.5 if tag == "H2" else 0)
         self.paragraph(text, tag=tag, style="B", size=size)
@@ -187,7 +187,7 @@ class Document(FPDF):
         size: float = 9,
         colour: Colour = TEXT,
     ) -> None:
-        """A piece of text, on the next page where this one has no room for it."""
+        """Add a text, on the next page if this page has too little room."""
         height = size * 0.48
         self._set(style, size, colour)
         self._room(self._height(text, column.width, height))
@@ -196,7 +196,7 @@ class Document(FPDF):
             self._lines(column.width, height, text)
 
     def side_by_side(self, left: Callable[[], None], right: Callable[[], None]) -> None:
-        """Draw two columns from one height on, one below the other where the first needs a further page."""
+        """Draw two columns from one height on; one below the other if the first needs a further page."""
         top, page = self.y, self.page
         left()
         below = self.y
@@ -219,7 +219,7 @@ class Document(FPDF):
         self.set_y(self.y + 5)
 
     def fields(self, fields: Sequence[Field], *, column: Column = WHOLE, label: float = 38, size: float = 8.5) -> None:
-        """Lines of a label and its value. A value that no page has room for goes on at the next."""
+        """Add lines with a label and a value. A value longer than a page continues on the next one."""
         height = size * 0.494
         for field in fields:
             self._set("", size, TEXT)
@@ -360,7 +360,7 @@ class Document(FPDF):
         self.image(_shape_of(category), x=left, y=top, w=_SHAPE, h=_SHAPE)
 
     def rule(self) -> None:
-        """A thin line over the whole width."""
+        """Draw a thin line over the whole width."""
         with self._artefact():
             self.set_draw_color(*_LINE)
             self.set_line_width(0.3)
@@ -406,7 +406,7 @@ class Document(FPDF):
         """Return the lines of a text; None if the much slower library function must find them."""
         font = self.current_font
         assert isinstance(font, WholeFont)
-        return lines(text, font, 1000 * width * self.k / self.font_size_pt)
+        return break_lines(text, font, 1000 * width * self.k / self.font_size_pt)
 
     def _height(self, text: str, width: float, line: float) -> float:
         broken = self._broken(text, width)
@@ -416,7 +416,7 @@ class Document(FPDF):
         return float(found)  # type: ignore[arg-type]
 
     def _room(self, height: float) -> bool:
-        """Begin a page where this one has no room; whether that was done."""
+        """Begin a new page if this one has too little room. Returns whether a page was begun."""
         if self.y + height <= self.h - _FOOT:
             return False
         font = self.font_style, self.font_size_pt, self.text_color
@@ -427,7 +427,7 @@ class Document(FPDF):
 
     @contextlib.contextmanager
     def _tagged(self, tag: Tag, *, spoken: str | None = None) -> Iterator[None]:
-        """Content that is one element of the structure (ISO 32000-1, 14.7)."""
+        """Make the content of the block one element of the structure (ISO 32000-1, 14.7)."""
         number = self._marks[self.page]
         self._marks[self.page] += 1
         facts: dict[str, Any] = {"struct_type": f"/{tag}", "mcid": number, "alt_text": spoken}
@@ -439,7 +439,7 @@ class Document(FPDF):
 
     @contextlib.contextmanager
     def _artefact(self) -> Iterator[None]:
-        """Content that is not part of the text (ISO 32000-1, 14.8.2.2)."""
+        """Mark the content of the block as no part of the text (ISO 32000-1, 14.8.2.2)."""
         self._out("/Artifact BMC")
         yield
         self._out("EMC")

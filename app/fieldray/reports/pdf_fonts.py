@@ -6,7 +6,7 @@ Arabic or DejaVu Sans as a whole or, if both lack a letter, from GNU Unifont, wh
 letter that no font has is written as an escape.
 
 HarfBuzz joins Arabic letters and places marks, and fpdf2 orders right-to-left text (UAX 9). Unifont has no tables for
-that: `unjoined` names the scripts whose letters it draws separately.
+that: `unjoined_scripts` names the scripts whose letters it draws separately.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _BREAKING: Final = frozenset("\n\r\f\u00ad")  # besides blanks
 
 
 class WholeFont(TTFFont):
-    """A font embedded unchanged in many documents, with a code for each letter."""
+    """A font that is embedded unchanged in many documents, with a code for each letter."""
 
     def __init__(self, style: str, number: int) -> None:
         super().__init__(FPDF(), asset("fonts") / _STYLES[style], f"{FAMILY.lower()}{style}", style)
@@ -75,12 +75,15 @@ class WholeFont(TTFFont):
 
 @cache
 def usual_fonts() -> tuple[WholeFont, ...]:
-    """The fonts that every document has, plain and bold."""
+    """Return the fonts that every document contains, plain and bold."""
     return tuple(WholeFont(style, number) for number, style in enumerate(_STYLES, 1))
 
 
-def drawable(text: str, document: FPDF) -> str:
-    """The text with escapes for letters that no font has. Adds the fonts of all other letters to the document."""
+def with_escapes(text: str, document: FPDF) -> str:
+    """Return a text with escapes for letters that no font has.
+
+    Fonts that the other letters need are added to the document.
+    """
     lacking = {*map(ord, text)} - usual_fonts()[0].codes.keys()
     for family, (name, may_have) in _FURTHER.items():
         if any(letter in may_have for letter in lacking - _NEVER_DRAWN):
@@ -101,16 +104,16 @@ def _add_font(family: str, name: str, document: FPDF) -> None:
         font._hbfont = HarfBuzzFont(face)
 
 
-def ordered(text: str) -> str:
-    """The text with a left-to-right mark on both sides of each stretch that runs from right to left.
+def with_direction_marks(text: str) -> str:
+    """Return a text with a left-to-right mark on both sides of each stretch that runs from right to left.
 
-    The documents' languages are written from left to right. Without the marks a number behind a Hebrew name would be
-    taken for a part of the name (UAX 9, N1) and change places with the sign between both.
+    The documents' languages are written from left to right. Without the marks, a number after a Hebrew name would be
+    taken for a part of the name (UAX 9, N1), and change places with the sign between both.
     """
     return _STRETCH.sub(rf"{_LEFT_TO_RIGHT_MARK}\g<0>{_LEFT_TO_RIGHT_MARK}", text)
 
 
-def unjoined(text: str, document: FPDF) -> set[str]:
+def unjoined_scripts(text: str, document: FPDF) -> set[str]:
     """Return the text's scripts that need marks or right-to-left joining but have glyphs only in Unifont."""
     if "unifont" not in document.fonts:
         return set()
@@ -125,17 +128,17 @@ def unjoined(text: str, document: FPDF) -> set[str]:
 
 
 class _Codes:
-    """The letter codes that fpdf2 requests."""
+    """A mapping of letters to the codes of a font, with the methods that fpdf2 calls."""
 
     def __init__(self, codes: Mapping[int, int]) -> None:
         self.codes = codes
 
     def pick(self, letter: int) -> int | None:
-        """The code of a letter; None if the font lacks the letter."""
+        """Return the code of a letter; None if the font lacks the letter."""
         return self.codes.get(letter)
 
     def get_glyph(self, *, unicode: tuple[int, ...], **_: object) -> int | None:
-        """The code of the letter that a glyph was made of: no two letters have one glyph here."""
+        """Return the code of the letter for which a glyph stands. Each glyph stands for exactly one letter."""
         return self.codes.get(unicode[0]) if unicode else None
 
     def pick_glyph(self, code: int) -> int:
@@ -143,7 +146,7 @@ class _Codes:
 
 
 class FontWriter(OutputProducer):
-    """Writes a document; a `WholeFont` as it is (ISO 32000-1, 9.7), where fpdf2 would make a font for the document."""
+    """Writes a document, and embeds each `WholeFont` unchanged (ISO 32000-1, 9.7), which fpdf2 would subset."""
 
     def _add_fonts(self, *drawn: Any) -> dict[int, Any]:
         fonts = self.fpdf.fonts
@@ -195,11 +198,11 @@ _MARKS: Final = "-_/\\"
 
 
 @lru_cache(_MOST_LINES)
-def lines(text: str, font: WholeFont, limit: float) -> tuple[str, ...] | None:
-    """The lines of a text that may be `limit` thousandths of the letter size wide, broken as `FPDF.multi_cell` does.
+def break_lines(text: str, font: WholeFont, limit: float) -> tuple[str, ...] | None:
+    """Break a text into lines of at most `limit` thousandths of the letter size, as `FPDF.multi_cell` does.
 
-    A word that is too long, such as a file's name, is broken behind one of its hyphens, underscores or slashes. None
-    where more than blanks decide where it breaks, or a letter is none of the font's.
+    A word that is too long, such as a file name, is broken after a hyphen, underscore or slash. Returns None if other
+    rules than blanks decide the breaks, or if the font lacks a letter.
     """
     if not _BREAKING.isdisjoint(text) or not font.codes.keys() >= set(map(ord, text)):
         return None

@@ -12,11 +12,11 @@ from PIL import Image
 
 from fieldray.domain.finding import Outcome, lungs_of
 from fieldray.domain.image import ShownImage
-from fieldray.domain.run import StoredAnswer
+from fieldray.domain.run import StoredResult
 from fieldray.formatting import number
 from fieldray.reasons import Reason
 from fieldray.reports.audit import AuditText
-from fieldray.reports.document import Block, FindingText, ImageText, ShareChart, cut
+from fieldray.reports.document import Block, FindingText, ImageText, ShareChart, shorten
 from fieldray.reports.exporter import StoredRun
 from fieldray.reports.images import has_map, image_as_shown, legend, safe_name
 from fieldray.reports.pdf_document import ACCENT, COLOURS, MARGIN, MUTED, TEXT, WIDTH, Colour, Column, Document
@@ -56,7 +56,7 @@ def study_documents(stored: StoredRun) -> Iterator[tuple[str, bytes]]:
     A file that is no image belongs to no study.
     """
     wording = Wording(stored)
-    results: dict[str, list[StoredAnswer]] = {}
+    results: dict[str, list[StoredResult]] = {}
     for result in stored.results:
         if result.outcome.category != "not_an_image":
             results.setdefault(result.outcome.ref.study_key, []).append(result)
@@ -79,7 +79,7 @@ def _free_name(parts: tuple[str, str], taken: set[str]) -> str:
     return name
 
 
-def _study(images: list[tuple[StoredAnswer, ShownImage | Reason]], wording: Wording, stored: StoredRun) -> bytes:
+def _study(images: list[tuple[StoredResult, ShownImage | Reason]], wording: Wording, stored: StoredRun) -> bytes:
     title, run = wording.study_title(images[0][0].outcome.ref), stored.run
     who = wording.study_person(images[0][0].outcome.ref)
     running = " · ".join(part for part in (who, title) if part)
@@ -105,7 +105,7 @@ def _study(images: list[tuple[StoredAnswer, ShownImage | Reason]], wording: Word
     return document.finished()
 
 
-def _as_shown(result: StoredAnswer, image: ShownImage | Reason, stored: StoredRun) -> list[Image.Image]:
+def _as_shown(result: StoredResult, image: ShownImage | Reason, stored: StoredRun) -> list[Image.Image]:
     """Return the image without overlay and as displayed; empty if no image is available."""
     outcome = result.outcome
     shown = (stored.read_preview(result) or _thumbnail(outcome)) if isinstance(image, Reason) else image
@@ -135,7 +135,7 @@ _SMALL: Final = 7.0  # points
 def image_page(
     document: Document, text: ImageText, images: Sequence[Image.Image], ends: tuple[str, str] | None
 ) -> None:
-    """Draw the page of one image: the image, clean and as shown, the result beside it, explanations below.
+    """Draw the page of one image: the image with and without overlay, the result beside it, explanations below.
 
     ends  texts at the ends of the legend, weak and strong; None without colours
     """
@@ -153,7 +153,7 @@ def image_page(
 def _figures(
     document: Document, text: ImageText, images: Sequence[Image.Image], ends: tuple[str, str] | None, *, column: Column
 ) -> None:
-    """The images side by side, and their caption."""
+    """Draw the images side by side, and their caption."""
     top = below = document.y
     for index, image in enumerate(images):
         spoken = text.spoken if image is images[-1] else text.title
@@ -222,8 +222,8 @@ _TICKS: Final = (0.0, 0.5, 1.0)
 
 
 def audit_pdf(audit: AuditText) -> bytes:
-    """The document of an audit."""
-    title = cut(audit.title)
+    """Return the PDF document of an audit."""
+    title = shorten(audit.title)
     document = AuditDocument(title, audit.translator, made_s=audit.report.subject.made_s)
     document.heading(title, tag="H1", size=17)
     document.add(audit.before_charts())

@@ -1,4 +1,5 @@
-"""The meaning of a class: of 100 images with the finding, and of 100 without it, how many a pack puts into each class.
+"""The performance of a class: how many of 100 images with the finding, and of 100 without it,
+a pack puts into the class.
 
 Another hospital's figures come first: performance at a pack's own hospital promises little elsewhere. Window, start
 cards and documents show one sentence and two bars.
@@ -11,14 +12,14 @@ from dataclasses import dataclass
 
 from fieldray.domain.finding import Category
 from fieldray.domain.model import Manifest, OperatingPoint
-from fieldray.domain.purpose import Classes, classes_measured, counts_per_hundred
+from fieldray.domain.purpose import ClassDistribution, class_distributions, counts_per_hundred
 from fieldray.formatting import class_lines, short_label
 from fieldray.translation import Translator
 
 
 @dataclass(frozen=True, slots=True)
 class BarPart:
-    """The images of 100 that come into one class; `word` is the class."""
+    """A part of a bar: the number of images, of 100, in one class, and the name of the class."""
 
     category: Category
     number: int
@@ -27,7 +28,7 @@ class BarPart:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """100 images, part by part; together the numbers are 100."""
+    """A bar that stands for 100 images, divided into parts whose numbers add up to 100."""
 
     title: str
     parts: tuple[BarPart, ...]
@@ -66,7 +67,7 @@ def performance_of(
 
     None if the pack's maker did not count the classes, and for a threshold that was chosen on this site's images.
     """
-    measured = {classes.is_elsewhere: classes for classes in classes_measured(manifest, point)}
+    measured = {classes.is_elsewhere: classes for classes in class_distributions(manifest, point)}
     if not measured:
         return None
     shown = measured.get(True) or measured[False]
@@ -83,7 +84,7 @@ def performance_of(
     )
 
 
-def _bar(translator: Translator, classes: Classes, truth: bool, manifest: Manifest | None) -> Bar:
+def _bar(translator: Translator, classes: ClassDistribution, truth: bool, manifest: Manifest | None) -> Bar:
     shares, text = classes.shares[truth], translator.text
     count = next(iter(shares.values())).of
     title = (
@@ -100,7 +101,7 @@ def _bar(translator: Translator, classes: Classes, truth: bool, manifest: Manife
     return Bar(title, tuple(parts))
 
 
-def _sentence(translator: Translator, measured: Mapping[bool, Classes], category: Category | None) -> str:
+def _sentence(translator: Translator, measured: Mapping[bool, ClassDistribution], category: Category | None) -> str:
     """Return the sentence on how often a class misleads; without a class, on all classes."""
     values = _figures(measured, category)
     if True in measured:
@@ -160,7 +161,7 @@ def _own(translator: Translator, values: Mapping[str, str], category: Category |
     )
 
 
-def _figures(measured: Mapping[bool, Classes], category: Category | None) -> dict[str, str]:
+def _figures(measured: Mapping[bool, ClassDistribution], category: Category | None) -> dict[str, str]:
     """Return the figures of a sentence, "–" for a hospital without counts."""
     if category is None:
         shown = measured.get(True) or measured[False]
@@ -172,8 +173,8 @@ def _figures(measured: Mapping[bool, Classes], category: Category | None) -> dic
     return {name: _misleads(classes, category) if classes else "–" for name, classes in figures.items()}
 
 
-def _misleads(classes: Classes, category: Category) -> str:
-    """Return, of 100 images, those with the finding below the zone, without the finding and flagged, or in the zone."""
+def _misleads(classes: ClassDistribution, category: Category) -> str:
+    """Return how many of 100 images in a class are missed, falsely flagged, or in the uncertain zone."""
     if category == "unsure":
         count, of = classes.unsure
         return str(round(100 * count / of))
@@ -182,7 +183,7 @@ def _misleads(classes: Classes, category: Category) -> str:
 
 
 def _flagged(numbers: Mapping[Category, int]) -> int:
-    """Read first is flagged, too."""
+    """Return the number of flagged images, those to be read first included."""
     return numbers.get("abnormal", 0) + numbers.get("read_first", 0)
 
 

@@ -15,28 +15,29 @@ from fieldray.domain.finding import (
     Category,
     Outcome,
     Screened,
-    asked_for,
     leading_finding,
     lungs_of,
     notes_of,
+    override_notes,
     reason_of,
 )
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.model import OperatingPoint
-from fieldray.domain.prior import PairRecord, doubts_about_pair
-from fieldray.domain.run import StoredAnswer, Verdict
+from fieldray.domain.prior import PairRecord, pair_warnings
+from fieldray.domain.run import StoredResult, Verdict
 from fieldray.formatting import (
     DICOM_DATE,
+    advice_text,
     backend_name,
     border_text,
     category_label,
     date,
+    describe_signer,
     earlier_text,
     file_name,
     label_meaning,
     lung_sentences,
     measured_sentence,
-    moment,
     number,
     pack_headings,
     person,
@@ -46,18 +47,27 @@ from fieldray.formatting import (
     score_text,
     sex_label,
     short_label,
-    signer,
-    unsigned,
+    time_text,
+    unsigned_notice,
     verdict_line,
     verdict_text,
     view_label,
-    what_to_do,
 )
 from fieldray.plain_text import visible
 from fieldray.reasons import Reason, reason
-from fieldray.reports.document import Block, Field, Fields, ImageText, Paragraph, Table, cut, finding_texts, readable
-from fieldray.reports.exporter import StoredRun, image_alias, shown_header, uid_alias, unnamed
-from fieldray.reports.pair_wording import differences_only, gap_of_pair, region_count, region_sentence
+from fieldray.reports.document import (
+    Block,
+    Field,
+    Fields,
+    ImageText,
+    Paragraph,
+    Table,
+    finding_texts,
+    shorten,
+    without_undecoded,
+)
+from fieldray.reports.exporter import StoredRun, image_alias, shown_header, uid_alias, without_names
+from fieldray.reports.pair_wording import comparison_notice, gap_of_images, region_count, region_sentence
 from fieldray.reports.performance import performance_of
 from fieldray.translation import Translator
 
@@ -83,8 +93,8 @@ class Wording:
             if one.position:
                 self._of_packs[one.position] = Wording(one)
 
-    def of(self, result: StoredAnswer) -> Wording:
-        """The wording for the pack of an answer."""
+    def of(self, result: StoredResult) -> Wording:
+        """Return the wording for the pack of a result."""
         return self._of_packs[result.position]
 
     # ---- the run
@@ -128,7 +138,7 @@ class Wording:
         """Return the pack and its intended use as fields."""
         text, manifest = self.translator.text, self._stored.manifest
         name = self.translator.pick(manifest.names) if manifest else ""
-        signer_text = signer(self.translator, trust=self._pack.trust, fingerprint=self._pack.fingerprint)
+        signer_text = describe_signer(self.translator, trust=self._pack.trust, fingerprint=self._pack.fingerprint)
         fields = [Field(text("Pack"), _joined(name, self._pack.pack_name)), Field(text("Signer"), signer_text)]
         if manifest is None:
             return (
@@ -150,12 +160,12 @@ class Wording:
         )
 
     def table(self) -> Table:
-        """The list of all images."""
+        """Return the list of all images as a table."""
         text = self.translator.text
         headings = (text("#"), text("Patient"), text("Date"), text("Image"), text("Result"), text("Score"))
         title = text("All images")
         if self._pack.trust == "legacy":
-            title = f"{title} ({unsigned(self.translator)})"
+            title = f"{title} ({unsigned_notice(self.translator)})"
         if len(self._of_packs) > 1:
             return self._table_of_several(title, headings[:4])
         listed = [(self.row(at, found), found.outcome.category) for at, found in enumerate(self._stored.results, 1)]
@@ -168,7 +178,7 @@ class Wording:
         )
 
     def _table_of_several(self, title: str, headings: tuple[str, ...]) -> Table:
-        """The table of all images with a column for each pack: its class, its score, and the verdict on it."""
+        """Return the list of all images as a table, with class, score and verdict in a column for each pack."""
         packs = tuple(self._of_packs.values())
         rows: list[tuple[str, ...]] = []
         categories: list[tuple[Category, ...]] = []
@@ -182,13 +192,13 @@ class Wording:
         columns = (*headings, *self._headings())
         return Table(title, columns, tuple(rows), widths=widths, categories=tuple(categories))
 
-    def answer(self, result: StoredAnswer) -> str:
-        """Return the answer of the pack for an image as one cell."""
+    def answer(self, result: StoredResult) -> str:
+        """Return a pack's result for an image as the text of one cell."""
         outcome, (*_, score, verdict) = result.outcome, self.row(0, result)
         parts = (_joined(self._word(outcome.category), score, verdict), self._reasons(outcome))
         return ": ".join(part for part in parts if part)
 
-    def row(self, count: int, result: StoredAnswer) -> tuple[str, ...]:
+    def row(self, count: int, result: StoredResult) -> tuple[str, ...]:
         """Return a row of the list of all images."""
         outcome, header = result.outcome, result.outcome.ref.header
         finding = leading_finding(outcome)
@@ -201,11 +211,11 @@ class Wording:
             word = f"{word}: {said}"
         day = self._day(header.study_date)
         if result.is_earlier:
-            day = cut(earlier_text(self.translator, header))
+            day = shorten(earlier_text(self.translator, header))
         return (str(count), who, day, self._image_name(outcome.ref), word, score, verdict)
 
     def _reasons(self, outcome: Outcome) -> str:
-        said = (*([why] if (why := reason_of(outcome)) else []), *asked_for(outcome))
+        said = (*([why] if (why := reason_of(outcome)) else []), *override_notes(outcome))
         return " ".join(self._said(why, outcome) for why in said)
 
     def run_fields(self) -> tuple[Field, ...]:
@@ -214,17 +224,19 @@ class Wording:
         state = run_state(self.translator, run) + (f": {self.translator.reason(run.reason)}" if run.reason else "")
         return (
             Field(text("Run"), text("No. {number}, {state}", number=run.run_id, state=state)),
-            Field(text("Started"), moment(self.translator, run.started_s)),
-            *([Field(text("Ended"), moment(self.translator, run.ended_s))] if run.ended_s else []),
+            Field(text("Started"), time_text(self.translator, run.started_s)),
+            *([Field(text("Ended"), time_text(self.translator, run.ended_s))] if run.ended_s else []),
         )
 
     def _folders(self) -> str:
         """Return the screened folders, as pseudonyms without names: folders are often named after patients."""
         key, is_named = self._stored.pseudonym_key, self._is_named
-        return ", ".join(cut(visible(path)) if is_named else image_alias(path, key=key) for path in self._spec.paths)
+        return ", ".join(
+            shorten(visible(path)) if is_named else image_alias(path, key=key) for path in self._spec.paths
+        )
 
     def run_remarks(self) -> tuple[str, ...]:
-        """Return notes on the pack's answers; for the first pack also notes on the whole run."""
+        """Return notes on the pack's results; for the first pack also notes on the whole run."""
         absent, superseded = len(self._stored.not_present), len(self._stored.superseded_verdicts)
         changed = self.translator.plural(
             "{count} verdict was given on a result that has changed since. The verdict is in the JSON export.",
@@ -253,7 +265,7 @@ class Wording:
 
     # ---- an image
 
-    def image(self, result: StoredAnswer, *, problem: Reason | None = None) -> ImageText:
+    def image(self, result: StoredResult, *, problem: Reason | None = None) -> ImageText:
         """Return the texts of one image.
 
         problem  the reason why the image cannot be shown, or None
@@ -281,14 +293,14 @@ class Wording:
         """Format a reason, without names of files and folders if names were not requested."""
         if not self._is_named:
             key = outcome.ref.key
-            why = unnamed(why, key, alias=image_alias(key, key=self._stored.pseudonym_key))
+            why = without_names(why, key, alias=image_alias(key, key=self._stored.pseudonym_key))
         return self.translator.reason(why)
 
     def _word(self, category: Category) -> str:
         return category_label(self.translator, category, self._stored.manifest)
 
     def study_title(self, ref: ImageRef) -> str:
-        """The title of a document about one study."""
+        """Return the title of the document about one study."""
         return _joined(self.translator.text("Results of a study"), self._day(ref.header.study_date))
 
     def study_person(self, ref: ImageRef) -> str:
@@ -299,19 +311,19 @@ class Wording:
         """Return person and sortable day of a study, from which its document's file name is made."""
         header = shown_header(ref, self._stored)
         who = " ".join(filter(None, (person(header.patient_name), header.patient_id if self._is_named else "")))
-        who = readable(who, self.translator)
+        who = without_undecoded(who, self.translator)
         day = found.expand(r"\1-\2-\3") if (found := DICOM_DATE.fullmatch(header.study_date)) else ""
         return who or self._image_name(ref), day
 
     def _person(self, header: ImageHeader) -> str:
-        return cut(_joined(person(header.patient_name), header.patient_id if self._is_named else ""))
+        return shorten(_joined(person(header.patient_name), header.patient_id if self._is_named else ""))
 
     def _about_patient(self, header: ImageHeader) -> tuple[Field, ...]:
         text = self.translator.text
-        named = [Field(text("Patient"), cut(person(header.patient_name)))]
+        named = [Field(text("Patient"), shorten(person(header.patient_name)))]
         if self._is_named:
             named += [
-                Field(text("Patient ID"), cut(header.patient_id)),
+                Field(text("Patient ID"), shorten(header.patient_id)),
                 Field(text("Date of birth"), self._day(header.patient_birth_date)),
             ]
         years = header.patient_age_years
@@ -331,9 +343,9 @@ class Wording:
             (
                 Field(text("Image"), self._image_name(ref)),
                 Field(text("Type"), kind),
-                Field(text("Projection"), cut(view_label(ref.header))),
+                Field(text("Projection"), shorten(view_label(ref.header))),
                 Field(text("Size"), size),
-                Field(text("Manufacturer"), cut(ref.header.manufacturer)),
+                Field(text("Manufacturer"), shorten(ref.header.manufacturer)),
                 Field(text("Device"), ran),
                 Field(text("File (SHA-256)"), facts.content_sha256),
                 Field(text("Image ID"), image_alias(ref.key, key=self._stored.pseudonym_key)),
@@ -344,23 +356,23 @@ class Wording:
         """Return the name of an image: its file, or without names the pseudonym of its UID or of the image."""
         key, uid = self._stored.pseudonym_key, ref.header.sop_instance_uid
         if self._is_named:
-            return cut(file_name(ref))
+            return shorten(file_name(ref))
         if not uid:
             return image_alias(ref.key, key=key)
         return uid_alias(uid, key=key) + (f" #{ref.frame + 1}" if ref.header.number_of_frames > 1 else "")
 
     def _remarks(self, outcome: Outcome) -> tuple[str, ...]:
         if not isinstance(outcome, Screened):
-            return self._said(outcome.reason, outcome), what_to_do(self.translator, outcome.category)
+            return self._said(outcome.reason, outcome), advice_text(self.translator, outcome.category)
         notes = (note for note in notes_of(outcome) if note != reason_of(outcome))
         is_found = outcome.lungs is not None and outcome.lungs.found
         of_lungs = lung_sentences(self.translator, outcome.lungs) if outcome.lungs and is_found else ()
         return (*filter(None, of_lungs), *(self._said(note, outcome) for note in notes))
 
     def _about_verdict(self, verdict: Verdict | None) -> tuple[Field, ...]:
-        text, reader = self.translator.text, cut(self._stored.options.reader)
+        text, reader = self.translator.text, shorten(self._stored.options.reader)
         given = Field(text("Verdict of the reader"), verdict_line(self.translator, verdict, reader=reader))
-        note = cut(verdict.note, most=_MOST_OF_A_NOTE) if verdict else ""
+        note = shorten(verdict.note, most=_MOST_OF_A_NOTE) if verdict else ""
         return _filled((given, Field(text("Note on the verdict"), note)))
 
     def _about_priors(self, outcome: Outcome) -> Iterator[Field]:
@@ -370,12 +382,12 @@ class Wording:
             uid = pair.prior.sop_instance_uid
             uid = uid if self._is_named else uid_alias(uid, key=self._stored.pseudonym_key)
             day = self._day(pair.prior.study_date) or text("date not known")
-            between = gap_of_pair(self.translator, pair.prior, outcome.ref.header)
-            yield Field(text("Prior image"), _joined(day, between, cut(uid)))
-            doubts = (self.translator.reason(doubt) for doubt in doubts_about_pair(pair))
+            between = gap_of_images(self.translator, pair.prior, outcome.ref.header)
+            yield Field(text("Prior image"), _joined(day, between, shorten(uid)))
+            doubts = (self.translator.reason(doubt) for doubt in pair_warnings(pair))
             yield Field(text("Comparison"), " ".join((*doubts, self._compared(pair))))
         if pairs:
-            yield Field(text("Note"), differences_only(self.translator))
+            yield Field(text("Note"), comparison_notice(self.translator))
 
     def _compared(self, pair: PairRecord) -> str:
         text = self.translator.text
@@ -397,12 +409,12 @@ class Wording:
         colours = text("The colours show what influenced the score. They are not the outline of a lesion.")
         line = text("The line is the outline of the lungs as the program found them.")
         has_map = isinstance(outcome, Screened) and outcome.class_maps is not None and self._stored.manifest is not None
-        overrides = (self._said(note, outcome) for note in asked_for(outcome))  # a capture has these words alone
+        overrides = (self._said(note, outcome) for note in override_notes(outcome))  # a capture has these words alone
         parts = (*overrides, colours if has_map else "", line if lungs_of(outcome) is not None else "")
         return " ".join(part for part in (*parts, text("Display is not calibrated for diagnosis")) if part)
 
     def _day(self, dicom_date: str) -> str:
-        return cut(date(self.translator, dicom_date))
+        return shorten(date(self.translator, dicom_date))
 
 
 def _joined(*parts: str) -> str:

@@ -297,7 +297,7 @@ def is_there(key: bytes) -> bool:
 def is_another(key: bytes, other: bytes) -> bool:
     """Return whether `key` names an existing file other than the file of `other`.
 
-    Two paths to one file, for example by a link, are no other file.
+    Two paths to one file, for example by a link, name the same file.
     """
     (path, *inside), (other_path, *other_inside) = key.split(_MEMBER), other.split(_MEMBER)
     try:
@@ -321,7 +321,7 @@ def paths_without_images(rows: Sequence[sqlite3.Row], paths: Sequence[str]) -> t
     return tuple(sorted(had - has))
 
 
-def gone(rows: Sequence[sqlite3.Row], empty: Sequence[bytes]) -> set[int]:
+def absent_ids(rows: Sequence[sqlite3.Row], empty: Sequence[bytes]) -> set[int]:
     """Return the ids of images that a run's last pass did not see.
 
     Images in folders and zip files that could not be read are left out, and so are images under the paths `empty`.
@@ -333,7 +333,7 @@ def gone(rows: Sequence[sqlite3.Row], empty: Sequence[bytes]) -> set[int]:
     return {row["id"] for row in rows if not row["is_seen"] and not _is_in_any(row["image_key"], spared)}
 
 
-def moved(twins: Sequence[sqlite3.Row]) -> set[int]:
+def moved_ids(twins: Sequence[sqlite3.Row]) -> set[int]:
     """Return the ids of images whose file is gone while another file has equal bytes.
 
     twins  rows of the query `TWINS`
@@ -356,7 +356,7 @@ def moved_to_ids(execute: Execute, row_id: int) -> set[int]:
     return {row["id"] for row in execute(_SAME_BYTES, row_id) if not is_there(row["image_key"])}
 
 
-def leave_out(execute: Execute, run_id: int, row_ids: AbstractSet[int]) -> None:
+def mark_absent(execute: Execute, run_id: int, row_ids: AbstractSet[int]) -> None:
     """Mark images of a run as no longer present.
 
     A verdict on bytes that are present elsewhere in the run is copied to the image there.
@@ -376,7 +376,7 @@ def follow_exchanged(execute: Execute, run_id: int, row_id: int | None = None) -
 
 
 def _is_partly(row: sqlite3.Row) -> bool:
-    """Return whether a row is about a zip file of which all but a few members were read."""
+    """Return whether a row belongs to a zip file of which most, but not all, members were read."""
     return str(row["reason"]).startswith('["double_members"')
 
 
@@ -528,7 +528,7 @@ class VerdictCarryOver:
         """Forget which results have a verdict, because a verdict is about to be given."""
         self._version = -1
 
-    def bring(self, run_id: int, answer_id: int, result_hash: bytes, image_key: bytes) -> bool:
+    def copy_verdict(self, run_id: int, answer_id: int, result_hash: bytes, image_key: bytes) -> bool:
         """Copy the verdict that an equal result has in another run. Returns whether the result may have a verdict."""
         (row,) = self._execute("PRAGMA data_version")  # changes if another program wrote, perhaps a verdict
         if row["data_version"] != self._version:

@@ -28,7 +28,7 @@ from fieldray.persistence import (
     make_empty,
     replace_durably,
     storage_problem,
-    unfinished,
+    temporary_path,
 )
 from fieldray.reasons import reason
 from fieldray.store.schema import (
@@ -41,7 +41,7 @@ from fieldray.store.schema import (
 ShareDone = Callable[[float], None]
 
 # Exceptions from decoding a row that this program cannot have written.
-NONSENSE: Final = (ValueError, TypeError, LookupError, AttributeError)
+INVALID_ROW_ERRORS: Final = (ValueError, TypeError, LookupError, AttributeError)
 COMPANIONS: Final = ("-wal", "-shm", "-journal")
 _PAGE_BYTES: Final = 8192  # a result takes two kilobytes, of which pages of 4096 would waste much
 _BUSY_TIMEOUT_S: Final = 30.0
@@ -74,7 +74,7 @@ class StoreConnection(sqlite3.Connection):
     _identity: tuple[int, int]
     _companions: list[tuple[int, int]]
 
-    def know(self, path: Path) -> None:
+    def remember_file(self, path: Path) -> None:
         """Remember which file this connection has open. The caller holds `opening`. Raises OSError."""
         self.path, self._identity, self._companions = path, _identity(path), _companions_at(path)
         _open_here.add(self)
@@ -111,7 +111,8 @@ def is_open_here(path: Path) -> bool:
     """Return whether this process has the file open. The caller holds `opening`. Raises OSError.
 
     A file that is open must not be opened without SQLite: closing the second descriptor releases all locks of this
-    process on the file (sqlite.org/howtocorrupt.html, section 2.2). Another program then deletes the write-ahead log.
+    process on the file (sqlite.org/howtocorrupt.html, section 2.2). Another program could then delete the write-ahead
+    log.
     """
     identity = _identity(path)
     return any(connection.is_of(identity) for connection in _open_here)
@@ -136,7 +137,7 @@ def _connect(path: Path) -> StoreConnection:
             connection.execute("PRAGMA foreign_keys = ON")
             connection.execute("PRAGMA temp_store = MEMORY")  # temporary tables hold names of patients
             version_of(connection)  # SQLite holds its lock from the first reading on
-            connection.know(path)
+            connection.remember_file(path)
         except BaseException:
             connection.close()
             raise
@@ -168,7 +169,7 @@ def _make_tables(connection: StoreConnection, tables: Tables, version: int) -> N
     connection.execute("COMMIT")
 
 
-def complete(connection: sqlite3.Connection) -> None:
+def merge_log(connection: sqlite3.Connection) -> None:
     """Merge the write-ahead log into the database file. Raises sqlite3.Error.
 
     Closing a connection merges the log as well, but on a full disk it silently leaves the log.
@@ -250,9 +251,9 @@ def remove_files(path: Path) -> None:
         file.unlink(missing_ok=True)
 
 
-def keep_copy(path: Path, copy: Path) -> None:
+def link_or_copy(path: Path, copy: Path) -> None:
     """Make a hard link to a file, or a copy if no link can be made. Raises OSError."""
-    temporary = unfinished(copy)
+    temporary = temporary_path(copy)
     try:
         try:
             os.link(path, temporary)
@@ -322,14 +323,14 @@ def storage_problems(path: Path) -> Iterator[None]:
         if code == sqlite3.SQLITE_IOERR or (is_new_damage and _is_unreadable(path)):
             raise StorageProblem(reason("disk_failing", path=path, detail=error)) from error
         if code in _DAMAGE or (not code and str(error).startswith("Could not decode")):  # bytes that should be text
-            raise damaged(path) from error
+            raise mark_damaged(path) from error
         if code == sqlite3.SQLITE_BUSY:
             raise StorageProblem(reason("store_in_use", path=path)) from error
         if code in _ENVIRONMENT:
             raise StorageProblem(reason("not_writable", path=path, detail=error)) from error
         raise
     except UnicodeDecodeError as error:  # the message of SQLite's error quotes damaged bytes
-        raise damaged(path) from error
+        raise mark_damaged(path) from error
     except LockHeldError as error:
         raise StorageProblem(reason("store_in_use", path=path)) from error
     except OSError as error:
@@ -337,15 +338,15 @@ def storage_problems(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def damage_noticed(path: Path) -> Iterator[None]:
+def invalid_rows_as_damage(path: Path) -> Iterator[None]:
     """Treat errors from rows that this program cannot have written as damage of the file. Raises StorageProblem."""
     try:
         yield
-    except NONSENSE as error:
-        raise damaged(path) from error
+    except INVALID_ROW_ERRORS as error:
+        raise mark_damaged(path) from error
 
 
-def damaged(path: Path) -> StorageProblem:
+def mark_damaged(path: Path) -> StorageProblem:
     """Mark a database as damaged, and return the exception to raise."""
     with contextlib.suppress(OSError):
         os.close(os.open(damage_mark(path), os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), PRIVATE))
@@ -363,7 +364,7 @@ def require_unmarked(path: Path) -> None:
         raise _damage(path)
 
 
-def is_damage(problem: StorageProblem) -> bool:
+def is_damage_problem(problem: StorageProblem) -> bool:
     """Return whether a problem is a damaged database file, and not a fault of the disk or the system."""
     return problem.reason.code in ("database_damaged", "pictures_damaged")
 

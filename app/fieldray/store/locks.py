@@ -33,7 +33,7 @@ _ASK_AGAIN_S: Final = 0.1
 
 
 @contextlib.contextmanager
-def swap_lock(path: Path, *, wait_s: float) -> Iterator[None]:
+def replacement_lock(path: Path, *, wait_s: float) -> Iterator[None]:
     """Keep other processes from opening or replacing a database file during the block. Raises HeldError, OSError."""
     lock = FileLock(path.with_name(path.name + ".lock"), holder=str(os.getpid()), wait_s=wait_s)
     try:

@@ -24,9 +24,9 @@ from fieldray.persistence import (
     make_empty,
     make_folder,
     replace_durably,
-    require_plain,
+    require_regular_file,
     sync_folder,
-    unfinished,
+    temporary_path,
 )
 from fieldray.reasons import Reason, reason
 from fieldray.store.bookkeeping import ANSWERS, UNRANKED, list_images, valid_stamp_key
@@ -34,12 +34,12 @@ from fieldray.store.database import (
     COMPANIONS,
     ShareDone,
     companions,
-    complete,
     damage_mark,
-    damage_noticed,
     free_name,
-    is_damage,
-    keep_copy,
+    invalid_rows_as_damage,
+    is_damage_problem,
+    link_or_copy,
+    merge_log,
     numbered,
     opened_to_read,
     pictures_path,
@@ -49,7 +49,7 @@ from fieldray.store.database import (
     storage_problems,
     transaction,
 )
-from fieldray.store.locks import EXCLUSIVE_WAIT_S, has_session, require_exclusive, swap_lock
+from fieldray.store.locks import EXCLUSIVE_WAIT_S, has_session, replacement_lock, require_exclusive
 from fieldray.store.migrations import migrate
 from fieldray.store.opening import is_older, open_database, other_version
 from fieldray.store.pictures import discard
@@ -57,12 +57,12 @@ from fieldray.store.rows import (
     RUNS,
     category_in,
     category_of,
-    checked,
     moment_in,
     outcome_of,
     pack_spec_of,
     run_of,
     verdict_of,
+    with_checked_types,
 )
 from fieldray.store.schema import (
     FIRST_VERSION,
@@ -92,7 +92,7 @@ RowValidator = Callable[[sqlite3.Row], object]
 
 
 def _validate_image(row: sqlite3.Row) -> None:
-    checked(row), category_of(row["rank"]), header_of(row["header"])
+    with_checked_types(row), category_of(row["rank"]), header_of(row["header"])
 
 
 def _validate_answer(row: sqlite3.Row) -> None:
@@ -110,7 +110,7 @@ def _validate_verdict(row: sqlite3.Row) -> None:
 # Validators by table, in an order in which a row comes after the rows that it needs. The work list is not checked: it
 # is built again from the other tables.
 _VALIDATORS: Final[Mapping[str, RowValidator]] = {
-    "run_packs": lambda row: pack_spec_of(checked(row)["spec"]),
+    "run_packs": lambda row: pack_spec_of(with_checked_types(row)["spec"]),
     "runs": run_of,
     "secrets": lambda row: valid_stamp_key(row["value"]),
     "images": _validate_image,
@@ -141,7 +141,7 @@ def _check_file(path: Path, tables: Tables, progress: ShareDone) -> Mapping[str,
     with closing(open_database(path, tables=tables)) as connection, storage_problems(path):
         connection.row_factory = sqlite3.Row
         connection.execute("BEGIN")
-        with damage_noticed(path):
+        with invalid_rows_as_damage(path):
             _require_whole(connection)
             if tables is PICTURES:  # an invalid picture is shown as missing
                 return {"pictures": _number_of(connection, "pictures")}
@@ -209,7 +209,7 @@ def _copy(connection: sqlite3.Connection, source: Path, target: Path, progress: 
 
     SQLite copies damaged pages unchanged, so the copy is checked. Raises StorageProblem (database_damaged).
     """
-    temporary = unfinished(target)
+    temporary = temporary_path(target)
     try:
         make_empty(temporary)
         with _as_damage_of(source), closing(sqlite3.connect(temporary, isolation_level=None)) as copy:
@@ -218,7 +218,7 @@ def _copy(connection: sqlite3.Connection, source: Path, target: Path, progress: 
             connection.backup(copy, pages=_PAGES, progress=lambda _, left, total: progress(1 - left / max(1, total)))
             connection.execute("ROLLBACK")
             copy.execute("PRAGMA journal_mode = DELETE")
-            with damage_noticed(source):
+            with invalid_rows_as_damage(source):
                 _require_whole(copy)
         replace_durably(temporary, target)
     finally:
@@ -246,7 +246,7 @@ def restore(path: Path, folder: Path) -> Path | None:
     Raises UsageProblem (store_no_backup, store_not_ours), and StorageProblem (store_in_use if any program has the
     database open).
     """
-    source, temporary = folder / path.name, unfinished(path)
+    source, temporary = folder / path.name, temporary_path(path)
     if not source.exists():
         raise UsageProblem(reason("store_no_backup", path=source))
     with storage_problems(path):
@@ -256,7 +256,7 @@ def restore(path: Path, folder: Path) -> Path | None:
             _fetch(source, temporary, RESULTS)
             if pictures_path(source).exists():
                 _fetch(pictures_path(source), pictures_path(temporary), PICTURES)
-            with swap_lock(path, wait_s=EXCLUSIVE_WAIT_S):
+            with replacement_lock(path, wait_s=EXCLUSIVE_WAIT_S):
                 replaced = _swap(path, temporary)
                 if pictures_path(temporary).exists():
                     discard(path)
@@ -279,7 +279,7 @@ def _fetch(source: Path, temporary: Path, tables: Tables) -> None:
         for found, target in zip(
             (source, *companions(source)[:1]), (temporary, *companions(temporary)[:1]), strict=True
         ):
-            require_plain(found)
+            require_regular_file(found)
             if found.exists():  # with its write-ahead log, if a person copied the files of a database in use
                 make_empty(target)
                 shutil.copyfile(found, target)
@@ -290,7 +290,7 @@ def _fetch(source: Path, temporary: Path, tables: Tables) -> None:
         _check_file(temporary, tables, lambda _share: None)
         require_exclusive(temporary)  # merges the write-ahead log
     except StorageProblem as problem:
-        if not is_damage(problem) and problem.reason.code not in _NOT_OURS:
+        if not is_damage_problem(problem) and problem.reason.code not in _NOT_OURS:
             raise
         raise UsageProblem(reason("store_not_ours", path=source)) from problem
 
@@ -308,12 +308,12 @@ def _swap(path: Path, temporary: Path) -> Path | None:
         with storage_problems(path):
             require_exclusive(path)
     except StorageProblem as problem:
-        if not is_damage(problem):
+        if not is_damage_problem(problem):
             raise
         with _put_aside(path) as aside:
             replace_durably(temporary, path)
         return aside if aside.exists() else None
-    keep_copy(path, replaced := free_name(path, "replaced"))
+    link_or_copy(path, replaced := free_name(path, "replaced"))
     replace_durably(temporary, path)
     return replaced
 
@@ -330,7 +330,7 @@ def repair(path: Path) -> Reason | None:
     """
     if not damage_mark(path).exists():
         return None
-    with storage_problems(path), swap_lock(path, wait_s=EXCLUSIVE_WAIT_S):
+    with storage_problems(path), replacement_lock(path, wait_s=EXCLUSIVE_WAIT_S):
         if not damage_mark(path).exists():
             return None  # another program did it
         _refuse_other_version(path)
@@ -344,7 +344,7 @@ def renew_pictures(database: Path) -> Reason | None:
     path = pictures_path(database)
     if not damage_mark(path).exists():
         return None
-    with storage_problems(path), swap_lock(path, wait_s=EXCLUSIVE_WAIT_S):
+    with storage_problems(path), replacement_lock(path, wait_s=EXCLUSIVE_WAIT_S):
         remove_files(path)
     return reason("pictures_renewed", path=path)
 
@@ -389,7 +389,7 @@ def _build_from(aside: Path, path: Path) -> Mapping[str, int]:
 
     Returns the number of rows kept, by table.
     """
-    temporary = unfinished(path)
+    temporary = temporary_path(path)
     clear_abandoned(path.parent)
     try:
         with closing(opened_to_read(aside)) as source, closing(open_database(temporary)) as target:
@@ -400,7 +400,7 @@ def _build_from(aside: Path, path: Path) -> Mapping[str, int]:
                 _drop_incomplete(target)
                 _keep_numbers(source, target)
                 list_images(target)
-            complete(target)
+            merge_log(target)
         quarantine_companions(path)
         replace_durably(temporary, path)
     finally:

@@ -23,14 +23,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
-from fieldray.persistence import clear_abandoned, replace_durably, unfinished
+from fieldray.persistence import clear_abandoned, replace_durably, temporary_path
 from fieldray.store.bookkeeping import list_images
 from fieldray.store.database import (
-    complete,
-    damaged,
     free_name,
-    keep_copy,
+    link_or_copy,
     make_file,
+    mark_damaged,
+    merge_log,
     numbered,
     opened_to_read,
     remove_files,
@@ -56,7 +56,7 @@ def migrate(path: Path, *, keeps_old: bool = True) -> None:
     before = path
     try:
         for version in range(first, VERSION):
-            after = unfinished(path)
+            after = temporary_path(path)
             try:
                 _take_step(version, before, after, of=path)
             except BaseException:
@@ -83,7 +83,7 @@ def _take_step(version: int, before: Path, after: Path, *, of: Path) -> None:
     tables, fill = STEPS[version]
     with closing(opened_to_read(before)) as found:
         if schema_of(found) != made_by(tables):  # a trigger or view in the file would run during the step
-            raise damaged(of)
+            raise mark_damaged(of)
     with closing(make_file(after, _tables_of(version + 1), version + 1)) as connection:
         connection.row_factory = sqlite3.Row
         connection.execute("ATTACH ? AS old", (os.fsencode(before),))  # a path may be no valid Unicode
@@ -94,7 +94,7 @@ def _take_step(version: int, before: Path, after: Path, *, of: Path) -> None:
             list_images(connection)
         connection.execute("COMMIT")
         connection.execute("DETACH old")
-        complete(connection)
+        merge_log(connection)
 
 
 def _tables_of(version: int) -> Tables:
@@ -106,7 +106,7 @@ def _keep(path: Path, version: int) -> None:
     word = f"version-{version}"
     copies = numbered(path, word)
     if not (copies and copies[max(copies)].samefile(path)):
-        keep_copy(path, free_name(path, word))
+        link_or_copy(path, free_name(path, word))
 
 
 # ---- from 11 to 12: runs of several packs over one pass of images become one run with a result of each pack

@@ -13,8 +13,8 @@ from fieldray.persistence import (
     clear_abandoned,
     make_private,
     replace_durably,
-    require_plain,
-    unfinished,
+    require_regular_file,
+    temporary_path,
 )
 from fieldray.reasons import reason
 from fieldray.store.database import (
@@ -22,18 +22,18 @@ from fieldray.store.database import (
     StoreConnection,
     _connect,
     _make_tables,
-    complete,
-    damaged,
     files_of,
     is_open_here,
     make_file,
+    mark_damaged,
+    merge_log,
     opening,
     quarantine_companions,
     remove_files,
     require_unmarked,
     storage_problems,
 )
-from fieldray.store.locks import swap_lock
+from fieldray.store.locks import replacement_lock
 from fieldray.store.schema import (
     FIRST_VERSION,
     RESULTS,
@@ -60,9 +60,9 @@ def open_database(path: Path, *, tables: Tables = RESULTS) -> StoreConnection:
     """
     with storage_problems(path):
         for file in files_of(path):
-            require_plain(file)
+            require_regular_file(file)
         make_private(path.parent)
-        with swap_lock(path, wait_s=_MIGRATION_S if is_older(path, tables) else _BUSY_TIMEOUT_S):
+        with replacement_lock(path, wait_s=_MIGRATION_S if is_older(path, tables) else _BUSY_TIMEOUT_S):
             require_unmarked(path)
             if not path.exists():
                 quarantine_companions(path)  # SQLite would use them for the new file
@@ -94,10 +94,10 @@ def is_older(path: Path, tables: Tables = RESULTS) -> bool:
 def _make(path: Path, tables: Tables) -> None:
     """Create a database file under a temporary name, and rename it."""
     clear_abandoned(path.parent)
-    temporary = unfinished(path)
+    temporary = temporary_path(path)
     try:
         with contextlib.closing(make_file(temporary, tables, version_for(tables))) as connection:
-            complete(connection)
+            merge_log(connection)
         replace_durably(temporary, path)
     finally:
         remove_files(temporary)
@@ -116,7 +116,7 @@ def _require_ours(connection: StoreConnection, path: Path, tables: Tables) -> No
     if version > 0 and version != ours:
         raise other_version(path, connection)
     if version != ours or found != made_by(tables):
-        raise damaged(path)
+        raise mark_damaged(path)
 
 
 def other_version(path: Path, connection: sqlite3.Connection) -> StorageProblem:

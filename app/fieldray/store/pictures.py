@@ -22,7 +22,7 @@ from fieldray.store.database import (
     StoreConnection,
     enable_secure_delete,
     files_of,
-    is_damage,
+    is_damage_problem,
     pictures_path,
     remove_files,
     storage_problems,
@@ -176,7 +176,7 @@ def keep_only(database: Path, needed: Iterable[PictureKey]) -> tuple[int, bool]:
                 deleted = connection.execute(_DELETE_UNNEEDED).rowcount
             return deleted, vacuum(connection)
     except StorageProblem as problem:
-        if not is_damage(problem):
+        if not is_damage_problem(problem):
             raise
         discard(database)
         return 0, True

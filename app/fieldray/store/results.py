@@ -33,8 +33,8 @@ from fieldray.domain.run import (
     Run,
     RunSpec,
     RunState,
-    StoredAnswer,
     StoredImage,
+    StoredResult,
     SupersededVerdict,
     Verdict,
 )
@@ -42,14 +42,19 @@ from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import Reason, reason
 from fieldray.store import bookkeeping
 from fieldray.store.bookkeeping import ReusedAnswers
-from fieldray.store.database import StoreConnection, damage_noticed, storage_problems, synchronous_writes, transaction
+from fieldray.store.database import (
+    StoreConnection,
+    invalid_rows_as_damage,
+    storage_problems,
+    synchronous_writes,
+    transaction,
+)
 from fieldray.store.locks import RunLocks, with_live_state
 from fieldray.store.opening import open_database
 from fieldray.store.pictures import Pictures, picture_row
 from fieldray.store.rows import (
     RUNS,
     answer_columns,
-    checked,
     image_columns,
     kind_of,
     pack_spec_text,
@@ -59,6 +64,7 @@ from fieldray.store.rows import (
     stored_of,
     superseded_verdict_of,
     verdict_of,
+    with_checked_types,
 )
 from fieldray.store.schema import image_key, image_text, reason_text
 
@@ -156,7 +162,7 @@ class ResultQuery:
     def _run_of(self, row: sqlite3.Row) -> Run:
         return with_live_state(self.path, run_of(row))
 
-    def answers(self, run_id: int, *, position: int | None = None) -> Iterator[StoredAnswer]:
+    def answers(self, run_id: int, *, position: int | None = None) -> Iterator[StoredResult]:
         """Yield the results of the images that are present in a run, in the order in which the images were first saved.
 
         position  position of the only wanted pack; None for all packs
@@ -167,7 +173,7 @@ class ResultQuery:
             yield from self._results([row for row in found if position in (None, row["position"])])
             after = found[-1]["image_id"]
 
-    def answer(self, answer_id: int) -> StoredAnswer:
+    def answer(self, answer_id: int) -> StoredResult:
         """Return the result with this id. Raises KeyError if there is no such result."""
         found = self._results(self._all(f"{SELECT} WHERE answers.id = ?", answer_id))
         if not found:
@@ -186,7 +192,7 @@ class ResultQuery:
         looks_inside  whether to detect a damaged mask now instead of on first access
         """
         query = f"{SELECT} WHERE image_id IN (SELECT value FROM json_each(?)) ORDER BY image_id, answers.position"
-        of_image = defaultdict[int, list[StoredAnswer]](list)
+        of_image = defaultdict[int, list[StoredResult]](list)
         for answer in self._results(self._all(query, json.dumps(row_ids)), looks_inside=looks_inside):
             of_image[answer.row_id].append(answer)
         return tuple(_image(of_image[row_id]) for row_id in row_ids if row_id in of_image)
@@ -195,14 +201,14 @@ class ResultQuery:
         """Return the preview (JPEG) of an image; None if none was stored or it is invalid."""
         return self._pictures.preview(bytes.fromhex(content_sha256), frame)
 
-    def kinds(self, row_ids: Sequence[int]) -> tuple[tuple[ResultCount, ...], ...]:
+    def count_results(self, row_ids: Sequence[int]) -> tuple[tuple[ResultCount, ...], ...]:
         """Return the number of results by category and codes, of these images, for each pack by its position."""
         return self._kinds(self._all(bookkeeping.KINDS, rows=json.dumps(row_ids)))
 
-    def kinds_seen(self, run_id: int) -> tuple[tuple[ResultCount, ...], ...]:
+    def count_results_of_run(self, run_id: int) -> tuple[tuple[ResultCount, ...], ...]:
         """Return the number of results by category and codes, for each pack of a run by its position.
 
-        Images that the run's last pass saw count, each once.
+        Each image that was present in the run's last pass is counted once.
         """
         return self._kinds(self._all(bookkeeping.KINDS_SEEN, run_id=run_id))
 
@@ -234,7 +240,7 @@ class ResultQuery:
         return self._made(verdict_of, rows)[0] if rows else None
 
     def superseded_verdicts(self, run_id: int) -> tuple[SupersededVerdict, ...]:
-        """Return verdicts on other bytes of a run's images, or on them in other runs, the oldest first."""
+        """Return verdicts on earlier bytes or results of a run's images, given in any run, the oldest first."""
         return self._made(superseded_verdict_of, self._all(bookkeeping.SUPERSEDED_VERDICTS, run_id=run_id))
 
     def last_row_id(self) -> int:
@@ -246,7 +252,7 @@ class ResultQuery:
         return int(self._all("SELECT COALESCE(MAX(id), 0) AS last FROM answers")[0]["last"])
 
     def has_results(self, pack: PackSpec, *, settings: Sequence[str] = ()) -> bool:
-        """Whether the store has any result of this model with the settings of `reusable_outcome`."""
+        """Return whether the store has any result of this model with the settings of `reusable_outcome`."""
         query = f"""SELECT 1 FROM run_packs WHERE model_sha256 = ? AND settings_hash {_AMONG} AND EXISTS (
                        SELECT 1 FROM answers
                        WHERE (answers.run_id, answers.position) = (run_packs.run_id, run_packs.position)) LIMIT 1"""
@@ -255,7 +261,7 @@ class ResultQuery:
     def reusable_outcome(
         self, pack: PackSpec, *, content_sha256: str, frame: int, up_to_answer_id: int, settings: Sequence[str] = ()
     ) -> Outcome | None:
-        """Return the newest outcome of these bytes with an equal model and settings, unless it is decided again.
+        """Return the newest outcome of these bytes with an equal model and settings; None without one.
 
         settings  the settings hashes that count as equal; without any, the hash of `pack` alone
         """
@@ -266,9 +272,9 @@ class ResultQuery:
         rows = self._all(query, bytes.fromhex(content_sha256), frame, pack.model_sha256, equal, up_to_answer_id)
         return self._results(rows)[0].outcome if rows else None
 
-    def stamped(self, run_id: int, first: bytes, *, limit: int) -> tuple[StampedImage, ...]:
+    def stamped_images(self, run_id: int, first: bytes, *, limit: int) -> tuple[StampedImage, ...]:
         """Return at most `limit` images of a run with their stamps, in order, from the key `first` on."""
-        rows = self._made(checked, self._all(bookkeeping.STAMPED, run_id, first, limit))
+        rows = self._made(with_checked_types, self._all(bookkeeping.STAMPED, run_id, first, limit))
         images = [list(found) for _, found in itertools.groupby(rows, itemgetter("id"))]
         return tuple(
             StampedImage(
@@ -284,22 +290,22 @@ class ResultQuery:
             return self._connection.execute(query, named or values).fetchall()
 
     def _numbers(self, query: str, *values: object) -> NDArray[np.int64]:
-        """Return a column of whole numbers (n,). A list of Python rows would take twenty times the memory."""
+        """Return a column of whole numbers (n,), which takes a twentieth of the memory of a list of Python numbers."""
         with storage_problems(self.path):
             return np.fromiter(map(itemgetter(0), self._connection.execute(query, values)), np.int64)
 
-    def _results(self, rows: Sequence[sqlite3.Row], *, looks_inside: bool = True) -> tuple[StoredAnswer, ...]:
+    def _results(self, rows: Sequence[sqlite3.Row], *, looks_inside: bool = True) -> tuple[StoredResult, ...]:
         """Convert rows of `SELECT` to answers, with their thumbnails."""
         kept = self._pictures.thumbnails((row["content_sha256"], row["frame"]) for row in rows)
 
-        def made(row: sqlite3.Row) -> StoredAnswer:
+        def made(row: sqlite3.Row) -> StoredResult:
             return stored_of(row, kept.get((row["content_sha256"], row["frame"])), looks_inside=looks_inside)
 
         return self._made(made, rows)
 
     def _made(self, make: Callable[[sqlite3.Row], T], rows: Sequence[sqlite3.Row]) -> tuple[T, ...]:
         """Convert rows with `make`; an invalid row counts as damage of the file."""
-        with damage_noticed(self.path):
+        with invalid_rows_as_damage(self.path):
             return tuple(map(make, rows))
 
 
@@ -315,7 +321,7 @@ class ResultStore(ResultQuery):
 
     @property
     def other_process(self) -> str | None:
-        """The process that works on the run which `open_run` would have resumed; None if none does."""
+        """The process that works on the run which `open_run` would otherwise have resumed; None if there is none."""
         return self._locks.other_process
 
     def close(self) -> None:
@@ -330,7 +336,7 @@ class ResultStore(ResultQuery):
         and takes over results of the first one. So neither can damage the other's list, and a script does not fail
         because a window is open. With `fresh` a new run begins in any case.
         """
-        key = hashlib.sha256(json.dumps(spec.work).encode()).hexdigest()
+        key = hashlib.sha256(json.dumps(spec.result_key).encode()).hexdigest()
         with self._transaction():
             newest = self._all("SELECT id, state FROM runs WHERE request_key = ? ORDER BY id DESC LIMIT 1", key)
             is_open = newest and newest[0]["state"] != "finished" and not fresh
@@ -358,8 +364,8 @@ class ResultStore(ResultQuery):
         with self._transaction():
             rows = self._all(bookkeeping.ROWS, run_id)
             empty = bookkeeping.paths_without_images(rows, self.run(run_id).spec.paths)
-            gone = bookkeeping.gone(rows, empty) | bookkeeping.moved(self._all(bookkeeping.TWINS, run_id))
-            bookkeeping.leave_out(self._all, run_id, gone)
+            gone = bookkeeping.absent_ids(rows, empty) | bookkeeping.moved_ids(self._all(bookkeeping.TWINS, run_id))
+            bookkeeping.mark_absent(self._all, run_id, gone)
             bookkeeping.follow_exchanged(self._all, run_id)
             self.set_state(run_id, "cancelled" if empty else "finished")
         if not empty:
@@ -375,7 +381,7 @@ class ResultStore(ResultQuery):
         """
         with self._transaction():
             moved = bookkeeping.moved_to_ids(self._all, row_id)
-            bookkeeping.leave_out(self._all, run_id, moved)
+            bookkeeping.mark_absent(self._all, run_id, moved)
             bookkeeping.follow_exchanged(self._all, run_id, row_id)
         return moved
 
@@ -457,7 +463,7 @@ class ResultStore(ResultQuery):
             if len(answers) < (wanted := sum(map(len, taken.answers))):
                 raise StorageProblem(reason("results_lost", path=self.path, found=len(answers), saved=wanted))
             for row in answers:
-                self._verdicts.bring(run_id, row["id"], row["result_hash"], row["image_key"])
+                self._verdicts.copy_verdict(run_id, row["id"], row["result_hash"], row["image_key"])
             self._all(bookkeeping.COPY_LISTED, run_id, json.dumps(taken.images))
             row_ids = tuple(dict.fromkeys(row["image_id"] for row in answers))
             unlisted = [row["id"] for row in self._all(bookkeeping.UNLISTED, run_id, json.dumps(row_ids))]
@@ -494,7 +500,7 @@ class ResultStore(ResultQuery):
                 "saved_s": now_s,
             }
             answer_id = self._put("answers", columns, by="image_id, position")
-            answer = StoredAnswer(
+            answer = StoredResult(
                 answer_id=answer_id,
                 row_id=row_id,
                 run_id=run_id,
@@ -502,7 +508,7 @@ class ResultStore(ResultQuery):
                 outcome=without_preview(outcome),
                 is_resumed=position in resumed,
             )
-            if self._verdicts.bring(run_id, answer_id, columns["result_hash"], image["image_key"]):
+            if self._verdicts.copy_verdict(run_id, answer_id, columns["result_hash"], image["image_key"]):
                 answer = replace(answer, **self._judgement(answer_id, columns["result_hash"]))
             stored.append(answer)
         saved = _image(stored)
@@ -517,7 +523,7 @@ class ResultStore(ResultQuery):
         return int(self._all(_put_statement(table, tuple(columns), by), *columns.values())[0]["id"])
 
     def _judgement(self, answer_id: int, judged: bytes) -> dict[str, Any]:
-        """Return the reader's verdict on a result, and whether it was read, as fields of `StoredAnswer`."""
+        """Return the reader's verdict on a result, and whether it was read, as fields of `StoredResult`."""
         query = f"SELECT {_OF_VERDICT} FROM verdicts WHERE answer_id = ? AND result_hash = ?"
         rows = self._all(query, answer_id, judged)
         (verdict,) = self._made(lambda row: verdict_of(row) if row["choice"] else None, rows) or (None,)
@@ -525,7 +531,7 @@ class ResultStore(ResultQuery):
 
     def _list(self, run_id: int, image: StoredImage) -> None:
         """Write or replace the row of an image in the work list."""
-        self._all(bookkeeping.LIST, *bookkeeping.listed_row(run_id, image.row_id, image.most_urgent_answer.outcome))
+        self._all(bookkeeping.LIST, *bookkeeping.listed_row(run_id, image.row_id, image.most_urgent_result.outcome))
 
     def set_verdict(
         self, answer_id: int, verdict: Verdict | None, *, judged: Outcome, over: Collection[Verdict | None] = (None,)
@@ -586,5 +592,5 @@ def _put_statement(table: str, names: tuple[str, ...], by: str) -> str:
                ON CONFLICT ({by}) DO UPDATE SET {changes} RETURNING id"""
 
 
-def _image(answers: Sequence[StoredAnswer]) -> StoredImage:
+def _image(answers: Sequence[StoredResult]) -> StoredImage:
     return StoredImage(row_id=answers[0].row_id, run_id=answers[0].run_id, answers=tuple(answers))

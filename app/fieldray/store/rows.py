@@ -30,13 +30,13 @@ from fieldray.domain.finding import (
     Screened,
     Stage,
     Status,
-    leading_of,
+    leading_of_findings,
     lungs_of,
     notes_of,
     sort_score,
 )
-from fieldray.domain.history import ResultBrief, Tally
-from fieldray.domain.image import ImageRef, PixelMap, Turn
+from fieldray.domain.history import ImageTally, ResultBrief
+from fieldray.domain.image import Correction, ImageRef, PixelMap
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.model import OperatingPoint
 from fieldray.domain.run import (
@@ -45,7 +45,7 @@ from fieldray.domain.run import (
     Run,
     RunSpec,
     RunState,
-    StoredAnswer,
+    StoredResult,
     SupersededVerdict,
     Verdict,
     VerdictChoice,
@@ -53,11 +53,11 @@ from fieldray.domain.run import (
 from fieldray.store.schema import (
     LUNG_VALUES,
     OF_RUN,
-    Details,
-    Found,
-    Lungs,
-    Why,
-    compact,
+    StoredDetails,
+    StoredFinding,
+    StoredLungs,
+    StoredReason,
+    compact_json,
     header_of,
     header_text,
     image_key,
@@ -70,7 +70,7 @@ from fieldray.store.schema import (
     reasons_of,
     why_of_reason,
 )
-from fieldray.typed_json import converted, decoded
+from fieldray.typed_json import parse_json, to_type
 
 Row = sqlite3.Row | Mapping[str, Any]
 AnyRow = TypeVar("AnyRow", bound=Row)
@@ -94,7 +94,7 @@ _TYPES: Final[Mapping[str, type[Any] | tuple[type[Any], ...]]] = {
 }
 
 
-class Judged(Protocol):
+class PackOfResult(Protocol):
     """The fields that all answers of a pack in a run share (`PackSpec`)."""
 
     @property
@@ -151,17 +151,17 @@ def answer_columns(outcome: Outcome, *, points: Sequence[OperatingPoint] = ()) -
         "decode_ms": facts.decode_ms,
         "backend": screened.backend if screened else None,
         "inference_ms": screened.inference_ms if screened else None,
-        "findings": compact(_found(screened.findings, points) if screened else []),
+        "findings": compact_json(_found(screened.findings, points) if screened else []),
         "class_maps": None if maps is None else maps.astype(np.float32).tobytes(),
-        "notes": compact(list(map(why_of_reason, notes_of(outcome)))),
-        "details": compact(_details(outcome.ref, facts, screened)),
+        "notes": compact_json(list(map(why_of_reason, notes_of(outcome)))),
+        "details": compact_json(_details(outcome.ref, facts, screened)),
         **_lung_columns(lungs_of(outcome)),
     }
 
 
-def _details(ref: ImageRef, facts: ReadFacts, screened: Screened | None) -> Details:
+def _details(ref: ImageRef, facts: ReadFacts, screened: Screened | None) -> StoredDetails:
     maps = screened.class_maps if screened else None
-    return Details(
+    return StoredDetails(
         kind=ref.kind,
         rows=facts.rows,
         columns=facts.columns,
@@ -175,28 +175,28 @@ def _details(ref: ImageRef, facts: ReadFacts, screened: Screened | None) -> Deta
     )
 
 
-def _found(findings: Sequence[Finding], points: Sequence[OperatingPoint]) -> list[Found]:
+def _found(findings: Sequence[Finding], points: Sequence[OperatingPoint]) -> list[StoredFinding]:
     of_run = {point.label: point for point in points}
 
     def point(finding: Finding) -> OperatingPoint | Literal[1] | None:
         is_of_run = finding.point is not None and finding.point == of_run.get(finding.label)
         return OF_RUN if is_of_run else finding.point
 
-    return [Found(each.label, each.score, each.decision, point(each)) for each in findings]
+    return [StoredFinding(each.label, each.score, each.decision, point(each)) for each in findings]
 
 
 def _lung_columns(lungs: LungFields | None) -> dict[str, Any]:
     if lungs is None:
         return {"lungs": None, "lung_shares": None}
     kept, values = lungs.kept, [getattr(lungs, name) for name in LUNG_VALUES]
-    text = compact([kept.rows, kept.columns, kept.threshold, map_values(lungs.pixel_map), *values])
+    text = compact_json([kept.rows, kept.columns, kept.threshold, map_values(lungs.pixel_map), *values])
     return {"lungs": text, "lung_shares": kept.data}
 
 
 def _lungs_of(row: Row, *, looks_inside: bool) -> LungFields | None:
     if row["lungs"] is None:
         return None
-    lungs = decoded(row["lungs"], Lungs).fields(bytes(memoryview(row["lung_shares"])))
+    lungs = parse_json(row["lungs"], StoredLungs).fields(bytes(memoryview(row["lung_shares"])))
     if looks_inside:
         _ = lungs.shares
     return lungs
@@ -224,7 +224,7 @@ def verdict_columns(judged: Outcome, verdict: Verdict | None = None) -> dict[str
 
 def outcome_of(
     row: Row,
-    run: Judged,
+    run: PackOfResult,
     *,
     thumbnail: NDArray[np.uint8] | None = None,
     looks_inside: bool = True,
@@ -235,14 +235,14 @@ def outcome_of(
     thumbnail     the image's stored thumbnail, in the orientation of the file
     looks_inside  whether to detect a damaged mask now instead of on first access
     """
-    checked(row)
+    with_checked_types(row)
     category_in(row)
-    details = decoded(row["details"], Details)
+    details = parse_json(row["details"], StoredDetails)
     facts = ReadFacts(
         content_sha256=row["content_sha256"].hex(),
         rows=details.rows,
         columns=details.columns,
-        thumbnail=None if thumbnail is None else Turn(*details.turn).shown(thumbnail),
+        thumbnail=None if thumbnail is None else Correction(*details.turn).shown(thumbnail),
         pixel_map=PixelMap(*details.pixel_map) if details.pixel_map else None,
         decode_ms=row["decode_ms"],
         notes=details.notes,
@@ -277,7 +277,7 @@ def _maps_of(data: bytes | None, shape: tuple[int, int, int] | None) -> NDArray[
     return np.frombuffer(data, np.float32).reshape(shape)
 
 
-def _ref_of(row: Row, details: Details) -> ImageRef:
+def _ref_of(row: Row, details: StoredDetails) -> ImageRef:
     path, member = path_of(row["image_key"])
     return ImageRef(
         path=path,
@@ -287,31 +287,31 @@ def _ref_of(row: Row, details: Details) -> ImageRef:
         header=header_of(row["header"]),
         problem=reason_made(details.problem) if details.problem else None,
         problem_is_refusal=details.is_refusal,
-        turn=Turn(*details.turn),
+        turn=Correction(*details.turn),
     )
 
 
 def ref_text(ref: ImageRef) -> str:
     """Format a reference to an image as JSON in ASCII, with the column names of a row as keys."""
     columns = {"image_key": os.fsdecode(image_key(ref)), "frame": ref.frame, "header": header_text(ref.header)}
-    return compact({**columns, "details": compact(_details(ref, ReadFacts(), None))})
+    return compact_json({**columns, "details": compact_json(_details(ref, ReadFacts(), None))})
 
 
 def ref_of(text: str) -> ImageRef:
     """Parse a reference to an image from the JSON of `ref_text`. Raises ValueError."""
-    columns = decoded(text, dict[str, Any])
+    columns = parse_json(text, dict[str, Any])
     try:
-        row = checked({**columns, "image_key": os.fsencode(str(columns["image_key"]))})
-        return _ref_of(row, decoded(row["details"], Details))
+        row = with_checked_types({**columns, "image_key": os.fsencode(str(columns["image_key"]))})
+        return _ref_of(row, parse_json(row["details"], StoredDetails))
     except (TypeError, LookupError) as error:
         raise ValueError("no reference to an image") from error
 
 
 def stored_of(
     row: sqlite3.Row, thumbnail: NDArray[np.uint8] | None = None, *, looks_inside: bool = True
-) -> StoredAnswer:
+) -> StoredResult:
     """Read a stored result from a row of `answers` joined with its image, pack and verdict."""
-    return StoredAnswer(
+    return StoredResult(
         answer_id=row["id"],
         row_id=row["image_id"],
         run_id=row["run_id"],
@@ -324,10 +324,10 @@ def stored_of(
     )
 
 
-def findings_of(text: str, run: Judged) -> tuple[Finding, ...]:
+def findings_of(text: str, run: PackOfResult) -> tuple[Finding, ...]:
     """Read the findings of a result from JSON. Raises ValueError and others."""
     found = []
-    for kept in decoded(text, tuple[Found, ...]):
+    for kept in parse_json(text, tuple[StoredFinding, ...]):
         point = kept.point
         if point == OF_RUN:
             (point,) = (known for known in run.operating_points if known.label == kept.label)
@@ -340,8 +340,8 @@ def brief_of(row: sqlite3.Row) -> ResultBrief:
 
     Raises ValueError and others.
     """
-    checked(row)
-    finding = leading_of(findings_of(row["findings"], pack_spec_of(row["spec"])))
+    with_checked_types(row)
+    finding = leading_of_findings(findings_of(row["findings"], pack_spec_of(row["spec"])))
     return ResultBrief(
         row_id=row["image_id"],
         run_id=row["run_id"],
@@ -361,9 +361,9 @@ def brief_of(row: sqlite3.Row) -> ResultBrief:
     )
 
 
-def tally_of(row: sqlite3.Row) -> Tally:
+def tally_of(row: sqlite3.Row) -> ImageTally:
     """Read a tally from a row that counts results. Raises ValueError and others."""
-    return Tally(
+    return ImageTally(
         spec=pack_spec_of(row["spec"]),
         category=category_in(row),
         why=reason_of(row["reason"]) if row["reason"] else None,
@@ -381,16 +381,16 @@ def category_of(rank: int) -> Category:
 
 def kind_of(row: sqlite3.Row) -> ResultCount:
     """Read category, codes and number from a row that counts results. Raises ValueError and others."""
-    checked(row)
-    why = [decoded(row["reason"], Why)] if row["reason"] else []
-    codes = tuple(each.code for each in (*why, *decoded(row["notes"], tuple[Why, ...])))
+    with_checked_types(row)
+    why = [parse_json(row["reason"], StoredReason)] if row["reason"] else []
+    codes = tuple(each.code for each in (*why, *parse_json(row["notes"], tuple[StoredReason, ...])))
     return ResultCount(category=category_in(row), codes=codes, number=row["number"])
 
 
 def sample_of(row: sqlite3.Row) -> DriftSample:
     """Read the values by which drift is measured from a row of `answers` joined with its image."""
-    scores = {found.label: found.score for found in decoded(row["findings"], tuple[Found, ...])}
-    inside = decoded(row["lungs"], Lungs).evidence_inside if row["lungs"] and scores else None
+    scores = {found.label: found.score for found in parse_json(row["findings"], tuple[StoredFinding, ...])}
+    inside = parse_json(row["lungs"], StoredLungs).evidence_inside if row["lungs"] and scores else None
     return DriftSample(category=category_in(row), scores=scores, grey=row["grey"], evidence_inside=inside)
 
 
@@ -407,7 +407,7 @@ def pack_spec_text(spec: PackSpec) -> str:
 @functools.lru_cache(maxsize=64)
 def pack_spec_of(text: str) -> PackSpec:
     """Parse a pack of a run from the JSON of `pack_spec_text`. Raises ValueError."""
-    return decoded(text, PackSpec)
+    return parse_json(text, PackSpec)
 
 
 class _Position(msgspec.Struct, frozen=True):
@@ -419,14 +419,14 @@ class _Position(msgspec.Struct, frozen=True):
 
 def run_of(row: sqlite3.Row) -> Run:
     """Read a run from a row of `RUNS`. Raises ValueError and others for invalid rows."""
-    checked(row)
-    packs = decoded(row["packs"], tuple[_Position, ...])
+    with_checked_types(row)
+    packs = parse_json(row["packs"], tuple[_Position, ...])
     if [pack.position for pack in packs] != list(range(len(packs))) or not packs:
         raise ValueError("a run without one of its packs")
-    asked = decoded(row["spec"], dict[str, Any])
+    asked = parse_json(row["spec"], dict[str, Any])
     return Run(
         run_id=row["id"],
-        spec=converted({**asked, "packs": [decoded(pack.spec, dict[str, Any]) for pack in packs]}, RunSpec),
+        spec=to_type({**asked, "packs": [parse_json(pack.spec, dict[str, Any]) for pack in packs]}, RunSpec),
         state=literal(row["state"], RunState),
         reason=reason_of(row["reason"]) if row["reason"] else None,
         started_s=moment_in(row, "started_s"),
@@ -436,7 +436,7 @@ def run_of(row: sqlite3.Row) -> Run:
 
 def verdict_of(row: sqlite3.Row) -> Verdict:
     """Read a verdict from a row. Raises ValueError, TypeError."""
-    checked(row)
+    with_checked_types(row)
     return Verdict(choice=literal(row["choice"], VerdictChoice), note=row["note"], given_s=moment_in(row, "given_s"))
 
 
@@ -451,7 +451,7 @@ def superseded_verdict_of(row: sqlite3.Row) -> SupersededVerdict:
     )
 
 
-def checked(row: AnyRow) -> AnyRow:
+def with_checked_types(row: AnyRow) -> AnyRow:
     """Return the row unchanged. Raises TypeError for a type that this program never writes.
 
     The check is needed because SQLite columns take any type.

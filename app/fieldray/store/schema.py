@@ -26,7 +26,7 @@ from fieldray.domain.lungs import LungFields, LungMeasurement, LungSide, Quality
 from fieldray.domain.mask import CompressedShares
 from fieldray.domain.model import OperatingPoint
 from fieldray.reasons import Reason, reason
-from fieldray.typed_json import decoded, encoded
+from fieldray.typed_json import format_json, parse_json
 
 # Any change of the tables needs a new number, and a step in `migrations`.
 VERSION: Final = 12
@@ -228,14 +228,14 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**31)]  # SQLite and NumPy hold no
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
-class Why(msgspec.Struct, frozen=True, array_like=True):
+class StoredReason(msgspec.Struct, frozen=True, array_like=True):
     """A reason as stored: its code and parameters."""
 
     code: str
     parameters: tuple[tuple[str, str], ...]
 
 
-class Details(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class StoredDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Further facts of a result, stored as JSON; empty facts are left out."""
 
     kind: FileKind
@@ -243,14 +243,14 @@ class Details(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     columns: Count = 0
     notes: tuple[str, ...] = ()
     pixel_map: MapValues | None = None
-    problem: Why | None = None
+    problem: StoredReason | None = None
     is_refusal: bool = False
     maps: tuple[Count, Count, Count] | None = None
     extra: Mapping[str, float] = {}
     turn: tuple[int, bool] = (0, False)
 
 
-class Found(msgspec.Struct, frozen=True, array_like=True):
+class StoredFinding(msgspec.Struct, frozen=True, array_like=True):
     """A finding as stored."""
 
     label: str
@@ -259,7 +259,7 @@ class Found(msgspec.Struct, frozen=True, array_like=True):
     point: OperatingPoint | Literal[1] | None
 
 
-class Lungs(msgspec.Struct, frozen=True, array_like=True):
+class StoredLungs(msgspec.Struct, frozen=True, array_like=True):
     """Lung fields as stored, without their shares."""
 
     rows: Count
@@ -293,12 +293,12 @@ class Lungs(msgspec.Struct, frozen=True, array_like=True):
 
 _OF_CELLS: Final = ("rows", "columns", "threshold", "pixel_map")
 # The further fields of stored lung fields, in order: all but the shares and their position.
-LUNG_VALUES: Final = Lungs.__struct_fields__[len(_OF_CELLS) :]
+LUNG_VALUES: Final = StoredLungs.__struct_fields__[len(_OF_CELLS) :]
 
 
-def compact(value: Any) -> str:
+def compact_json(value: Any) -> str:
     """Format a value, or a struct of this module, as JSON in ASCII without blanks."""
-    return encoded(value).decode()
+    return format_json(value).decode()
 
 
 def map_values(pixel_map: PixelMap) -> MapValues:
@@ -337,37 +337,37 @@ def path_of(key: bytes) -> tuple[Path, str | None]:
 
 def header_text(header: ImageHeader) -> str:
     """Format a header as JSON, without fields that have their default value."""
-    return compact({name: value for name in _HEADER if (value := getattr(header, name)) != _HEADER[name]})
+    return compact_json({name: value for name in _HEADER if (value := getattr(header, name)) != _HEADER[name]})
 
 
 @functools.lru_cache(maxsize=256)
 def header_of(text: str) -> ImageHeader:
     """Parse a header from the JSON of `header_text`. Raises ValueError."""
-    return decoded(text, ImageHeader)
+    return parse_json(text, ImageHeader)
 
 
-def why_of_reason(given: Reason) -> Why:
+def why_of_reason(given: Reason) -> StoredReason:
     """Convert a reason to its stored form."""
-    return Why(given.code, given.parameters)
+    return StoredReason(given.code, given.parameters)
 
 
 def reason_text(given: Reason) -> str:
     """Format a reason as JSON."""
-    return compact(why_of_reason(given))
+    return compact_json(why_of_reason(given))
 
 
 def reason_of(text: str) -> Reason:
     """Parse a reason from JSON. Raises ValueError."""
-    return reason_made(decoded(text, Why))
+    return reason_made(parse_json(text, StoredReason))
 
 
 @functools.lru_cache(maxsize=256)
 def reasons_of(text: str) -> tuple[Reason, ...]:
     """Parse a list of reasons from JSON. Raises ValueError."""
-    return tuple(map(reason_made, decoded(text, tuple[Why, ...])))
+    return tuple(map(reason_made, parse_json(text, tuple[StoredReason, ...])))
 
 
-def reason_made(why: Why) -> Reason:
+def reason_made(why: StoredReason) -> Reason:
     """Convert parsed JSON to a reason."""
     try:
         return Reason(why.code, why.parameters)

@@ -28,22 +28,22 @@ from fieldray.domain.history import (
     NEW_PATIENT,
     NEW_STUDY,
     SAME_STUDY,
+    ImageTally,
     ListColumn,
-    Listed,
     ResultBrief,
     ResultFilter,
     ResultOrder,
     RunSummary,
-    Tally,
+    WorkListRows,
 )
 from fieldray.domain.image import ImageRef
 from fieldray.domain.lungs import QUALITY
 from fieldray.domain.patient import day_number, earlier_days_last, earlier_images
 from fieldray.domain.run import CONTRADICTING, DriftSample, PackOfRun, Run, StoredImage, VerdictChoice, origin_folder
 from fieldray.store.bookkeeping import key_of
-from fieldray.store.database import StoreConnection, damage_noticed, storage_problems
+from fieldray.store.database import StoreConnection, invalid_rows_as_damage, storage_problems
 from fieldray.store.results import ResultQuery
-from fieldray.store.rows import brief_of, category_of, checked, sample_of, tally_of
+from fieldray.store.rows import brief_of, category_of, sample_of, tally_of, with_checked_types
 from fieldray.store.schema import image_key, reasons_of
 
 # The order by class, the most urgent first. It also orders rows that are equal in any other column.
@@ -187,7 +187,9 @@ class HistoryQuery(ResultQuery):
         if self._opened:
             self._opened.interrupt()
 
-    def listed(self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None = None) -> Listed:
+    def listed(
+        self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None = None
+    ) -> WorkListRows:
         """Return the rows of a run that pass a filter, in order, and the counts of the whole run.
 
         In the order by class, images of earlier days than their patient's newest image come after all others.
@@ -205,7 +207,9 @@ class HistoryQuery(ResultQuery):
         if order.by_patient:
             positions, begins = _by_patient(owned)
         counts = {category: counted.get(rank, 0) for rank, category in enumerate(WORK_LIST_ORDER)}
-        return Listed(row_ids=owned["id"][positions], begins=begins, is_earlier=is_earlier[positions], counts=counts)
+        return WorkListRows(
+            row_ids=owned["id"][positions], begins=begins, is_earlier=is_earlier[positions], counts=counts
+        )
 
     def _owned(
         self, run_id: int, row_ids: NDArray[np.int64], *, is_all: bool
@@ -216,7 +220,7 @@ class HistoryQuery(ResultQuery):
         """
         only = "" if is_all else _ONLY_THESE.format(", ".join(map(str, row_ids.tolist())))
         found = self._tuples(OWNER_STATEMENT.format(only=only), (run_id,) if is_all else (run_id, run_id))
-        with damage_noticed(self.path):
+        with invalid_rows_as_damage(self.path):
             owned = np.fromiter(((*owner, _day_number(day)) for *owner, day in found), _OWNED)
         positions = np.searchsorted(owned["id"], row_ids)
         return owned[positions], earlier_images(owned["person"], owned["day"])[positions]
@@ -257,7 +261,7 @@ class HistoryQuery(ResultQuery):
         positions = np.concatenate([unread[unread > position], unread[unread < position]])
         return int(row_ids[positions[0]]) if len(positions) else None
 
-    def of_patient(self, patient_id: str, *, run_id: int | None = None) -> tuple[StoredImage, ...]:
+    def images_of_patient(self, patient_id: str, *, run_id: int | None = None) -> tuple[StoredImage, ...]:
         """Return up to 500 images with this Patient ID.
 
         Images of the given run come first, then images of other runs that did not fail, the newest first.
@@ -288,13 +292,13 @@ class HistoryQuery(ResultQuery):
         counts: defaultdict[int, Counter[Category]] = defaultdict(Counter)
         backends: defaultdict[int, Counter[str]] = defaultdict(Counter)
         verdicts: defaultdict[int, Counter[VerdictChoice]] = defaultdict(Counter)
-        for row in self._made(checked, self._all(_COUNTS)):
-            with damage_noticed(self.path):
+        for row in self._made(with_checked_types, self._all(_COUNTS)):
+            with invalid_rows_as_damage(self.path):
                 counts[row["run_id"]][category_of(row["rank"])] += row["number"]
         for query, sign in ((_BACKENDS, 1), (_BACKENDS_ABSENT, -1)):
-            for row in self._made(checked, self._all(query)):
+            for row in self._made(with_checked_types, self._all(query)):
                 backends[row["run_id"]][row["backend"] or ""] += sign * row["number"]
-        for row in self._made(checked, self._all(_CHOICES)):
+        for row in self._made(with_checked_types, self._all(_CHOICES)):
             verdicts[row["run_id"]][row["choice"]] += row["number"]
         gone = {row["run_id"]: row["number"] for row in self._all(_ABSENT)}
         return tuple(
@@ -333,7 +337,7 @@ class HistoryQuery(ResultQuery):
             for row_id in page:
                 yield from of_image[row_id]
 
-    def tallies(self, since_s: float, until_s: float, *, folder: Path | None = None) -> tuple[Tally, ...]:
+    def tallies(self, since_s: float, until_s: float, *, folder: Path | None = None) -> tuple[ImageTally, ...]:
         """Return the counts of the images that each pack saw for the first time in a period, the largest first.
 
         since_s, until_s  the period, seconds since 1970
@@ -343,7 +347,7 @@ class HistoryQuery(ResultQuery):
         ends = inside, inside + _SEPARATOR, inside + _AFTER_SEPARATOR
         return self._made(tally_of, self._all(_TALLIES, since_s, until_s, *ends))
 
-    def in_order(self, run_id: int) -> Iterator[StoredImage]:
+    def images_in_order(self, run_id: int) -> Iterator[StoredImage]:
         """Yield the images of a run in the order of its work list, the most urgent first.
 
         Images of an earlier day than their patient's newest image come last, and are marked as such.

@@ -1,7 +1,7 @@
 """The calls of a worker process: requests and answers, used by both sides of the pipe.
 
-The child's side is `looking`, the program's is `pool`. The child imports every decoder and the networks' runtime, which
-the program itself does not import.
+The child's side is `image_worker`, the program's is `pool`. The child imports every decoder and the networks' runtime,
+which the program itself does not import.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from fieldray.domain.image import Detail, FileKind, Image, ImageHeader, ImageRef
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.model import HeaderRules, InputSpec, Model, OperatingPoint
 from fieldray.domain.run import Overrides
-from fieldray.imaging.archive import Members, Search
-from fieldray.imaging.beginning import Beginning, Identified
-from fieldray.inference.backend import Answer
+from fieldray.imaging.archive import FoundMembers, MemberSearch
+from fieldray.imaging.beginning import ObjectBeginning, ObjectContent
+from fieldray.inference.backend import NetworkOutput
 from fieldray.inference.worker import InferRequest
 from fieldray.processes.child import Call
 from fieldray.reasons import Reason
@@ -33,10 +33,10 @@ RunsWhere = Literal["nowhere", "here", "elsewhere"]
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Networks:
+class PackNetworks:
     """Manifests and golden vectors of the networks that a pack needs in a worker.
 
-    classifier  None where only the lungs are searched for
+    classifier  the classifier; None if only the lungs are searched for
     finder      the lung-field pack, or None
     """
 
@@ -45,16 +45,16 @@ class Networks:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Load:
-    """Have the networks of these packs ready; `files` are theirs, by SHA-256."""
+class LoadRequest:
+    """A request to load the networks of these packs; `files` are the network files by SHA-256."""
 
-    packs: tuple[Networks, ...]
+    packs: tuple[PackNetworks, ...]
     files: Mapping[str, NDArray[np.uint8]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
-    """Name and version of the runtime that runs the loaded networks."""
+class LoadResult:
+    """The answer to `LoadRequest`: name and version of the runtime that runs the loaded networks."""
 
     runtime: str
     version: str
@@ -64,12 +64,12 @@ class Loaded:
 class AnalyseRequest:
     """A request to analyse an image in some or all steps: read it, find its lungs, run the classifier.
 
-    rules      rules for the header of the very bytes that are decoded; None for no rules
-    frame      an input to be made of the whole image, in place of the classifier's
+    rules      rules for the header of the bytes that are decoded; None for no rules
+    frame      specification of an input to make of the whole image, instead of the classifier's input
     finds      whether the lungs are searched for
     points     operating points in force, by label; a result close to one is analysed again in finer detail
-    overrides  what a person overrules for this image
-    runs       where the classifier runs: in this process, or where the program says (`ELSEWHERE`); else the
+    overrides  refusals that a person overrules for this image
+    runs       where the classifier runs: in this process, or on a device of the program (`ELSEWHERE`); otherwise the
                classifier's input is returned
     stamp_key  key of the file's stamp; empty for no stamp
     pack       number of the pack among those loaded
@@ -91,12 +91,12 @@ class AnalyseRequest:
 class AnalysisResult:
     """The result of analysing an image, up to the step reached. The constructor raises ValueError for invalid values.
 
-    kind, header  kind and header of the bytes read; None if none were read, or not asked for
-    lungs         the place of the lungs, where a lung-field pack ran
+    kind, header  kind and header of the bytes read; None if no bytes were read, or if not requested
+    lungs         the lung fields; None if no lung-field pack ran
     problem       the reason why the analysis stopped: a refusal, or a failure at `stage`
     overruled     the reasons for refusal that a person overruled
     values        (1, height, width, channels) uint8, the input of the network, if no network was to run
-    answer        the classifier's answer, for its image number `sequence`; None where it ran elsewhere
+    answer        the classifier's answer, for its image number `sequence`; None if the classifier ran elsewhere
     step          pixels of the file per pixel read, along each axis
     """
 
@@ -109,7 +109,7 @@ class AnalysisResult:
     stage: Stage = "decode"
     overruled: tuple[Reason, ...] = ()
     values: NDArray[np.uint8] | None = None
-    answer: Answer | None = None
+    answer: NetworkOutput | None = None
     sequence: int = 0
     is_approximate: bool = False
     step: Annotated[int, Meta(ge=1, lt=2**31)] = 1
@@ -127,18 +127,18 @@ class AnalysisResult:
         if self.lungs is not None and self.lungs.shares.ndim != 2:
             raise ValueError("no mask")
 
-    def is_close(
+    def is_borderline(
         self, assessment: Assessment, scores: Mapping[str, float], features: NDArray[np.float32] | None
     ) -> bool:
-        """Whether these scores are so close to an operating point that the image must be read in finer detail."""
+        """Return whether scores are so close to an operating point that the image must be read in finer detail."""
         if not self.is_approximate or self.facts.pixel_map is None:
             return False
-        return assessment.is_close(scores, features, oversampling=self.facts.pixel_map.finest / self.step)
+        return assessment.is_borderline(scores, features, oversampling=self.facts.pixel_map.min_scale / self.step)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class PackInferRequest(InferRequest):
-    """Run an input by the classifier of the pack with this number."""
+    """A request to run the classifier of the pack with this number on an input."""
 
     pack: int = 0
 
@@ -152,7 +152,7 @@ def _require_grey(pixels: NDArray[Any], *, longest: int) -> None:
 class ShowRequest:
     """A request to render an image for a person.
 
-    Its longer side has `side` pixels; 0 means full resolution. With a hash, the content must match.
+    Its longer side has `side` pixels; 0 means full resolution. With a hash, the file must have this SHA-256.
     """
 
     ref: ImageRef
@@ -161,8 +161,8 @@ class ShowRequest:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class PixelArray:
-    """The answer with the decoded grey levels (h, w) uint8 of a stored JPEG preview."""
+class PreviewResult:
+    """The answer with the grey levels (h, w) uint8 of a stored preview."""
 
     pixels: NDArray[np.uint8]
 
@@ -171,33 +171,38 @@ class PixelArray:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Elsewhere:
-    """Have an input (1, height, width, channels) uint8, made for the question with this number, run elsewhere."""
+class ElsewhereRequest:
+    """A request to the program: run an input (1, height, width, channels) uint8 of the
+    question with this number on a device.
+    """
 
     number: int
     values: NDArray[np.uint8]
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class RanElsewhere:
-    """Raw scores in [0, 1] by label code, and features (n,). No scores if the worker is to run the network itself."""
+class ElsewhereResult:
+    """The answer to `ElsewhereRequest`: uncalibrated scores in [0, 1] by label code, and features (n,).
+
+    There are no scores if the worker must run the network itself.
+    """
 
     scores: Mapping[str, float] | None = None
     features: NDArray[np.float32] | None = None
 
 
-LOAD: Final = Call("load", Load, Loaded)
+LOAD: Final = Call("load", LoadRequest, LoadResult)
 # One image as each of several packs wants it, and what each saw, in their order; it is read once.
 LOOK: Final = Call("look", tuple[AnalyseRequest, ...], tuple[AnalysisResult, ...])
-RUN: Final = Call("run", PackInferRequest, Answer)
+RUN: Final = Call("run", PackInferRequest, NetworkOutput)
 # What a worker asks the program while it looks.
-ELSEWHERE: Final = Call("elsewhere", Elsewhere, RanElsewhere)
+ELSEWHERE: Final = Call("elsewhere", ElsewhereRequest, ElsewhereResult)
 IMAGE: Final = Call("image", ShowRequest, Image)
 SHOWN: Final = Call("shown", ShowRequest, ShownImage)
-PREVIEW: Final = Call("preview", bytes, PixelArray)
+PREVIEW: Final = Call("preview", bytes, PreviewResult)
 HASH: Final = Call("hash", ShowRequest, str)
-MEMBERS: Final = Call("members", Search, Members)
-IDENTIFY: Final = Call("identify", Beginning, Identified)
+MEMBERS: Final = Call("members", MemberSearch, FoundMembers)
+IDENTIFY: Final = Call("identify", ObjectBeginning, ObjectContent)
 
 
 def lung_finder_of(model: Model) -> Model | None:
@@ -205,14 +210,14 @@ def lung_finder_of(model: Model) -> Model | None:
     return model if model.manifest.lung_rules else model.lungs
 
 
-def loading(*models: Model) -> Load:
-    """The request that makes a worker load models, with only what their networks need."""
+def load_request(*models: Model) -> LoadRequest:
+    """Return the request to load models in a worker, with only the parts of the models that their networks need."""
     pairs = [(None if model.manifest.lung_rules else model, lung_finder_of(model)) for model in models]
     files = {
         part.model_sha256: np.frombuffer(part.files["litert"], np.uint8) for pair in pairs for part in pair if part
     }
-    packs = (Networks(classifier=_without_files(one), finder=_without_files(finder)) for one, finder in pairs)
-    return Load(packs=tuple(packs), files=files)
+    packs = (PackNetworks(classifier=_without_files(one), finder=_without_files(finder)) for one, finder in pairs)
+    return LoadRequest(packs=tuple(packs), files=files)
 
 
 def _without_files(model: Model | None) -> Model | None:

@@ -20,22 +20,22 @@ from numpy.typing import NDArray
 
 from fieldray.domain.assessment import Assessment, scores_of
 from fieldray.domain.finding import PREVIEW_SIDE, ReadFacts
-from fieldray.domain.image import UPRIGHT, Box, Detail, Image, ShownImage, Tensor
-from fieldray.domain.lungs import LungAnswer, LungFields, look_for_lungs
+from fieldray.domain.image import UPRIGHT, Box, Detail, Image, NetworkInput, ShownImage
+from fieldray.domain.lungs import LungFields, LungNetworkOutput, look_for_lungs
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.purpose import header_says_frontal_chest
 from fieldray.errors import BackendProblem, InputProblem, Unreadable, Unusable
 from fieldray.imaging.archive import search
 from fieldray.imaging.beginning import identify_beginning
-from fieldray.imaging.preprocess import thumbnail, to_tensor, with_window
-from fieldray.imaging.quality import check_header, check_pixels, doubts_about, lung_quality
-from fieldray.imaging.reading import ImageFile, facts_of, unpacked
+from fieldray.imaging.preprocess import thumbnail, to_network_input, with_window
+from fieldray.imaging.quality import check_header, check_pixels, completeness_notes, lung_quality
+from fieldray.imaging.reading import ImageFile, decode_preview, facts_of
 from fieldray.imaging.reduction import REFINEMENT, TargetSize, size_for_all, size_for_crop
 from fieldray.imaging.source import Stamps
 from fieldray.imaging.whole_file import content_hash
-from fieldray.inference.backend import Answer, check_golden
+from fieldray.inference.backend import NetworkOutput, check_golden
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
-from fieldray.processes.child import served
+from fieldray.processes.child import handler_of
 from fieldray.processes.serving import announce
 from fieldray.reasons import Reason, reason
 from fieldray.surroundings import lower_priority
@@ -52,7 +52,7 @@ def _network(model: Model, file: NDArray[np.uint8]) -> Network:
 
 @dataclass(eq=False, slots=True)
 class _Loaded:
-    """A pack, its network in this process, and how many images it has run."""
+    """A pack with its loaded network, and the number of images that the network has run."""
 
     model: Model
     network: Network
@@ -61,7 +61,7 @@ class _Loaded:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Pack:
-    """The networks of a pack."""
+    """The loaded networks of one pack."""
 
     classifier: _Loaded | None
     finder: _Loaded | None
@@ -69,10 +69,10 @@ class _Pack:
 
 @dataclass(eq=False, slots=True)
 class _Reading:
-    """An image as it was read, and the seconds that it took.
+    """An image as read, and the duration of reading in seconds.
 
-    upright  set right, with the window that it is shown by
-    first    facts and reason of rejection that the first pack found, cached for the others
+    upright  the upright image, with its display window set
+    first    facts and reason for refusal that the first pack found, cached for the other packs
     """
 
     image: Image
@@ -83,7 +83,7 @@ class _Reading:
 
 @dataclass(eq=False, slots=True)
 class _Shared:
-    """Intermediate results of one image, shared by the packs of a pass; each pack gets what it would compute alone.
+    """Intermediate results of one image, shared by all packs. Each pack gets the result that it would compute alone.
 
     readings  by target size
     lungs     by lung-field pack, target size, and whether the header says chest
@@ -94,12 +94,12 @@ class _Shared:
     opened_s: float = 0.0
     readings: dict[TargetSize | None, _Reading] = field(default_factory=dict)
     lungs: dict[tuple[int, TargetSize | None, bool], LungFields] = field(default_factory=dict)
-    tensors: dict[tuple[Image, InputSpec, Box | None], Tensor] = field(default_factory=dict)
+    tensors: dict[tuple[Image, InputSpec, Box | None], NetworkInput] = field(default_factory=dict)
 
 
 @dataclass(eq=False, slots=True)
 class _View:
-    """The state of one pack's analysis of an image; its question has this number."""
+    """The state of one pack's analysis of an image; `number` is that of the pack's question."""
 
     number: int
     question: calls.AnalyseRequest
@@ -113,7 +113,7 @@ class _View:
     box: Box | None = None
 
     def refuse(self, why: Reason) -> None:
-        """Raise Unusable, unless a person asked for the image all the same, which is noted."""
+        """Raise Unusable, unless a person overruled this reason, which is then noted."""
         if not self.question.overrides.will_overrule(why, self.question.ref.turn):
             raise Unusable(why)
         if why not in self.overruled:
@@ -121,12 +121,12 @@ class _View:
 
 
 class Worker:
-    """Looks at images with the networks that were loaded last.
+    """Analyses images with the networks that were loaded last.
 
     open_file, open_network
-        Open an image, and a pack's network, which runs images of its input's size.
+        Functions that open an image file and load a pack's network.
     run_elsewhere
-        Has the program run an input where it says. Raises BackendProblem where it cannot be run.
+        Function that has the program run an input on a device. Raises BackendProblem if that fails.
     """
 
     def __init__(
@@ -134,13 +134,13 @@ class Worker:
         *,
         open_file: Callable[..., ImageFile] = ImageFile,
         open_network: Callable[[Model, NDArray[np.uint8]], Network] = _network,
-        run_elsewhere: Callable[[calls.Elsewhere], calls.RanElsewhere] = calls.ELSEWHERE.ask_parent,
+        run_elsewhere: Callable[[calls.ElsewhereRequest], calls.ElsewhereResult] = calls.ELSEWHERE.ask_parent,
     ) -> None:
         self._open_file, self._open_network = open_file, open_network
         self._run_elsewhere = run_elsewhere
         self._packs: tuple[_Pack, ...] = ()
 
-    def load(self, question: calls.Load) -> calls.Loaded:
+    def load(self, question: calls.LoadRequest) -> calls.LoadResult:
         """Load the networks of a run. Raises BackendProblem, with `lungs_unavailable` for the lung-field pack."""
         runtime = load_runtime()
         self._packs = ()
@@ -158,7 +158,7 @@ class Worker:
             loaded = self._loaded(model, question.files) if model else None
             packs.append(_Pack(loaded, finders[key] if finder else None))
         self._packs = tuple(packs)
-        return calls.Loaded(runtime=runtime.name, version=runtime.version)
+        return calls.LoadResult(runtime=runtime.name, version=runtime.version)
 
     def _loaded(self, model: Model, files: Mapping[str, NDArray[np.uint8]]) -> _Loaded:
         return _Loaded(model, self._open_network(model, files[model.model_sha256]))
@@ -192,13 +192,13 @@ class Worker:
         return replace(view.seen, facts=facts, overruled=view.overruled)
 
     def _picture(self, view: _View) -> None:
-        """Read an image that its header alone refused, for the list to show which one was refused; where it can be."""
+        """Read an image that its header alone refused, if possible, so that the list can show the image."""
         if view.seen.facts.thumbnail is None:
             with contextlib.suppress(InputProblem):
                 self._read(view, TargetSize(PREVIEW_SIDE, PREVIEW_SIDE, of_longer=True))
 
-    def run(self, question: calls.PackInferRequest) -> Answer:
-        """Run a classifier on an input made before. Raises BackendProblem."""
+    def run(self, question: calls.PackInferRequest) -> NetworkOutput:
+        """Run a classifier on an existing input. Raises BackendProblem."""
         classifier = self._packs[question.pack].classifier if self._packs else None
         if classifier is None:
             raise ValueError("no classifier is loaded")
@@ -220,7 +220,7 @@ class Worker:
                     return
 
     def _identify(self, view: _View) -> None:
-        """Hold the header of the bytes that will be decoded against the rules."""
+        """Check the header of the bytes that will be decoded against the rules."""
         rules = view.question.rules
         if rules is None:
             return
@@ -255,9 +255,9 @@ class Worker:
         view.box, view.fine = box, size_for_crop(wanted, box, image, "fine") if box and is_first else None
         view.needed = size_for_crop(wanted, box, image, "finer") if box else size_for_all(wanted, times=REFINEMENT)
         tensors, key = view.shared.tensors, (image, wanted, box)
-        tensor = tensors[key] = tensors[key] if key in tensors else to_tensor(image, wanted, box=box)
+        tensor = tensors[key] = tensors[key] if key in tensors else to_network_input(image, wanted, box=box)
         facts = replace(view.seen.facts, pixel_map=tensor.pixel_map)
-        notes = (*facts.notes, *(() if question.frame else doubts_about(image, lungs)))
+        notes = (*facts.notes, *(() if question.frame else completeness_notes(image, lungs)))
         facts = replace(facts, notes=(*notes, *["read_twice"] * (detail == "finer")))
         view.seen = replace(
             view.seen,
@@ -270,12 +270,14 @@ class Worker:
         )
 
     def _read_crop_finely(self, view: _View) -> None:
-        """Make the classifier's input of the same crop again: cheaper than to read all of the image in finer detail."""
+        """Make the classifier's input of the same crop again from finer pixels, which is
+        faster than reading the whole image finer.
+        """
         classifier = view.pack.classifier
         assert classifier
         view.seen = replace(view.seen, stage="decode")
         image = self._read(view, view.fine)
-        tensor = to_tensor(image, view.question.frame or classifier.model.manifest.input, box=view.box)
+        tensor = to_network_input(image, view.question.frame or classifier.model.manifest.input, box=view.box)
         view.seen = replace(
             view.seen,
             facts=replace(view.seen.facts, pixel_map=tensor.pixel_map),
@@ -295,7 +297,7 @@ class Worker:
                 if shared.readings:
                     announce("decode")
                 image = with_window(shared.file.image(needed))
-                upright = image.turned(view.question.ref.turn)
+                upright = image.corrected(view.question.ref.turn)
                 reading = _Reading(image, upright, time.perf_counter() - began_s)
                 shared.readings[needed] = reading
             else:
@@ -331,19 +333,19 @@ class Worker:
             view.refuse(refusal)
 
     def _is_close(self, view: _View) -> bool:
-        """Have the classifier run; whether the image must be looked at in finer detail before it can be judged.
+        """Run the classifier. Returns whether the image must be read in finer detail before it can be judged.
 
-        An input that could not be run elsewhere is left without an answer: the program knows why.
+        An input that a device could not run gets no answer; the program already knows the reason.
         """
         classifier, values = view.pack.classifier, view.seen.values
         if classifier is None or values is None:
             return False
         view.seen = replace(view.seen, values=None)
         announce("inference")
-        ran = calls.RanElsewhere()
+        ran = calls.ElsewhereResult()
         if view.question.runs == "elsewhere":
             try:
-                ran = self._run_elsewhere(calls.Elsewhere(number=view.number, values=values))
+                ran = self._run_elsewhere(calls.ElsewhereRequest(number=view.number, values=values))
             except BackendProblem:
                 return False
         scores, features = ran.scores, ran.features
@@ -357,23 +359,23 @@ class Worker:
             view.seen = replace(view.seen, answer=answer, sequence=classifier.ran)
             scores, features = scores_of(classifier.model, answer.scores), answer.features
         assessment = Assessment(model=classifier.model, points=view.question.points)
-        return view.seen.is_close(assessment, scores, features)
+        return view.seen.is_borderline(assessment, scores, features)
 
 
 def lungs_in(
-    image: Image, finder: Model, run: Callable[[NDArray[np.uint8]], Answer], *, says_chest: bool
+    image: Image, finder: Model, run: Callable[[NDArray[np.uint8]], NetworkOutput], *, says_chest: bool
 ) -> LungFields:
     """Find the lungs of an image, in pixels of its file; `run` runs the lung-field pack. Raises BackendProblem."""
     spec, rules, (rows, columns) = finder.manifest.input, finder.manifest.lung_rules, image.size
     assert rules
-    tensor = to_tensor(image, spec)
+    tensor = to_network_input(image, spec)
     announce("lungs")
 
-    def ask(values: NDArray[np.uint8]) -> LungAnswer:
+    def ask(values: NDArray[np.uint8]) -> LungNetworkOutput:
         found = run(values[0])
         if found.mask is None:
             raise ValueError("a lung-field pack without a mask")
-        return LungAnswer(
+        return LungNetworkOutput(
             shares=found.mask,
             scores=scores_of(finder, found.scores),
             pixel_map=tensor.pixel_map.for_cells(found.mask.shape, of=(spec.height, spec.width)),
@@ -405,7 +407,7 @@ def _shown(question: calls.ShowRequest) -> ShownImage:
 
 
 def _is_own_report(head: bytes) -> bool:
-    """Whether a file with this beginning is a report of this program: see `outputs.is_own_report`."""
+    """Return whether a file that begins with `head` is a report of this program (see `outputs.is_own_report`)."""
     from fieldray.reports.outputs import is_own_report  # only archives and objects need it, at their first file
 
     return is_own_report(head)
@@ -424,13 +426,13 @@ def _look(questions: Sequence[calls.AnalyseRequest]) -> tuple[calls.AnalysisResu
     return seen
 
 
-handle: Final = served(
+handle: Final = handler_of(
     (calls.LOAD, _worker.load),
     (calls.LOOK, _look),
     (calls.RUN, _worker.run),
     (calls.IMAGE, lambda question: _file(question).shown(None)),
     (calls.SHOWN, _shown),
-    (calls.PREVIEW, lambda question: calls.PixelArray(unpacked(question))),
+    (calls.PREVIEW, lambda question: calls.PreviewResult(decode_preview(question))),
     (calls.HASH, lambda question: content_hash(question.ref)[0]),
     (calls.MEMBERS, functools.partial(search, is_own_report=_is_own_report)),
     (calls.IDENTIFY, functools.partial(identify_beginning, is_own_report=_is_own_report)),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from fieldray.errors import BackendProblem, EnvironmentProblem, FieldrayError, ReaderProblem, Unreadable, Unusable
 from fieldray.paths import child_command
-from fieldray.processes.child import Child, ChildDied, ChildLost, ChildTimeout, served
+from fieldray.processes.child import Child, ChildDied, ChildLost, ChildTimeout, handler_of
 from fieldray.processes.serving import memory_limit_mb
 from fieldray.reasons import Reason, reason
 from fieldray.surroundings import usable_cores
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fieldray.domain.finding import Stage
-    from fieldray.domain.image import Image, ImageRef, ShownImage, Tensor
+    from fieldray.domain.image import Image, ImageRef, NetworkInput, ShownImage
     from fieldray.domain.model import InputSpec, Model
-    from fieldray.imaging.beginning import Beginning, Identified
+    from fieldray.imaging.beginning import ObjectBeginning, ObjectContent
     from fieldray.imaging.source import Stamps
-    from fieldray.inference.backend import Answer
+    from fieldray.inference.backend import NetworkOutput
     from fieldray.processes.child import Call
     from fieldray.processes.serving import Handler
     from fieldray.settings import Settings
-    from fieldray.workers.calls import AnalyseRequest, AnalysisResult, RanElsewhere
+    from fieldray.workers.calls import AnalyseRequest, AnalysisResult, ElsewhereResult
 
-    RunElsewhere = Callable[[int, NDArray[np.uint8]], RanElsewhere]
+    RunElsewhere = Callable[[int, NDArray[np.uint8]], ElsewhereResult]
 
 log = logging.getLogger(__name__)
 
@@ -67,29 +67,30 @@ class PoolClosed(ReaderProblem):
 
 
 class _LostInClassifier(BackendProblem):
-    """A classifier ended each child that ran it on an image."""
+    """A classifier ended every child process that ran it on an image."""
 
 
 class _Worker(Child):
-    """A child, and the models that it has loaded."""
+    """A child process, and the models that it has loaded."""
 
     models: Sequence[Model] = ()
     is_ending = False
 
     def start(self) -> None:
-        """Start it, without a model."""
+        """Start the child process, without a model."""
         self.models, self.is_ending = (), False
         super().start()
 
 
 class Workers(contextlib.AbstractContextManager["Workers"]):
-    """A pool of `size` child processes. Calls from any thread wait for a free child. Close it, or use it in `with`.
+    """A pool of `size` child processes. Calls from any thread wait for a free child. The pool
+    must be closed, or be used in `with`.
 
-    The first child starts at once. The others start when it has done its first image, or has worked for a while:
-    cores are scarce while a program starts, and a person waits for the first result.
+    The first child starts at once. The others start when the first child has analysed an image, or after a while: while
+    a program starts, cores are scarce, and a person waits for the first result.
 
     timeout_s           limit for one stage of an image; a slower child is killed
-    memory_limit_mb     address space of one child, its networks not counted
+    memory_limit_mb     address space of one child, without its networks
     command             returns the command line that starts a child
     """
 
@@ -120,7 +121,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
     @property
     def size(self) -> int:
-        """The number of children: of images analysed at the same time."""
+        """The number of children, which is the number of images analysed at the same time."""
         return len(self._children)
 
     @property
@@ -129,19 +130,19 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         return tuple(child.pid for child in self._children if child.is_running and child.pid is not None)
 
     def stamp_with(self, stamps: Stamps) -> None:
-        """Stamp all files that are read from now on."""
+        """Make a stamp of every file that is read from now on."""
         self._stamps = stamps
 
     def load_as_group(self, models: Sequence[Model]) -> None:
-        """Make every child that needs one of these models load all of them, as they screen the same images."""
+        """Declare that these models screen the same images: a child that needs one of them loads all."""
         self._group = tuple(models)
 
-    def look(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
-        """Look at an image. Never raises for a bad file.
+    def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
+        """Analyse an image for one model. Never raises for a bad file.
 
-        One that ends its child is tried once more, and one that does so in the classifier twice. Raises BackendProblem
-        where the model cannot be loaded, PoolClosed, and ReaderProblem if no child can be started, which is not the
-        fault of any file.
+        An image that ends its child is tried once more, or twice if its classifier ran. Raises BackendProblem if the
+        model cannot be loaded, PoolClosed, and ReaderProblem if no child can be started, which is not the fault of the
+        file.
         """
         return self.analyse_for_each([(question, model)])[0]
 
@@ -152,7 +153,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         run_elsewhere: RunElsewhere | None = None,
         is_cancelled: Callable[[], bool] = lambda: False,
     ) -> tuple[AnalysisResult, ...]:
-        """Analyse one image, read once, for several models that are loaded together. Raises as `look`.
+        """Analyse one image, read once, for several models that are loaded together. Raises as `analyse`.
 
         run_elsewhere  runs the network's input for the question at the given position, in the calling thread
         is_cancelled   whether the image is no longer wanted; the call then raises PoolClosed
@@ -181,7 +182,10 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         run_elsewhere: RunElsewhere | None,
         is_cancelled: Callable[[], bool],
     ) -> tuple[AnalysisResult, ...]:
-        """Raises _LostInClassifier where a classifier ended its child: of several models at the first time."""
+        """Analyse one image for several models, in one child. Raises as `analyse`.
+
+        Raises _LostInClassifier if a classifier ended its child; with several models already at the first loss.
+        """
         from fieldray.domain.finding import ReadFacts
         from fieldray.workers import calls
 
@@ -197,7 +201,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
                 for one, of, pack in numbered
             )
 
-        def elsewhere(question: calls.Elsewhere) -> calls.RanElsewhere:
+        def elsewhere(question: calls.ElsewhereRequest) -> calls.ElsewhereResult:
             if run_elsewhere is None or not 0 <= question.number < len(questions):
                 raise ValueError("a question that nobody expects")
             return run_elsewhere(question.number, question.values)
@@ -209,7 +213,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
                 models=[of for _, of in questions if of],
                 tries_in_classifier=1 if len(questions) > 1 else _TRIES_IN_CLASSIFIER,
                 is_cancelled=lambda: self._given_up != begun or is_cancelled(),
-                reply=served((calls.ELSEWHERE, elsewhere)),
+                reply=handler_of((calls.ELSEWHERE, elsewhere)),
             )
             if len(seen) != len(questions):
                 raise Unreadable(reason("decoder_crashed"))
@@ -221,17 +225,17 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
             lost = calls.AnalysisResult(problem=error.reason, is_refusal=is_refusal, stage=stage, facts=facts)
             return (lost,) * len(questions)
 
-    def tensor(self, ref: ImageRef, spec: InputSpec) -> Tensor | None:
+    def tensor(self, ref: ImageRef, spec: InputSpec) -> NetworkInput | None:
         """Make a network's input of the whole image, even for a cropped input; None if the image cannot be read."""
-        from fieldray.domain.image import Tensor
+        from fieldray.domain.image import NetworkInput
         from fieldray.workers.calls import AnalyseRequest
 
-        seen = self.look(AnalyseRequest(ref=ref, frame=spec), model=None)
+        seen = self.analyse(AnalyseRequest(ref=ref, frame=spec), model=None)
         if seen.values is None or seen.facts.pixel_map is None:
             return None
-        return Tensor(values=seen.values, pixel_map=seen.facts.pixel_map)
+        return NetworkInput(values=seen.values, pixel_map=seen.facts.pixel_map)
 
-    def run(self, values: NDArray[np.uint8], *, model: Model, is_cancelled: Callable[[], bool]) -> Answer:
+    def run(self, values: NDArray[np.uint8], *, model: Model, is_cancelled: Callable[[], bool]) -> NetworkOutput:
         """Run a model on an input (height, width, channels) uint8. An input that ends its child is tried twice more.
 
         Raises FieldrayError: BackendProblem if every try ended its child, PoolClosed, ReaderProblem.
@@ -244,8 +248,9 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         return self._ask(RUN, asked, models=[model], is_cancelled=is_cancelled)
 
     def read_image(self, ref: ImageRef, *, content_sha256: str = "") -> Image:
-        """The image at full resolution. With a hash, the file must still have that content.
+        """Read an image at full resolution.
 
+        content_sha256  SHA-256 that the file must have; "" for any content
         Raises Unreadable (`changed` for other content), Unusable, ReaderProblem, PoolClosed.
         """
         from fieldray.workers import calls
@@ -253,29 +258,32 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         return self._ask(calls.IMAGE, lambda *_: calls.ShowRequest(ref=ref, content_sha256=content_sha256))
 
     def read_shown(self, ref: ImageRef, *, side: int, content_sha256: str = "") -> ShownImage:
-        """The image as shown by default, its longer side `side` pixels or less. Raises as `read_image`."""
+        """Read an image as displayed by default, with a longer side of at most `side` pixels.
+
+        Raises as `read_image`.
+        """
         from fieldray.workers import calls
 
         return self._ask(calls.SHOWN, lambda *_: calls.ShowRequest(ref=ref, content_sha256=content_sha256, side=side))
 
     def read_preview(self, preview: bytes) -> NDArray[np.uint8]:
-        """The grey levels (h, w) of a stored preview. Raises Unreadable, ReaderProblem, PoolClosed."""
+        """Decode the grey levels (h, w) of a stored preview. Raises Unreadable, ReaderProblem, PoolClosed."""
         from fieldray.workers import calls
 
         return self._ask(calls.PREVIEW, lambda *_: preview).pixels
 
     def zip_members(self, ref: ImageRef) -> Iterator[ImageRef]:
-        """References to what is in a zip file, while a child is still searching it.
+        """Yield references to the images in a zip file, while a child is still searching the file.
 
-        Raises Unreadable, Unusable for the whole zip, PoolClosed.
+        Raises Unreadable or Unusable for the zip file as a whole, PoolClosed.
         """
         from fieldray.imaging.archive import members_of
         from fieldray.workers import calls
 
         return members_of(ref, lambda question: self._ask(calls.MEMBERS, lambda *_: question))
 
-    def identify(self, question: Beginning) -> Identified:
-        """Identify an object by its first bytes. Raises Unreadable, Unusable, ReaderProblem, PoolClosed."""
+    def identify(self, question: ObjectBeginning) -> ObjectContent:
+        """Identify an object on a server by its first bytes. Raises Unreadable, Unusable, ReaderProblem, PoolClosed."""
         from fieldray.workers import calls
 
         return self._ask(calls.IDENTIFY, lambda *_: question)
@@ -291,14 +299,16 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
         return content_hash(ref, stamps=self._stamps)
 
-    def give_up(self) -> None:
-        """Stop the calls under way, which then raise PoolClosed. Later calls work as before."""
+    def abort_calls(self) -> None:
+        """Abort all running calls, which then raise PoolClosed. Later calls work as before."""
         with self._condition:
             self._given_up += 1
-            self.end_unwanted()
+            self.abort_cancelled_calls()
 
-    def end_unwanted(self) -> None:
-        """End what is cancelled by now, under way or waited for, which raises PoolClosed, and nothing else."""
+    def abort_cancelled_calls(self) -> None:
+        """Abort the running and waiting calls that are cancelled by now, which raise PoolClosed; other
+        calls continue.
+        """
         with self._condition:  # till all are ended: a child that is free meanwhile does something else
             for child, is_cancelled in self._under_way.items():
                 if is_cancelled():
@@ -328,7 +338,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
             return
         child.models = ()
         try:
-            loaded = calls.LOAD.ask(child, calls.loading(*models), timeout_s=self._timeout_s)
+            loaded = calls.LOAD.ask(child, calls.load_request(*models), timeout_s=self._timeout_s)
         except FieldrayError as error:
             raise BackendProblem(error.reason) from error
         child.models, self.detail = models, f"{loaded.runtime} {loaded.version}, {self.size} x 1"
@@ -364,9 +374,9 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
         A child that dies, hangs or gives an invalid answer is replaced, and another is asked once more.
 
-        The loss of a child before it receives the question is not the file's fault and is counted separately; so are
-        losses in a classifier. `asked` makes the question for a child from its loaded models, whose numbers are known
-        only then. With `is_cancelled` a call ends when its image is no longer wanted. `reply` as in `Child.call`.
+        The loss of a child before it has the question is not the file's fault, and is counted apart, as are losses in a
+        classifier. `asked` makes the question from the models that the child has loaded, because the question contains
+        their numbers. The call ends when `is_cancelled` returns True. `reply` as in `Child.call`.
         """
         losses: list[ChildLost] = []
         in_classifier: list[ChildLost] = []
@@ -402,9 +412,9 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
     @contextlib.contextmanager
     def _free_child(self, is_cancelled: Callable[[], bool]) -> Iterator[_Worker]:
-        """Yield the most recently used free child, whose codecs are loaded; restarted if it died.
+        """Yield the most recently used free child, which has loaded codecs; restart the child if it died.
 
-        Raises OSError; PoolClosed if the call is cancelled or the pool is closed, whatever happens to the child then.
+        Raises OSError; PoolClosed if the call is cancelled or the pool is closed.
         """
 
         def is_over() -> bool:
@@ -449,9 +459,9 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
 
 def number_of_workers(settings: Settings) -> int:
-    """The number of workers: from the settings, else one per usable core, up to eight.
+    """Return the number of workers: that of the settings, else one per usable core, up to eight.
 
-    With more than eight, the disk and this process set the pace, and memory is wasted.
+    More than eight would waste memory, because the disk and the program's own process limit the speed.
     """
     return settings.integer("decoders") or min(usable_cores(), _MOST_WORKERS)
 

@@ -1,4 +1,4 @@
-"""Whether the workers can run a model: they are tested with it before they run its first image."""
+"""The test of the workers with a model, which must pass before the workers run the model's first image."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from fieldray.domain.model import Model
-from fieldray.errors import FieldrayError, unexpected
+from fieldray.errors import FieldrayError, reason_of_unexpected
 from fieldray.inference.backend import PERMANENT, BackendStatus, time_image
 from fieldray.reasons import Reason
 from fieldray.workers.pool import Workers
@@ -20,11 +20,11 @@ _DELAYS_S: Final = (0.0, 0.05, 0.2, 0.8)  # before each try
 
 
 class Readiness:
-    """Whether the workers can run one model, which a test by a thread tells. Thread-safe.
+    """The readiness of the workers to run one model, which a thread tests. Thread-safe.
 
-    changed  called when `status` or `is_out` has changed by a test, from its thread
-    passed   called with the model once its test has passed, before `status` says so. If it raises FieldrayError, the
-             workers are to run no image
+    changed  called from the test's thread when a test has changed `status` or `is_out`
+    passed   called with the model when its test has passed, before `status` changes. If it raises FieldrayError, the
+             workers run no image
     """
 
     def __init__(
@@ -40,16 +40,16 @@ class Readiness:
 
     @property
     def status(self) -> BackendStatus:
-        """Ready once a test has passed; unavailable after one that failed, though another try may follow."""
+        """The state of the model: ready after a passed test; unavailable after a failed one, which may be repeated."""
         return self._status
 
     @property
     def is_out(self) -> bool:
-        """Whether the workers will run no image unless `start` is called: not tested, stopped, or failed for good."""
+        """Whether the workers run no image unless `start` is called: not tested, stopped, or failed for good."""
         return self._is_out
 
     def start(self) -> None:
-        """Test the workers, unless they are being tested or have passed. Does not wait."""
+        """Start a test of the workers, unless one is running or has passed. Returns at once."""
         with self._lock:
             if not self._is_out:
                 return
@@ -59,7 +59,7 @@ class Readiness:
             self._thread, self._is_over, self._is_out = thread, is_over, False
 
     def stop(self, why: Reason | None = None) -> None:
-        """Have the workers run no image; with a reason, those that were started are unavailable. Does not wait."""
+        """Let the workers run no more image. With a reason, a started model becomes unavailable. Returns at once."""
         with self._lock:
             self._is_over.set()
             self._is_out = True
@@ -69,9 +69,9 @@ class Readiness:
                 self._status = BackendStatus(state="unavailable", reason=why)
 
     def close(self) -> None:
-        """Stop, and end the test that is under way, also one that hangs in a worker."""
+        """Stop the workers' use of the model, and abort a running test, even one that hangs in a worker."""
         self.stop()
-        self._workers.end_unwanted()
+        self._workers.abort_cancelled_calls()
         if self._thread:
             self._thread.join()
 
@@ -92,7 +92,7 @@ class Readiness:
                 why = problem.reason
             except Exception as error:
                 log.exception("a test of the workers failed unexpectedly")
-                why = unexpected(error)
+                why = reason_of_unexpected(error)
             else:
                 self._enter(is_over, BackendStatus(state="ready", detail=self._workers.detail, image_s=image_s))
                 return

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from fieldray.domain.image import Image, ImageHeader, ImageRef, PixelMap
 from fieldray.domain.lungs import LungFields
-from fieldray.domain.mask import edges, overlaps
+from fieldray.domain.mask import cell_edges, overlaps
 from fieldray.domain.model import HeaderRules, InputSpec
 from fieldray.domain.purpose import header_says_frontal_chest
 from fieldray.errors import Unreadable, Unusable, UsageProblem
-from fieldray.imaging.preprocess import to_tensor
+from fieldray.imaging.preprocess import to_network_input
 from fieldray.imaging.quality import check_pixels
 from fieldray.imaging.reading import ImageFile
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
@@ -72,9 +72,9 @@ def lung_shares(lungs: LungFields, pixel_map: PixelMap, *, input_size: tuple[int
         Height and width of the network's input, in pixels.
     """
     cells = pixel_map.for_cells((LUNG_CELLS, LUNG_CELLS), of=input_size)
-    down, across = edges(cells, (LUNG_CELLS, LUNG_CELLS))
+    down, across = cell_edges(cells, (LUNG_CELLS, LUNG_CELLS))
     mask = lungs.whole_mask
-    lung_down, lung_across = edges(lungs.pixel_map, mask.shape)
+    lung_down, lung_across = cell_edges(lungs.pixel_map, mask.shape)
     inside = overlaps(down, lung_down) @ mask.astype(np.float64) @ overlaps(across, lung_across).T
     shares = np.rint(255 * inside / (cells.row_scale * cells.column_scale)).clip(0, 255)
     return np.asarray(shares, np.uint8)
@@ -239,12 +239,12 @@ class _Reading:
             image = _shrunk(image, self.shrink_to)
         none = np.zeros((LUNG_CELLS, LUNG_CELLS), np.uint8)
         if self.finder is None:
-            return to_tensor(image, self.spec).values[0], none
+            return to_network_input(image, self.spec).values[0], none
         says_chest = self.accepted is not None and header_says_frontal_chest(header, self.accepted)
         lungs, (rows, columns) = self.finder.find(image, says_chest=says_chest), image.size
         place = partial(lungs.box, rows=rows, columns=columns, margin=self.spec.crop_margin)
         box = place(crop=self.spec.crop) if self.spec.crop != "none" else None
-        tensor = to_tensor(image, self.spec, box=box)
+        tensor = to_network_input(image, self.spec, box=box)
         shares = lung_shares(lungs, tensor.pixel_map, input_size=(self.spec.height, self.spec.width))
         return tensor.values[0], shares
 
@@ -280,7 +280,7 @@ def _read_one(row: Row, reading: _Reading) -> _Prepared | Reason:
 
 
 def _shrunk(image: Image, side: int) -> Image:
-    small = to_tensor(image, InputSpec(height=side, width=side, intensity="as_displayed"))
+    small = to_network_input(image, InputSpec(height=side, width=side, intensity="as_displayed"))
     return Image(pixels=small.values[0, :, :, 0])
 
 

@@ -20,7 +20,7 @@ from fieldray.reasons import Reason, reason
 from fieldray_adapt.files import file_sha256
 from fieldray_adapt.patients import (
     NO_PATIENT_SHA256,
-    find_similar_numbers,
+    find_similar_patient_numbers,
     hash_share,
     merge_patients_sharing_files,
     patient_sha256,
@@ -421,7 +421,7 @@ def find_similar_patients(rows: Sequence[Row], split: Split) -> Iterator[Reason]
     if split.table:
         for line, cells in table_rows(Source(path=split.table), _refuse, ()):
             names.setdefault(cells.get("patient", ""), f"{split.table.name}, line {line}")
-    yield from find_similar_numbers(names)
+    yield from find_similar_patient_numbers(names)
 
 
 def require_matching_table(rows: Sequence[Row], split: Split) -> None:

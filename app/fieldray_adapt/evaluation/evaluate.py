@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
 from fieldray.audit.drift import score_counts
-from fieldray.audit.figures import arrays, calibration_bins, performance_at
+from fieldray.audit.figures import calibration_bins, performance_at, scored_arrays
 from fieldray.audit.units import Case, Rule, ranks
 from fieldray.domain import heat_map, metrics
 from fieldray.domain.metrics import Scores, Share, Truth, logit, sigmoid
-from fieldray.domain.model import Calibration, Estimate, OodGate, OperatingPoint
+from fieldray.domain.model import Calibration, Estimate, OperatingPoint, OutOfDistributionCheck
 from fieldray.domain.purpose import TRUTHS
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
@@ -63,7 +63,9 @@ def fit_calibration(scores: Scores, truth: Truth) -> Calibration:
 Features = NDArray[np.float32]
 
 
-def fit_ood_gate(training: Features, validation: Features, *, components: int, accepted_share: float) -> OodGate:
+def fit_ood_gate(
+    training: Features, validation: Features, *, components: int, accepted_share: float
+) -> OutOfDistributionCheck:
     """Fit the out-of-distribution check to the network's features of chest X-rays.
 
     The features are whitened by their first principal components. Small components are rounding noise of int8; a floor
@@ -84,12 +86,12 @@ def fit_ood_gate(training: Features, validation: Features, *, components: int, a
     chosen = np.argsort(variances)[::-1][: min(components, len(variances))]
     floor = 1e-3 * float(variances.mean())
     projection = directions[:, chosen] / np.sqrt(np.maximum(variances[chosen], floor))
-    loose = OodGate(mean=mean.astype(np.float32), projection=projection.astype(np.float32), limit=1.0)
+    loose = OutOfDistributionCheck(mean=mean.astype(np.float32), projection=projection.astype(np.float32), limit=1.0)
     limit = float(np.quantile(ood_distances(loose, validation), accepted_share))
-    return OodGate(mean=loose.mean, projection=loose.projection, limit=limit)
+    return OutOfDistributionCheck(mean=loose.mean, projection=loose.projection, limit=limit)
 
 
-def ood_distances(gate: OodGate, features: Features) -> NDArray[np.float64]:
+def ood_distances(gate: OutOfDistributionCheck, features: Features) -> NDArray[np.float64]:
     """Return the distance (n,) of each image from the training images, from features (n, f)."""
     return np.array([gate.distance(row) for row in features])
 
@@ -193,7 +195,7 @@ class EvaluatedImages:
     @property
     def auc(self) -> Estimate:
         """The area under the ROC curve, with its 95 % interval."""
-        return metrics.area(self.scores, self.truth, patients=self.patients)
+        return metrics.auc_estimate(self.scores, self.truth, patients=self.patients)
 
     def sensitivity(self, threshold: float) -> Share:
         """Return the sensitivity at a threshold chosen on other images."""
@@ -214,7 +216,7 @@ class EvaluatedImages:
 
     def calibrated(self, calibration: Calibration) -> EvaluatedImages:
         """Return the images with calibrated scores."""
-        return replace(self, scores=metrics.calibrated(self.scores, calibration))
+        return replace(self, scores=metrics.calibrate_scores(self.scores, calibration))
 
 
 def select_known(scores: NDArray[np.float64], targets: NDArray[np.float32], rows: Sequence[Row]) -> EvaluatedImages:
@@ -294,7 +296,7 @@ def part_figures(cases: Mapping[str, Sequence[Case]], *, points: Sequence[Operat
     """
     images = next(iter(cases.values()))
     scored = [case for case in images if case.score is not None]
-    scores, truth, patients = arrays(scored)
+    scores, truth, patients = scored_arrays(scored)
     if not truth.any() or truth.all():
         whys = Counter(case.why.text for case in images if case.why and case.score is None)
         why = next((text for text, _ in whys.most_common(1)), "-")
@@ -306,7 +308,7 @@ def part_figures(cases: Mapping[str, Sequence[Case]], *, points: Sequence[Operat
         positive=positive,
         negative=len(images) - positive,
         scored=len(scored),
-        auc=metrics.area(scores, truth, patients=patients),
+        auc=metrics.auc_estimate(scores, truth, patients=patients),
         specificity_at_sensitivity=_specificities(images),
         calibration_error=metrics.calibration_error(
             scores, truth, bins=len(calibration_bins(scores, truth, patients=patients))
@@ -376,7 +378,7 @@ def auc_difference(scores: Scores, truth: Truth, *, patients: list[str]) -> Inte
     """Return the AUC of the second column of scores (images, 2) minus that of the first, with its interval over
     patients.
     """
-    value, low, high = metrics.area_difference(scores, truth, patients=patients)
+    value, low, high = metrics.auc_difference(scores, truth, patients=patients)
     return Interval(value=value, low=low, high=high)
 
 

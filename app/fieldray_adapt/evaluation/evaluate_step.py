@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from fieldray.domain import metrics
 from fieldray.domain.heat_map import zero_logit
 from fieldray.domain.metrics import Share, share
-from fieldray.domain.model import Calibration, Estimate, OodGate, OperatingPoint
+from fieldray.domain.model import Calibration, Estimate, OperatingPoint, OutOfDistributionCheck
 from fieldray_adapt.data.dataset import Dataset, label_targets, load_dataset, read_network_inputs
 from fieldray_adapt.data.image_set import ImageSet, read_images, read_rows, rows_digest
 from fieldray_adapt.data.layouts import Row, refuse_leak, refuse_table_patients
@@ -195,7 +195,9 @@ def _targets(measured: _Measured, part: str, label: LabelRule, column: int) -> N
     return measured.data.samples(part).targets[:, column]
 
 
-def _screened(run: Run, measured: _Measured, chosen: Mapping[str, _Choice], gate: OodGate) -> Mapping[str, Screening]:
+def _screened(
+    run: Run, measured: _Measured, chosen: Mapping[str, _Choice], gate: OutOfDistributionCheck
+) -> Mapping[str, Screening]:
     """Screen the test images, and those of the other hospital, with the pack."""
     manifest = make_manifest(
         run,
@@ -256,14 +258,14 @@ def _map_figures(
         measured.integer["test"],
         zero_logit(threshold, calibration),
     )
-    scores = metrics.calibrated(validation.scores[:, column], calibration)
+    scores = metrics.calibrate_scores(validation.scores[:, column], calibration)
     span = heat_map_span(validation.class_maps[:, column], scores, threshold=threshold, zero=zero)
     lungs = measured.data.samples("test").lungs
     evidence = None if lungs is None else evidence_figures(test.class_maps[:, column], lungs, zero=zero)
     return None if span is None else HeatMapScale(span=span), evidence
 
 
-def _evaluate_gate(run: Run, measured: _Measured) -> tuple[OodGate, GateFigures]:
+def _evaluate_gate(run: Run, measured: _Measured) -> tuple[OutOfDistributionCheck, GateFigures]:
     """Fit the out-of-distribution check, and measure the shares of images that it refuses.
 
     The check is fitted to training images, its limit to validation images. Test images and out-of-distribution images
@@ -316,7 +318,7 @@ def _ood_rows(run: Run) -> list[Row]:
     return read_rows([chosen], folder=run.folder("data")) if chosen else []
 
 
-def _refused(gate: OodGate, answers: NetworkOutputs, rows: Sequence[Row]) -> Share:
+def _refused(gate: OutOfDistributionCheck, answers: NetworkOutputs, rows: Sequence[Row]) -> Share:
     return share(ood_distances(gate, answers.features) > gate.limit, patients=[row.person for row in rows])
 
 

@@ -26,7 +26,7 @@ from fieldray.domain.model import Manifest, Model
 from fieldray.errors import PackProblem
 from fieldray.inference.engine import Engine
 from fieldray.packs.library import PackLibrary
-from fieldray.packs.signing import own_key
+from fieldray.packs.signing import load_or_create_key
 from fieldray.packs.verified import read_verified_manifest, write_pack
 from fieldray.pipeline.screen import screen_with_packs
 from fieldray.settings import Settings
@@ -132,7 +132,7 @@ def load_unwritten_pack(manifest: Manifest, files: Mapping[str, bytes], *, lungs
     """
     with tempfile.TemporaryDirectory() as name:
         home, drive = Path(name, "home"), Path(name, "drive")
-        key = own_key(home / "key.pem")
+        key = load_or_create_key(home / "key.pem")
         folder = write_pack(drive, manifest=manifest, files=files, card="Not measured yet.", golden=None, key=key)
         library, signer = PackLibrary(home), read_verified_manifest(folder).fingerprint
         library.keys.trust(signer)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from fieldray.packs.cards import joined, parts
+from fieldray.packs.cards import join_card, split_card
 from fieldray.reasons import Reason, reason
 from fieldray.translation import SOURCE, Translator
 from fieldray_adapt.evaluation.figures import (
@@ -133,7 +133,7 @@ def render_card(
         said = [translator.reason(warning) for warning in warnings(translator)]
         section = edgetpu_section(files, language=language)
         made[language] = render_template(name, language=language, edgetpu=section, warnings=said, **own)
-    return joined(made)
+    return join_card(made)
 
 
 def edgetpu_section(files: Mapping[str, bytes], *, language: str = SOURCE) -> str:
@@ -146,11 +146,11 @@ def edgetpu_section(files: Mapping[str, bytes], *, language: str = SOURCE) -> st
 
 def with_edgetpu_section(text: str, files: Mapping[str, bytes]) -> str:
     """Return a card with a new section on the Edge TPU in every language. `files` are the network files by role."""
-    made = parts(text)
+    made = split_card(text)
     for language in made.keys() & set(template_languages()):
         section = f"{edgetpu_section(files, language=language)}\n"
         made[language] = _EDGETPU.sub(section.replace("\\", r"\\"), f"{made[language].rstrip()}\n\n", count=1)
-    return joined(made)
+    return join_card(made)
 
 
 def model_card(

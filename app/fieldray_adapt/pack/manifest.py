@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from fieldray.domain.model import Calibration, Label, Manifest, OodGate, OperatingPoint, Requirement
+from fieldray.domain.model import Calibration, Label, Manifest, OperatingPoint, OutOfDistributionCheck, Requirement
 from fieldray.packs.verified import read_verified_manifest
 from fieldray_adapt.run import Run
 from fieldray_adapt.training.steps import load_last_network, read_converted_file
 
 
 def make_manifest(
-    run: Run, *, points: Sequence[OperatingPoint], calibration: Mapping[str, Calibration], gate: OodGate | None
+    run: Run,
+    *,
+    points: Sequence[OperatingPoint],
+    calibration: Mapping[str, Calibration],
+    gate: OutOfDistributionCheck | None,
 ) -> Manifest:
     """Return a manifest with the recipe's texts and the choices of the evaluation.
 

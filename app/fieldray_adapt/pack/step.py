@@ -12,14 +12,14 @@ import numpy as np
 from fieldray.domain.model import (
     GoldenVectors,
     Manifest,
-    OodGate,
+    OutOfDistributionCheck,
 )
 from fieldray.errors import UsageProblem
-from fieldray.packs.signing import own_key
+from fieldray.packs.signing import load_or_create_key
 from fieldray.packs.verified import write_pack
 from fieldray.reasons import reason
 from fieldray.translation import Translator, languages
-from fieldray.typed_json import decoded
+from fieldray.typed_json import parse_json
 from fieldray_adapt.evaluation.cross_validation import CROSS_RESULTS_NAME
 from fieldray_adapt.evaluation.evaluate import CARD_RULE
 from fieldray_adapt.evaluation.figures import (
@@ -79,7 +79,7 @@ def pack_step(run: Run) -> StepFacts:
     )
     golden = _golden(run, manifest)
     with undone_on_failure(recipe.signing_key, recipe.packs_folder):
-        key = own_key(recipe.signing_key)
+        key = load_or_create_key(recipe.signing_key)
         folder = write_pack(recipe.packs_folder, manifest=manifest, files=files, card=card, golden=golden, key=key)
     warnings = tuple(manifest.warnings["en"].splitlines()) if manifest.warnings else ()
     return dict(to_builtins(written_pack_facts(folder, warnings=warnings)))
@@ -102,7 +102,7 @@ def published_cross_validation(run: Run) -> Mapping[str, CrossFigures] | None:
     try:
         data_sha256 = run.read("data", "facts.json", DataFigures).data_sha256
         with reporting_damage(path):
-            found = decoded(path.read_bytes(), PublishedCross)
+            found = parse_json(path.read_bytes(), PublishedCross)
     except OSError:
         return None
     wanted = (training_description(run.recipe), conversion_description(run.recipe))
@@ -130,9 +130,11 @@ def _warning_texts(labels: Sequence[LabelRule], results: ClassifierFigures) -> d
     return texts if any(texts.values()) else None
 
 
-def _ood_gate(run: Run) -> OodGate:
+def _ood_gate(run: Run) -> OutOfDistributionCheck:
     with np.load(run.folder("evaluate") / "gate.npz", allow_pickle=False) as arrays:
-        return OodGate(mean=arrays["mean"], projection=arrays["projection"], limit=float(arrays["limit"]))
+        return OutOfDistributionCheck(
+            mean=arrays["mean"], projection=arrays["projection"], limit=float(arrays["limit"])
+        )
 
 
 def _golden(run: Run, manifest: Manifest) -> GoldenVectors:

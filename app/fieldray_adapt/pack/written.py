@@ -18,12 +18,12 @@ from fieldray.domain.model import (
     InputSpec,
 )
 from fieldray.errors import PackProblem
-from fieldray.imaging.preprocess import to_tensor
+from fieldray.imaging.preprocess import to_network_input
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.manifest import SCHEMA_VERSION, Input, PackManifest
-from fieldray.packs.signing import own_key
+from fieldray.packs.signing import load_or_create_key
 from fieldray.packs.verified import list_files, read_verified_manifest, require_pack, write_described
-from fieldray.typed_json import converted
+from fieldray.typed_json import to_type
 from fieldray_adapt.evaluation.figures import (
     DataDigests,
 )
@@ -83,7 +83,7 @@ def write_recipe_pack(
         **facts,
     )
     with undone_on_failure(recipe.signing_key, recipe.packs_folder):
-        key = own_key(recipe.signing_key)
+        key = load_or_create_key(recipe.signing_key)
         folder = write_described(recipe.packs_folder, description=whole, contents=contents, key=key)
     return dict(to_builtins(written_pack_facts(folder)))
 
@@ -102,7 +102,7 @@ def written_pack_facts(folder: Path, *, warnings: tuple[str, ...] = ()) -> Writt
 
 def is_pack_unchanged(facts: StepFacts) -> bool:
     """Return whether the pack of a step's facts still exists, complete and unchanged."""
-    written = converted(facts, WrittenPack)
+    written = to_type(facts, WrittenPack)
     folder = Path(written.pack)
     try:
         require_pack(folder, fingerprint=written.signer)
@@ -137,7 +137,7 @@ def _version(name: str) -> str:
 def synthetic_chest(seed: int, spec: InputSpec) -> NDArray[np.uint8]:
     """Return a synthetic chest image as input of a network: (height, width, channels) uint8."""
     pixels = chest_phantom(_GOLDEN_SIDE, _GOLDEN_SIDE, seed, abnormal=seed % 2 == 0)
-    values: NDArray[np.uint8] = to_tensor(Image(pixels=pixels), spec).values[0]
+    values: NDArray[np.uint8] = to_network_input(Image(pixels=pixels), spec).values[0]
     return values
 
 

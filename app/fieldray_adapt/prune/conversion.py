@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from fieldray.typed_json import decoded
+from fieldray.typed_json import parse_json
 from fieldray_adapt.files import digest, json_bytes, reporting_damage, write_atomically
 from fieldray_adapt.networks.quantise import quantise
 from fieldray_adapt.training.engine_interface import EngineSettings
@@ -73,7 +73,7 @@ def read_json_if_present(path: Path, kind: type[T]) -> T | None:
     if not path.is_file():
         return None
     with reporting_damage(path):
-        return decoded(path.read_bytes(), kind)
+        return parse_json(path.read_bytes(), kind)
 
 
 def file_accuracy(data: bytes, test: Labelled) -> float:

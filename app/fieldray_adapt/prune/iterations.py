@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
-from fieldray.typed_json import decoded
+from fieldray.typed_json import parse_json
 from fieldray_adapt.files import write_atomically
 from fieldray_adapt.networks.specification import (
     Specification,
@@ -97,7 +97,7 @@ class RunFolder:
         if not path.exists():
             return ()
         try:
-            return tuple(decoded(line, Iteration) for line in path.read_text().splitlines())
+            return tuple(parse_json(line, Iteration) for line in path.read_text().splitlines())
         except (OSError, ValueError) as problem:
             raise StorageProblem(reason("run_damaged", path=path)) from problem
 

@@ -31,7 +31,7 @@ from scipy.special import softmax
 
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
-from fieldray.typed_json import decoded
+from fieldray.typed_json import parse_json
 from fieldray_adapt.files import digest, open_arrays, save_arrays, to_builtins
 from fieldray_adapt.networks.specification import Specification, Weights
 from fieldray_adapt.recipes.tables import key, table
@@ -142,7 +142,7 @@ class Checkpoint:
 
 
 def _stored(arrays: Mapping[str, NDArray[Any]]) -> _Stored:
-    return decoded(arrays["facts"].tobytes(), _Stored)
+    return parse_json(arrays["facts"].tobytes(), _Stored)
 
 
 def remove_checkpoints(folder: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fieldray.backends import device_choices
-from fieldray.commands.console import Console, add_command, add_commands, given_path, given_text, progress_text
-from fieldray.commands.options import add_pack_options, load_pack, pack_library, pinned_name
+from fieldray.commands.console import Console, add_command, add_commands, path_option, progress_text, text_option
+from fieldray.commands.options import add_pack_options, load_pack, pack_library, signed_pack_name
 from fieldray.errors import UsageProblem
 from fieldray.paths import results_path
 from fieldray.reasons import reason
@@ -31,11 +31,11 @@ def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
         actions, "screen", "screen every image of an archive; resume after an interruption", run=run_screen
     )
     what = "a file or folder to screen, or one address of s3, http, https or sftp alone, such as s3://BUCKET/PREFIX"
-    screen.add_argument("paths", nargs="+", type=given_text, metavar="PATH", help=what)
+    screen.add_argument("paths", nargs="+", type=text_option, metavar="PATH", help=what)
     add_pack_options(screen)
     screen.add_argument(
         "--out",
-        type=given_path,
+        type=path_option,
         required=True,
         metavar="DIR",
         help="folder for the list of images and the results; an existing folder is resumed",
@@ -65,8 +65,8 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
     with cluster_modules():
         from fieldray.commands.run import PackRun
         from fieldray.domain.assessment import choose
-        from fieldray.imaging.discover import existing
-        from fieldray.pipeline.batch_ports import spec_of
+        from fieldray.imaging.discover import absolute_paths
+        from fieldray.pipeline.batch_ports import run_spec
         from fieldray.settings import load
         from fieldray_cluster.archive_folder import ArchiveFolder, is_merged, list_images
         from fieldray_cluster.archive_worker import make_request
@@ -78,14 +78,14 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
         settings.set("device", options.device)
     paths = options.paths
     if not any(map(is_address, paths)):
-        paths = list(map(str, existing([Path(path) for path in paths])))
+        paths = list(map(str, absolute_paths([Path(path) for path in paths])))
     elif len(paths) > 1 or options.send_files:
         raise UsageProblem(reason("archive_one_address"))
     model = load_pack(pack_library(), options.pack, options, print_error=console.print_error)
     assessment = choose(model, operating_point=options.operating_point, ages_confirmed=options.ages_confirmed)
-    spec, database = spec_of(paths, [assessment]), results_path()
+    spec, database = run_spec(paths, [assessment]), results_path()
     is_folder = bool(options.pack) and Path(options.pack).is_dir()
-    name = str(Path(options.pack).absolute()) if is_folder else pinned_name(spec.packs[0])
+    name = str(Path(options.pack).absolute()) if is_folder else signed_pack_name(spec.packs[0])
     request = make_request(
         paths,
         name,
@@ -151,12 +151,12 @@ def _show(console: Console, progress: ArchiveProgress) -> None:
 
 
 def _sum_up(console: Console, summary: PackRun, progress: ArchiveProgress, run_id: int, database: Path) -> int:
-    from fieldray.commands.run import kinds_seen
+    from fieldray.commands.run import result_counts_of_run
     from fieldray.domain.finding import image_count
     from fieldray.domain.run import PackOfRun
     from fieldray.reports.content import NOTICE
 
-    summary.count_once(kinds_seen(database, run_id)[0])
+    summary.count_once(result_counts_of_run(database, run_id)[0])
     print_line, counts = console.print_line, summary.counts
     images, files = image_count(counts), sum(counts.values())
     print_line(f"{_counted(images, 'image')}. Of {_counted(files, 'file')}, {progress.resumed} from an earlier start.")

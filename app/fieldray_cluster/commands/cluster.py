@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from fieldray.commands.console import Console, add_command, add_commands, given_path
+from fieldray.commands.console import Console, add_command, add_commands, path_option
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
@@ -51,7 +51,7 @@ def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
         _add_certificates_option(action)
     text = "make certificates for a cluster; copy them to each computer"
     make = add_command(actions, "certificates", text, run=run_certificates)
-    make.add_argument("folder", type=given_path, metavar="DIR", help="the folder to write to")
+    make.add_argument("folder", type=path_option, metavar="DIR", help="the folder to write to")
 
 
 def add_connection_options(parser: argparse.ArgumentParser) -> None:
@@ -241,7 +241,7 @@ def _add_member_options(parser: argparse.ArgumentParser) -> None:
 
 def _add_certificates_option(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
-        "--certificates", type=given_path, metavar="DIR", help="encrypt with the certificates in this folder"
+        "--certificates", type=path_option, metavar="DIR", help="encrypt with the certificates in this folder"
     )
 
 

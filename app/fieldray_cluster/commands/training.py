@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from fieldray.commands.console import Console, add_command, given_path
+from fieldray.commands.console import Console, add_command, path_option
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from fieldray_cluster.commands.cluster import add_cluster_options, cluster_modules, whole_number
@@ -102,7 +102,7 @@ def make_trainer(options: argparse.Namespace, console: Console) -> Trainer | Non
 def add_fetch(actions: argparse._SubParsersAction[Any]) -> None:
     """Add the subcommand `fetch`."""
     action = add_command(actions, "fetch", "copy the images of a recipe from their server", run=run_fetch)
-    action.add_argument("recipe", type=given_path, metavar="RECIPE", help="the recipe (a TOML file)")
+    action.add_argument("recipe", type=path_option, metavar="RECIPE", help="the recipe (a TOML file)")
 
 
 def run_fetch(options: argparse.Namespace, console: Console) -> int:
@@ -126,7 +126,7 @@ def add_measure_cluster(actions: argparse._SubParsersAction[Any]) -> None:
         actions, "measure-cluster", "measure whether several workers are worth using", run=run_measure_cluster
     )
     action.add_argument(
-        "recipe", type=given_path, metavar="RECIPE", help="the recipe (a TOML file), with its data step done"
+        "recipe", type=path_option, metavar="RECIPE", help="the recipe (a TOML file), with its data step done"
     )
     action.add_argument(
         "--repeats", type=whole_number(2, 1000), default=10, metavar="N", help="number of measurements (default: 10)"

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.offline import reaching
-from fieldray.typed_json import decoded
+from fieldray.typed_json import parse_json
 
 Vector = NDArray[np.float32]
 """A vector of float32 numbers."""
@@ -55,7 +55,7 @@ _SIGNS_OF_LIFE: Final = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Message:
+class ChannelMessage:
     """A received message: header and numbers."""
 
     header: Mapping[str, Any]
@@ -83,7 +83,7 @@ class Channel:
         if len(values):
             self._connection.sendall(np.ascontiguousarray(values, np.float32).data.cast("B"))
 
-    def receive(self, *, meanwhile: Callable[[], None] | None = None) -> Message:
+    def receive(self, *, meanwhile: Callable[[], None] | None = None) -> ChannelMessage:
         """Wait for a message, and return it.
 
         `meanwhile` is called repeatedly during the wait. It may end the wait by raising an exception.
@@ -126,7 +126,7 @@ class Channel:
             self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()
 
-    def _message(self, largest_header: int, largest: int, meanwhile: Callable[[], None]) -> Message:
+    def _message(self, largest_header: int, largest: int, meanwhile: Callable[[], None]) -> ChannelMessage:
         def exactly(count: int) -> bytes:
             data = bytearray(count)
             self._fill(memoryview(data), meanwhile)
@@ -136,7 +136,7 @@ class Channel:
         if length > largest_header:
             raise ValueError(f"a header of {length} bytes")
         try:
-            header = decoded(exactly(length), dict[str, Any])
+            header = parse_json(exactly(length), dict[str, Any])
         except ValueError as error:
             raise ValueError("no header") from error
         count = header.pop("values", 0)
@@ -144,7 +144,7 @@ class Channel:
             raise ValueError(f"no number of values of which {largest} are the most")
         values = np.empty(count, np.float32)
         self._fill(values.data.cast("B") if count else memoryview(b""), meanwhile)
-        return Message(header, values)
+        return ChannelMessage(header, values)
 
     def _fill(self, room: memoryview, meanwhile: Callable[[], None]) -> None:
         while len(room):

@@ -4,9 +4,9 @@ All times are in seconds. `gradient_s` (t_grad in the source) is the time of one
 `transfer_s` (t_comm) is the time to transfer all weights, or all gradients, over a free link. `workers` is N, `batches`
 is D. Links are full duplex. The source neglects start and end, and the update of the weights: `update_s` adds it.
 
-Names follow the source. Values that are corrected or added here have `corrected` in their name. If the slowest worker
-is slower by the factor `slowest`, which the source does not have, the others are served first. The source has no closed
-form for the best number of workers: the speed-up is evaluated for each number, one machine included.
+Names follow the source. Values that are corrected or added here have `corrected` in their name. The factor `slowest`,
+by which one worker is slower than the others, is added here. The other workers are then served first. The source has no
+closed form for the best number of workers: the speed-up is evaluated for each number, one machine included.
 
 The module also places the weights on parameter servers. As printed (algorithm 3.7), whole tensors are placed in order,
 each on the server with the smallest load. A tensor that is larger than a server's fair share then makes one server the

@@ -32,7 +32,7 @@ from typing import Annotated, Any, Final
 import msgspec
 import numpy as np
 
-from fieldray.typed_json import converted
+from fieldray.typed_json import to_type
 from fieldray_cluster.training.channel import Channel, Listener, Vector
 from fieldray_cluster.training.formulas import ElementRanges
 from fieldray_cluster.training.shard import Layout, Shard, ShardState, UpdateRule
@@ -358,7 +358,7 @@ class ShardServer:
         self._waiting.cancel()
         try:
             while True:
-                asked = converted(channel.receive().header, _DriverRequest)
+                asked = to_type(channel.receive().header, _DriverRequest)
                 facts, state = self._server.snapshot(asked.epoch, has_ended=channel.has_ended)
                 channel.send({**facts, "steps": state.steps}, state.join())
         finally:
@@ -371,7 +371,7 @@ class ShardServer:
         try:
             while True:
                 message = channel.receive()
-                asked = converted(message.header, _WorkerRequest)
+                asked = to_type(message.header, _WorkerRequest)
                 if asked.gradient is None:
                     version, done, values = self._server.pull(connection, version=asked.version)
                     self._give(channel, {"version": version, "done": done}, values)

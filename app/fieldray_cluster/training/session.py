@@ -44,7 +44,7 @@ from fieldray_cluster.worker_registry import WorkerLost, WorkerRegistry, convert
 
 allow_pickled_classes(WorkerResult)
 
-Say = Callable[[str], None]
+LineHandler = Callable[[str], None]
 """Receives a line of text for the user."""
 
 _TICK_S: Final = 0.2
@@ -97,7 +97,7 @@ def train_epochs_on_cluster(
     layout: Layout,
     state: ShardState,
     first_epoch: int = 0,
-    say: Say = lambda _line: None,
+    say: LineHandler = lambda _line: None,
 ) -> Generator[TrainedEpoch, None, None]:
     """Train a task from a state on, and yield each epoch. Training continues while the caller evaluates an epoch.
 
@@ -114,7 +114,7 @@ def train_epochs_on_cluster(
             yield session.epoch(number)
 
 
-def open_registry(client: Client, say: Say = lambda _line: None) -> WorkerRegistry:
+def open_registry(client: Client, say: LineHandler = lambda _line: None) -> WorkerRegistry:
     """Return the registry of the cluster's workers. Raises IncompatibleNodes, ConnectionLost."""
     return WorkerRegistry(client, on_message=lambda node, why: say(f"{node}: {why.text}"))
 
@@ -140,7 +140,7 @@ def choose_processes(registry: WorkerRegistry, plan: Plan) -> list[str]:
 class _Session:
     """The servers and workers of one training."""
 
-    def __init__(self, client: Client, plan: Plan, task: DividedTask, layout: Layout, say: Say) -> None:
+    def __init__(self, client: Client, plan: Plan, task: DividedTask, layout: Layout, say: LineHandler) -> None:
         self._client, self._plan, self._task, self._layout, self._say = client, plan, task, layout, say
         self._registry = open_registry(client, say)
         self._token = secrets.token_hex(16)

@@ -54,7 +54,7 @@ from fieldray_cluster.connection import client_tls_context, host_of
 from fieldray_cluster.node import worker_cores
 from fieldray_cluster.training.channel import open_channels, time_round_trips
 from fieldray_cluster.training.session import (
-    Say,
+    LineHandler,
     choose_processes,
     open_plan_client,
     open_registry,
@@ -98,7 +98,7 @@ class DividedTrainer:
         plan: Plan,
         *,
         open_cluster: Callable[[], AbstractContextManager[Client]],
-        say: Say = lambda _line: None,
+        say: LineHandler = lambda _line: None,
     ) -> None:
         self._plan, self._open, self._say = plan, open_cluster, say
 
@@ -205,7 +205,7 @@ class DividedTrainer:
 class _Course:
     """The epochs of one training, with checkpoints."""
 
-    def __init__(self, client: Client, plan: Plan, checkpoint: Checkpoint, say: Say) -> None:
+    def __init__(self, client: Client, plan: Plan, checkpoint: Checkpoint, say: LineHandler) -> None:
         self._client, self._plan, self._checkpoint, self._say = client, plan, checkpoint, say
         self.history: list[EpochFigures] = []
         self._trained_s = 0.0

@@ -140,7 +140,7 @@ def _fill(word: str, values: Mapping[str, Value]) -> str:
 # ---- the run
 
 
-Say = Callable[[str], None]
+LineHandler = Callable[[str], None]
 """Receives a line of text for the user."""
 StatusCounts = Counter[Status]
 """The number of tasks by status."""
@@ -149,7 +149,7 @@ RECIPE_TEXT_NAME: Final = "recipe.toml"
 _STOPS: Final = "stops"
 
 
-def run_workflow(path: Path, *, say: Say) -> StatusCounts:
+def run_workflow(path: Path, *, say: LineHandler) -> StatusCounts:
     """Run the unfinished tasks of a workflow. Returns the number of tasks by status.
 
     The run ends early if `cancel_run` asks for it. Ctrl-C stops running tasks and is raised again. Raises UsageProblem
@@ -186,7 +186,7 @@ class WorkflowRun:
     recipe_folder: Path
     journal: Journal
     stop: Path
-    say: Say
+    say: LineHandler
 
     @property
     def is_stopped(self) -> bool:
@@ -229,7 +229,7 @@ class WorkflowRun:
 
 
 @contextlib.contextmanager
-def open_workflow_run(workflow: Workflow, path: Path, *, say: Say) -> Iterator[WorkflowRun]:
+def open_workflow_run(workflow: Workflow, path: Path, *, say: LineHandler) -> Iterator[WorkflowRun]:
     """Open the run's folder for this driver alone.
 
     Raises UsageProblem (run_in_use, workflow_journal), StorageProblem.

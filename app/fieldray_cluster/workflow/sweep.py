@@ -21,16 +21,16 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import FrozenTrial, TrialState
 
 from fieldray.errors import UsageProblem
-from fieldray.processes.wire import NONSENSE
+from fieldray.processes.wire import INVALID_MESSAGE_ERRORS
 from fieldray.reasons import reason
-from fieldray.typed_json import decoded
+from fieldray.typed_json import parse_json
 from fieldray_adapt.command import recipe_kind_of
 from fieldray_adapt.files import write_atomically
 from fieldray_adapt.recipes.tables import Problem, RecipeDocument, RecipeProblems, parse_table
 from fieldray_adapt.run import HISTORY_NAME
 from fieldray_cluster.worker_registry import path_state, result_key
 from fieldray_cluster.workflow.recipe import Parameter, RetryPolicy, Sweep, Value, Workflow, read_workflow
-from fieldray_cluster.workflow.run import TASKS_FOLDER, Say, WorkflowRun, open_workflow_run
+from fieldray_cluster.workflow.run import TASKS_FOLDER, LineHandler, WorkflowRun, open_workflow_run
 from fieldray_cluster.workflow.tasks import STOP_NAME, Event, TaskSpec
 from fieldray_cluster.workflow.trial_command import with_changed_keys
 
@@ -52,7 +52,7 @@ _DATA: Final = frozenset({"path", "images", "masks", "file", "lungs", "weights"}
 _OVER: Final = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 
 
-def run_sweep(path: Path, *, say: Say, trial_command: tuple[str, ...] = ()) -> SweepOutcome:
+def run_sweep(path: Path, *, say: LineHandler, trial_command: tuple[str, ...] = ()) -> SweepOutcome:
     """Run the unfinished trials of a sweep, and make the pack of its winner. Returns how the sweep ended.
 
     `trial_command` is the command of a program that runs a trial in place of this one; it gets the trial's spec as last
@@ -119,9 +119,9 @@ def _opened_study(run: Path, sweep: Sweep, *, seed: int) -> optuna.Study:
 def read_figures(folder: Path, metric: str) -> EpochValues:
     """Read the figures of a trial by epoch, as far as it was trained. `folder` is the trial's own."""
     try:
-        rows = decoded((folder / "run" / "train" / HISTORY_NAME).read_bytes(), list[dict[str, Any]])
+        rows = parse_json((folder / "run" / "train" / HISTORY_NAME).read_bytes(), list[dict[str, Any]])
         found = [(int(row["epoch"]), _figure(row.get(metric))) for row in rows]
-    except (OSError, *NONSENSE):
+    except (OSError, *INVALID_MESSAGE_ERRORS):
         return []
     return [(epoch, value) for epoch, value in found if value is not None]
 

@@ -33,7 +33,7 @@ from fieldray.errors import FieldrayError, UsageProblem
 from fieldray.paths import program_command, python_command
 from fieldray.persistence import FileLock, LockHeldError, storage_problem
 from fieldray.reasons import Reason, reason
-from fieldray.typed_json import decoded
+from fieldray.typed_json import parse_json
 from fieldray_adapt.files import write_atomically
 from fieldray_cluster.workflow.recipe import PROGRAM
 
@@ -160,7 +160,7 @@ def read_events(folder: Path) -> Iterator[Event]:
         raise storage_problem(error, path) from error
     for number, line in enumerate(lines[:-1], start=1):  # text after the last line end is an incomplete line
         try:
-            yield decoded(line, Event)
+            yield parse_json(line, Event)
         except ValueError as error:
             raise UsageProblem(reason("workflow_journal", path=path, line=number)) from error
 
@@ -229,7 +229,7 @@ class TaskSpec:
 def running_outcome(folder: Path, number: int) -> Outcome:
     """Return the outcome of a running attempt with its time so far; empty if it was not started."""
     try:
-        outcome = decoded(_mark(folder, number).read_bytes(), Outcome)
+        outcome = parse_json(_mark(folder, number).read_bytes(), Outcome)
     except (OSError, ValueError):
         return Outcome()
     return replace(outcome, seconds=max(0.0, round(time.time() - outcome.began, 3)))
@@ -312,9 +312,7 @@ def _performed(spec: TaskSpec, node: str, began: float) -> Outcome:
 
 
 def _alone(spec: TaskSpec) -> FileLock:
-    """Acquire the lock by which only one worker performs the task. Raises HeldError once the task is not wanted any
-    more.
-    """
+    """Acquire the lock by which only one worker performs the task. Raises HeldError if the task is no longer wanted."""
     while True:
         try:
             return FileLock(spec.folder / _LOCK, holder=_node(), wait_s=1.0)
@@ -335,7 +333,7 @@ class _Known:
 def _known(spec: TaskSpec) -> Outcome | None:
     """Return the recorded outcome if it answers this spec; None if it does not."""
     try:
-        known = decoded((spec.folder / OUTCOME_NAME).read_bytes(), _Known)
+        known = parse_json((spec.folder / OUTCOME_NAME).read_bytes(), _Known)
     except (OSError, ValueError):
         return None
     is_it = known.key == spec.key and (known.outcome.is_done or known.number == spec.number)

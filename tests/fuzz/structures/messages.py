@@ -20,11 +20,11 @@ from fieldray.domain.comparison import Incomparable
 from fieldray.domain.finding import Refused
 from fieldray.domain.image import ImageRef
 from fieldray.domain.model import HeaderRules, InputSpec
-from fieldray.imaging.archive import Members, members_of
+from fieldray.imaging.archive import FoundMembers, members_of
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray.inference.backend import Answer
+from fieldray.inference.backend import NetworkOutput
 from fieldray.inference.worker import RUN
-from fieldray.processes.child import received, sent
+from fieldray.processes.child import decode_message, encode_message
 from fieldray.processes.wire import Message, read_message, write_message
 from fieldray.reasons import reason
 from fieldray.store.rows import image_key, outcome_columns, outcome_of
@@ -146,28 +146,28 @@ def _answers() -> tuple[tuple[str, Message], ...]:
         rules = HeaderRules(modalities=("DX",), body_parts=(), views=())
         for name in ("a.dcm", "ct.dcm", "text"):
             look = calls.AnalyseRequest(ref=ImageRef(path=folder / name), frame=_SPEC, rules=rules)
-            found.append(("look", handle(sent((look,), call="look"))))
+            found.append(("look", handle(encode_message((look,), call="look"))))
         show = calls.ShowRequest(ref=ImageRef(path=path), side=64)
-        found += [(name, handle(sent(show, call=name))) for name in ("image", "shown", "hash")]
-    (seen,) = received(found[0][1], tuple[calls.AnalysisResult, ...])
+        found += [(name, handle(encode_message(show, call=name))) for name in ("image", "shown", "hash")]
+    (seen,) = decode_message(found[0][1], tuple[calls.AnalysisResult, ...])
     answered = replace(seen, values=None, lungs=lungs(), answer=_scores(), sequence=3)
-    found += [("look", sent(each)) for each in ((answered,), (answered, seen))]
-    found.append(("members", sent(_members())))
-    found.append(("preview", sent(calls.PixelArray(scaled(image, 8)[:64, :64]))))
-    found.append(("run", sent(_scores())))
+    found += [("look", encode_message(each)) for each in ((answered,), (answered, seen))]
+    found.append(("members", encode_message(_members())))
+    found.append(("preview", encode_message(calls.PreviewResult(scaled(image, 8)[:64, :64]))))
+    found.append(("run", encode_message(_scores())))
     found += [("comparison", each) for each in _comparisons()]
     return tuple(found)
 
 
-def _members() -> Members:
+def _members() -> FoundMembers:
     one = replace(_REF, member="a", kind="dicom", header=replace(_REF.header, number_of_frames=2))
     refused = replace(_REF, member="b", problem=reason("empty"))
-    return Members(refs=(one, refused), after=None, doubles=1, double="x")
+    return FoundMembers(refs=(one, refused), after=None, doubles=1, double="x")
 
 
-def _scores() -> Answer:
+def _scores() -> NetworkOutput:
     maps = {"class_maps": np.ones((1, 4, 4), np.float32), "features": np.ones(8, np.float32)}
-    return Answer(scores=np.array([0.5], np.float32), latency_ms=1.5, **maps)
+    return NetworkOutput(scores=np.array([0.5], np.float32), latency_ms=1.5, **maps)
 
 
 def _comparisons() -> tuple[Message, Message]:
@@ -175,7 +175,9 @@ def _comparisons() -> tuple[Message, Message]:
     pair = replace(pair_comparison(regions=1), reliability=1.2)
     assert pair.aligned
     problem, tried = Incomparable(reason=reason("compare_other_patients")), pair.aligned.alignment
-    return sent(pair), sent(replace(pair, aligned=None, problem=problem, tried=tried, reliability=None))
+    return encode_message(pair), encode_message(
+        replace(pair, aligned=None, problem=problem, tried=tried, reliability=None)
+    )
 
 
 def make_answer(chance: random.Random) -> bytes:
@@ -213,14 +215,14 @@ def read_answer(data: bytes, _folder: Path) -> str | None:
 
 def _listed(answer: Message) -> None:
     """What is listed can be stored. Each part is taken for the last: it would be asked for again and again."""
-    part = replace(calls.MEMBERS.answered(answer), after=None)
+    part = replace(calls.MEMBERS.decode_answer(answer), after=None)
     for ref in members_of(_REF, lambda _question: part):
         image_key(ref)
 
 
 def _read_and_kept(answer: Message) -> None:
     """What was seen can be stored, and read from the store again."""
-    for seen in calls.LOOK.answered(answer):
+    for seen in calls.LOOK.decode_answer(answer):
         ref = _REF if seen.header is None else replace(_REF, kind=seen.kind, header=seen.header)
         kept = Refused(ref=ref, reason=seen.problem or reason("blank"), facts=seen.facts, lungs=seen.lungs)
         columns = outcome_columns(kept)
@@ -232,13 +234,13 @@ def _read_and_kept(answer: Message) -> None:
 
 _TAKEN: Final[Mapping[str, Callable[[Message], object]]] = {
     "look": _read_and_kept,
-    "image": lambda answer: calls.IMAGE.answered(answer).extent,
-    "shown": lambda answer: calls.SHOWN.answered(answer).pixels.shape,
-    "hash": calls.HASH.answered,
+    "image": lambda answer: calls.IMAGE.decode_answer(answer).extent,
+    "shown": lambda answer: calls.SHOWN.decode_answer(answer).pixels.shape,
+    "hash": calls.HASH.decode_answer,
     "members": _listed,
-    "preview": calls.PREVIEW.answered,
-    "run": RUN.answered,
-    "comparison": COMPARE.answered,
+    "preview": calls.PREVIEW.decode_answer,
+    "run": RUN.decode_answer,
+    "comparison": COMPARE.decode_answer,
 }
 
 

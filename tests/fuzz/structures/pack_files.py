@@ -15,9 +15,9 @@ from typing import Any, Final
 import numpy as np
 
 from fieldray.packs import signing, verified
-from fieldray.packs.manifest import dump, parse
+from fieldray.packs.manifest import encode_manifest, parse
 from fieldray.packs.naming import MANIFEST_NAME, SIGNATURE_NAME
-from fieldray.packs.reading import pack_array, unpack_array
+from fieldray.packs.reading import array_from_npy, array_to_npy
 from fuzz.structures.dicom_files import PLACES
 from fuzz.structures.target import Unforeseen, holds, refusals
 from fuzz.structures.values import TEXTS, broken, json_bytes, strange
@@ -52,7 +52,10 @@ def make_manifest(chance: random.Random) -> bytes:
 def read_manifest(data: bytes, _folder: Path) -> None:
     """What reading a manifest does once its signature is known to be right."""
     found = parse(data)
-    holds(dump(parse(dump(found))) == dump(found), "a manifest that is another when it is written and read")
+    holds(
+        encode_manifest(parse(encode_manifest(found))) == encode_manifest(found),
+        "a manifest that is another when it is written and read",
+    )
 
 
 # ---- signatures
@@ -123,7 +126,7 @@ def make_array(chance: random.Random) -> bytes:
         array = np.ones(shape, chance.choice(("float32", "uint8", "float64", "int32")))
         if array.dtype.kind == "f" and array.size and chance.random() < 0.2:
             array.reshape(-1)[0] = chance.choice((np.nan, np.inf, 3e38))
-        data = bytearray(pack_array(array))
+        data = bytearray(array_to_npy(array))
     else:
         header = chance.choice(_HEADERS) % chance.choice(_SHAPES)
         header += " " * chance.choice((0, 10, 64, 300)) + chance.choice(("\n", "", "\n\n", "\0"))
@@ -141,7 +144,7 @@ def read_array(data: bytes, _folder: Path) -> None:
     """What taking an array from a pack does."""
     for dtype, dimensions in (("uint8", 4), ("float32", 2), ("float32", 1)):
         try:
-            array = unpack_array(data, dtype=dtype, dimensions=dimensions)
+            array = array_from_npy(data, dtype=dtype, dimensions=dimensions)
         except ValueError:
             if dimensions == 1:
                 raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from fieldray.processes.wire import NONSENSE
+from fieldray.processes.wire import INVALID_MESSAGE_ERRORS
 from fuzz.structures import dicom_files, index_files, kept_files, messages, pack_files, zip_files
 from fuzz.structures.target import Target
 
@@ -31,7 +31,8 @@ TARGETS: Final[Mapping[str, Target]] = {
         Target("wire", "messages between processes: frames and arrays that announce what is not there",
             make=messages.make_frame, read=messages.read_frame, share=12, refuses=(ValueError,), most_mb=100.0),
         Target("answers", "answers of workers, networks and the comparison, as the program takes them",
-            make=messages.make_answer, read=messages.read_answer, share=6, refuses=NONSENSE, most_mb=100.0),
+            make=messages.make_answer, read=messages.read_answer, share=6, refuses=INVALID_MESSAGE_ERRORS,
+            most_mb=100.0),
         Target("channel", "messages of a divided training, before and after the token",
             make=messages.make_channel_message, read=messages.read_channel, share=6,
             refuses=(ValueError, ConnectionError), most_mb=100.0),

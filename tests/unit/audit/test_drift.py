@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fieldray.audit.drift import Drift, compare, drift_counts, reference_counts
+from fieldray.audit.drift import Drift, compare_histograms, drift_counts, reference_counts
 from fieldray.domain.run import DriftSample
 
 
@@ -25,8 +25,8 @@ def test_a_run_that_moved_is_told_and_one_that_did_not_is_not() -> None:
     before = drift_counts(_gists(100, 0.25, 100, refused=2), "opacity")
     same = drift_counts(_gists(60, 0.25, 100, refused=1), "opacity")
     moved = drift_counts(_gists(60, 0.85, 30, refused=60), "opacity")
-    assert not any(drift.is_out for drift in compare(same, before, against="earlier"))
-    out = compare(moved, before, against="earlier")
+    assert not any(drift.is_out for drift in compare_histograms(same, before, against="earlier"))
+    out = compare_histograms(moved, before, against="earlier")
     assert [drift.of for drift in out if drift.is_out] == ["scores", "refused", "exposure"]
     assert "earlier images of this folder: the mean score is 0.85, and was 0.25." in out[0].summary.text
     assert "Of earlier images of this folder, 2 of 100 were not suitable." in out[1].summary.text
@@ -35,7 +35,7 @@ def test_a_run_that_moved_is_told_and_one_that_did_not_is_not() -> None:
 
 def test_fewer_than_fifty_images_are_not_compared() -> None:
     before = drift_counts(_gists(100, 0.25, 100), "opacity")
-    assert compare(drift_counts(_gists(49, 0.9, 9), "opacity"), before, against="earlier") == ()
+    assert compare_histograms(drift_counts(_gists(49, 0.9, 9), "opacity"), before, against="earlier") == ()
 
 
 def test_a_pack_gives_its_reference_or_none() -> None:
@@ -43,7 +43,7 @@ def test_a_pack_gives_its_reference_or_none() -> None:
     metrics = {"labels": {"opacity": {"reference": {"scores": counts}}}}
     assert reference_counts(metrics, "opacity") == {"scores": tuple(counts)}
     now = drift_counts(_gists(80, 0.1, 100), "opacity")
-    (found,) = compare(now, reference_counts(metrics, "opacity"), against="pack")
+    (found,) = compare_histograms(now, reference_counts(metrics, "opacity"), against="pack")
     assert found.is_out
     assert "the images that the pack was measured on" in found.summary.text
 
@@ -62,7 +62,7 @@ def test_a_heat_map_beside_the_lungs_in_half_of_the_images_says_other_patients()
     def found(below: int, number: int = 40) -> list[Drift]:
         shares = [0.5] * below + [0.95] * (number - below)
         samples = [DriftSample(category="abnormal", scores={}, grey=None, evidence_inside=share) for share in shares]
-        return list(compare(drift_counts(samples, "opacity", evidence_limit=0.86), before, against="pack"))
+        return list(compare_histograms(drift_counts(samples, "opacity", evidence_limit=0.86), before, against="pack"))
 
     assert [drift.is_out for drift in found(8)] == [False]
     (out,) = found(24)
@@ -74,7 +74,7 @@ def test_a_heat_map_beside_the_lungs_in_half_of_the_images_says_other_patients()
 def test_heat_maps_that_lie_in_the_lungs_more_often_than_before_say_nothing() -> None:
     """After images of patients in bed, those of an outpatient clinic."""
     before, now = {"evidence": (10, 14)}, {"evidence": (150, 5)}
-    (found,) = compare(now, before, against="earlier")
+    (found,) = compare_histograms(now, before, against="earlier")
     assert found.index > found.limit and not found.is_out
-    (found,) = compare(before, now, against="earlier")
+    (found,) = compare_histograms(before, now, against="earlier")
     assert found.is_out

@@ -16,7 +16,7 @@ from fieldray.audit.units import Case, Rule, make_cases
 from fieldray.domain.finding import Category, Failed, Finding, Screened, decide
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.metrics import Share, share
-from fieldray.domain.run import StoredAnswer, Verdict
+from fieldray.domain.run import StoredResult, Verdict
 from fieldray.errors import UsageProblem
 from outcomes import POINT, failed, screened
 
@@ -47,9 +47,9 @@ def drawn(count: int, seed: int = 1) -> list[Case]:
 
 def test_figures_equal_those_of_scikit_learn() -> None:
     cases = drawn(400)
-    scores, truth, _ = figures.arrays(cases)
+    scores, truth, _ = figures.scored_arrays(cases)
     found = figures.audit(cases, [POINT])
-    assert found.area.value == pytest.approx(roc_auc_score(truth, scores), abs=1e-12)
+    assert found.auc.value == pytest.approx(roc_auc_score(truth, scores), abs=1e-12)
     alarms, hits, _ = roc_curve(truth, scores, drop_intermediate=False)
     np.testing.assert_allclose(found.curve, list(zip(alarms, hits, strict=True)), atol=1e-12)
     at = found.points[0]
@@ -121,7 +121,7 @@ def test_disagreements_come_with_the_surest_first() -> None:
 
 def test_calibration_bins_hold_all_images_and_observed_shares() -> None:
     cases = drawn(400)
-    scores, truth, patients = figures.arrays(cases)
+    scores, truth, patients = figures.scored_arrays(cases)
     bins = figures.calibration_bins(scores, truth, patients=patients)
     assert len(bins) == 10 and sum(b.positives.of for b in bins) == 400
     assert sum(b.positives.count for b in bins) == truth.sum()
@@ -155,7 +155,7 @@ def test_one_class_cannot_be_audited() -> None:
         figures.audit([case(i, 0.1 * i, True) for i in range(5)] + [case(9, None, False)], [POINT])
 
 
-def _stored(number: int, score: float | None, verdict: str | None, **others: float) -> StoredAnswer:
+def _stored(number: int, score: float | None, verdict: str | None, **others: float) -> StoredResult:
     ref = ImageRef(path=Path(f"/x/{number}.png"))
     outcome: Screened | Failed = failed(ref)
     if score is not None:
@@ -165,7 +165,7 @@ def _stored(number: int, score: float | None, verdict: str | None, **others: flo
         )
         outcome = replace(screened(ref), findings=findings)
     given = Verdict(choice=verdict) if verdict else None  # type: ignore[arg-type]
-    return StoredAnswer(answer_id=number, row_id=number, run_id=1, outcome=outcome, is_resumed=False, verdict=given)
+    return StoredResult(answer_id=number, row_id=number, run_id=1, outcome=outcome, is_resumed=False, verdict=given)
 
 
 def test_verdicts_confirm_or_turn_round_an_answer_and_nothing_else() -> None:

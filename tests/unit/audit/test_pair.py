@@ -10,22 +10,22 @@ import pytest
 from sklearn.metrics import cohen_kappa_score, roc_auc_score
 
 from fieldray.audit.cases import Reference
-from fieldray.audit.report import Side, pair
+from fieldray.audit.report import ComparedPack, compare_packs
 from fieldray.audit.units import Case, Rule, make_cases
 from fieldray.domain.finding import Finding, Outcome, ReadFacts, Refused, decide
 from fieldray.domain.image import ImageHeader, ImageRef
-from fieldray.domain.run import StoredAnswer
+from fieldray.domain.run import StoredResult
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 from outcomes import operating_point, screened
 
-FIRST = Side(run_id=1, pack="first-1.0.0", label="opacity", point=operating_point(threshold=0.5))
-SECOND = Side(
+FIRST = ComparedPack(run_id=1, pack="first-1.0.0", label="opacity", point=operating_point(threshold=0.5))
+SECOND = ComparedPack(
     run_id=2, pack="second-1.0.0", label="tb", point=operating_point(threshold=0.3, unsure_low=0.3, label="tb")
 )
 
 
-def result(number: int, score: float | None, *, label: str, folder: str) -> StoredAnswer:
+def result(number: int, score: float | None, *, label: str, folder: str) -> StoredResult:
     ref = ImageRef(path=Path(f"/{folder}/{number}.dcm"), kind="dicom", header=ImageHeader(patient_id=f"P{number}"))
     facts = ReadFacts(content_sha256=f"{number:064x}")
     outcome: Outcome = Refused(ref=ref, reason=reason("view", view="LL"), facts=facts)
@@ -33,10 +33,10 @@ def result(number: int, score: float | None, *, label: str, folder: str) -> Stor
         point = operating_point(threshold=0.5, unsure_low=0.5, unsure_high=0.5, label=label)
         finding = Finding(label=label, score=score, point=point, decision=decide(score, point))
         outcome = replace(screened(ref), facts=facts, findings=(finding,))
-    return StoredAnswer(answer_id=number, row_id=number, run_id=1, outcome=outcome, is_resumed=False)
+    return StoredResult(answer_id=number, row_id=number, run_id=1, outcome=outcome, is_resumed=False)
 
 
-def cases_of(results: list[StoredAnswer], *, sick: set[int]) -> list[Case]:
+def cases_of(results: list[StoredResult], *, sick: set[int]) -> list[Case]:
     truths = {one.outcome.ref.key: one.row_id in sick for one in results}
     return list(make_cases(results, Reference(truths=truths), label="opacity"))
 
@@ -56,7 +56,7 @@ def test_areas_are_those_of_scikit_learn_on_the_images_that_both_could_judge() -
         for side, label in enumerate(("opacity", "tb"))
     ]
     cases = cases_of(runs[0], sick=sick)
-    found = pair(
+    found = compare_packs(
         cases, runs[1][:100], first=FIRST, second=SECOND, rule=Rule()
     )  # the files lie elsewhere, and twenty are not there
     assert (found.images, found.elsewhere, found.patients) == (100, 20, 100)
@@ -88,10 +88,10 @@ def test_areas_are_those_of_scikit_learn_on_the_images_that_both_could_judge() -
 def test_without_points_there_is_the_area_alone_and_one_kind_is_refused() -> None:
     runs = [[result(n, 0.1 * n, label=label, folder="f") for n in range(1, 9)] for label in ("opacity", "tb")]
     cases = cases_of(runs[0], sick={5, 6, 7, 8})
-    found = pair(cases, runs[1], first=replace(FIRST, point=None), second=SECOND, rule=Rule())
+    found = compare_packs(cases, runs[1], first=replace(FIRST, point=None), second=SECOND, rule=Rule())
     assert [one.of for one in found.figures] == ["auc"]
     assert (found.figures[0].difference, found.figures[0].low < 0 < found.figures[0].high) == (0, True)
     with pytest.raises(UsageProblem, match="Images with a label that are also in run 2: 3"):
-        pair(cases, runs[1][:3], first=FIRST, second=SECOND, rule=Rule())
+        compare_packs(cases, runs[1][:3], first=FIRST, second=SECOND, rule=Rule())
     with pytest.raises(UsageProblem, match="Images with a label that are also in run 2: 0"):
-        pair(cases, [], first=FIRST, second=SECOND, rule=Rule())
+        compare_packs(cases, [], first=FIRST, second=SECOND, rule=Rule())

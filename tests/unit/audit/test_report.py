@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from fieldray.audit.report import ALL_UNITS, Plan, Prices, Wanted, plan, propose, require_prices
+from fieldray.audit.report import ALL_UNITS, Plan, Prices, ProposalGoal, plan, propose, require_prices
 from fieldray.audit.units import Case, Rule, moved_zone
 from fieldray.domain.finding import Category
 from fieldray.domain.image import ImageHeader
@@ -100,14 +100,14 @@ def test_where_everybody_is_sick_there_is_no_plan() -> None:
 
 def test_a_chosen_threshold_is_proposed_with_what_it_does_here() -> None:
     cases = [case(str(n), n / 20, n % 3 == 0) for n in range(1, 20)]
-    found = propose(cases, label="opacity", pattern=None, rule=Rule(), wanted=Wanted(threshold=0.5))
+    found = propose(cases, label="opacity", pattern=None, rule=Rule(), wanted=ProposalGoal(threshold=0.5))
     # Positives are 3, 6 ... 18 twentieths: 12, 15 and 18 are at 0.5 or above. Negatives below it: 1, 2, 4, 5, 7, 8.
     assert (found.threshold, found.sensitivity.count, found.sensitivity.of) == (0.5, 3, 6)
     assert (found.specificity.count, found.specificity.of) == (6, 13)
     assert found.specificity.low <= 6 / 13 <= found.specificity.high
     for wrong in (0.95, 1.2, -0.1, float("nan")):
         with pytest.raises(UsageProblem, match="is not between 0 and 1, or detects no positive image"):
-            propose(cases, label="opacity", pattern=None, rule=Rule(), wanted=Wanted(threshold=wrong))
+            propose(cases, label="opacity", pattern=None, rule=Rule(), wanted=ProposalGoal(threshold=wrong))
 
 
 # ---- the highest threshold that still catches what was asked for
@@ -122,7 +122,7 @@ def _cases() -> list[Case]:
 @pytest.mark.parametrize("wanted", [0.5, 0.9, 1.0])
 def test_the_threshold_catches_what_was_asked_for_and_the_next_one_would_not(wanted: float) -> None:
     cases = _cases()
-    found = propose(cases, label="opacity", pattern=None, rule=Rule(), wanted=Wanted(sensitivity=wanted))
+    found = propose(cases, label="opacity", pattern=None, rule=Rule(), wanted=ProposalGoal(sensitivity=wanted))
     positives = sum(one.truth for one in cases)  # one of these 15 has no score, so 14 can be referred
     caught = [one.score for one in cases if one.truth and one.score is not None and one.score >= found.threshold]
     assert (found.sensitivity.count, found.sensitivity.of) == (len(caught), 15) == (len(caught), positives)
@@ -134,7 +134,7 @@ def test_the_threshold_catches_what_was_asked_for_and_the_next_one_would_not(wan
 
 @pytest.mark.parametrize("wanted", [0.4, 0.8, 1.0])
 def test_a_specificity_is_reached_at_the_lowest_threshold_that_does(wanted: float) -> None:
-    found = propose(_cases(), label="opacity", pattern=None, rule=Rule(), wanted=Wanted(specificity=wanted))
+    found = propose(_cases(), label="opacity", pattern=None, rule=Rule(), wanted=ProposalGoal(specificity=wanted))
     negatives = sorted(one.score for one in _cases() if not one.truth and one.score is not None)
     spared = sum(score < found.threshold for score in negatives)
     assert (found.specificity.count, found.specificity.of) == (spared, 5) and found.is_reached
@@ -143,7 +143,7 @@ def test_a_specificity_is_reached_at_the_lowest_threshold_that_does(wanted: floa
 
 
 def test_the_interval_of_the_specificity_counts_that_the_threshold_was_chosen_here() -> None:
-    found = propose(_cases(), label="opacity", pattern=None, rule=Rule(), wanted=Wanted(sensitivity=0.9))
+    found = propose(_cases(), label="opacity", pattern=None, rule=Rule(), wanted=ProposalGoal(sensitivity=0.9))
     alone = [one.score for one in _cases() if not one.truth and one.score is not None]
     value = sum(score < found.threshold for score in alone) / len(alone)
     assert found.specificity.value == pytest.approx(value)
@@ -166,4 +166,4 @@ def test_a_band_holds_its_threshold_and_stays_in_the_scale(threshold: float) -> 
 @pytest.mark.parametrize("wanted", [0.0, -0.1, 1.01, float("nan")])
 def test_a_sensitivity_that_is_none_is_refused(wanted: float) -> None:
     with pytest.raises(UsageProblem, match="sensitivity"):
-        propose(_cases(), label="opacity", pattern=None, rule=Rule(), wanted=Wanted(sensitivity=wanted))
+        propose(_cases(), label="opacity", pattern=None, rule=Rule(), wanted=ProposalGoal(sensitivity=wanted))

@@ -11,7 +11,7 @@ import pytest
 from sklearn.metrics import cohen_kappa_score, roc_auc_score
 
 from fieldray.audit.figures import Audit, audit
-from fieldray.audit.report import ALL_UNITS, Plan, Prices, Proposal, Wanted, plan, propose
+from fieldray.audit.report import ALL_UNITS, Plan, Prices, Proposal, ProposalGoal, plan, propose
 from fieldray.audit.units import Case, Rule
 from fieldray.domain import metrics
 from fieldray.domain.finding import Category
@@ -68,11 +68,11 @@ def everything(
     cases: list[Case],
     rule: Rule,
     *,
-    wanted: Wanted | None = None,
+    wanted: ProposalGoal | None = None,
     prices: Prices | None = None,
 ) -> tuple[Audit, Proposal, Plan]:
     found = audit(cases, [POINT], rule=rule)
-    proposal = propose(cases, label="opacity", pattern=POINT, rule=rule, wanted=wanted or Wanted())
+    proposal = propose(cases, label="opacity", pattern=POINT, rule=rule, wanted=wanted or ProposalGoal())
     thresholds = (POINT.threshold, proposal.threshold)
     planned = plan(cases, thresholds, rule=rule, pattern=POINT, prevalence=0.1, prices=prices)
     assert planned is not None
@@ -97,7 +97,7 @@ def test_table_plan_and_proposal_count_the_same(rule: Rule) -> None:
     again = planned.groups[ALL_UNITS][proposal.threshold]
     assert (again.sensitivity, again.specificity.count) == (proposal.sensitivity, proposal.specificity.count)
     scored = [one for one in units if one[3] >= 0]
-    assert found.area.value == pytest.approx(roc_auc_score([one[0] for one in scored], [one[3] for one in scored]))
+    assert found.auc.value == pytest.approx(roc_auc_score([one[0] for one in scored], [one[3] for one in scored]))
     # Missed and falsely referred together are the list of disagreements.
     assert sum(case.truth for case in found.disagreements) == len(with_it) - at.detected.count
     assert sum(not case.truth for case in found.disagreements) == at.falsely_referred.count
@@ -114,7 +114,7 @@ def test_table_plan_and_proposal_count_the_same(rule: Rule) -> None:
 @pytest.mark.parametrize("aim", ["sensitivity", "specificity"])
 def test_a_proposal_is_the_nearest_threshold_that_does_what_was_asked(rule: Rule, aim: str) -> None:
     cases, share = drawn(), 0.6  # of the patients without the condition three in ten are read first
-    wanted = Wanted(sensitivity=share) if aim == "sensitivity" else Wanted(specificity=share)
+    wanted = ProposalGoal(sensitivity=share) if aim == "sensitivity" else ProposalGoal(specificity=share)
     _, proposal, planned = everything(cases, rule, wanted=wanted)
     own = getattr(proposal, aim)
     assert own.value >= share and proposal.is_reached
@@ -145,7 +145,7 @@ def test_what_no_threshold_reaches_is_said(refers: Referral) -> None:
     cases = [image(n, None, True, "refused") for n in range(3)] + [image(9, 0.7, True, "abnormal")]
     cases += [image(20 + n, 0.2, False, "read_first") for n in range(3)] + [image(30, 0.1, False, "normal")]
     rule = Rule(refers=refers)
-    for wanted in (Wanted(sensitivity=0.9), Wanted(specificity=0.9)):
+    for wanted in (ProposalGoal(sensitivity=0.9), ProposalGoal(specificity=0.9)):
         proposal = propose(cases, label="opacity", pattern=POINT, rule=rule, wanted=replace(wanted))
         assert not proposal.is_reached and 0 <= proposal.threshold <= 1
         assert (proposal.sensitivity.value, proposal.specificity.value) <= (0.25, 0.25)

@@ -13,9 +13,9 @@ from fieldray.backends import BackendEntry
 from fieldray.bench.benchmark_case import BenchmarkCase, LoadedImage
 from fieldray.bench.device import Measurement
 from fieldray.bench.machine import Level, MeasuredLoad
-from fieldray.domain.image import ImageRef, PixelMap, Tensor
+from fieldray.domain.image import ImageRef, NetworkInput, PixelMap
 from fieldray.domain.model import BackendName, InputSpec, Model
-from fieldray.inference.backend import Answer, BackendKind
+from fieldray.inference.backend import BackendKind, NetworkOutput
 from fieldray.reasons import Reason
 from tiny_models import tiny_model
 
@@ -58,11 +58,11 @@ class Scripted:
     def start(self, model: Model) -> None:
         self._record.note("start")
 
-    def run(self, image: NDArray[np.uint8]) -> Answer:
+    def run(self, image: NDArray[np.uint8]) -> NetworkOutput:
         self._record.note(image[0, 0, 0])
         latency_ms = self._times_ms.pop() if len(self._times_ms) > 1 else self._times_ms[0]
         scores = np.array([0.5], np.float32)
-        return Answer(scores=scores, class_maps=None, features=None, latency_ms=latency_ms)
+        return NetworkOutput(scores=scores, class_maps=None, features=None, latency_ms=latency_ms)
 
     def close(self) -> None:
         self._record.note("close")
@@ -77,12 +77,12 @@ class ReadersOfNames:
     def __init__(self, events: list[str] | None = None) -> None:
         self.events = events if events is not None else []
 
-    def tensor(self, ref: ImageRef, spec: InputSpec) -> Tensor | None:
+    def tensor(self, ref: ImageRef, spec: InputSpec) -> NetworkInput | None:
         self.events.append(f"read {ref.path.stem}")
         if not ref.path.stem.isdigit():
             return None
         values = np.full((1, spec.height, spec.width, 1), int(ref.path.stem), np.uint8)
-        return Tensor(values=values, pixel_map=PixelMap(1, 0, 1, 0))
+        return NetworkInput(values=values, pixel_map=PixelMap(1, 0, 1, 0))
 
     def __enter__(self) -> Any:
         return self

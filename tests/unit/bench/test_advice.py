@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fieldray.bench.host import (
-    Finding,
-    Part,
+    ComputerPart,
+    HostFinding,
     Trial,
     can_screen,
     findings,
@@ -23,7 +23,7 @@ from fieldray.bench.machine import MachineFacts
 from fieldray.inference.coral_status import CoralStatus, LibraryAnswer, UsbDevice
 from fieldray.inference.litert import RUNTIME
 from fieldray.reasons import Reason, reason
-from fieldray.reports.document import lines
+from fieldray.reports.document import console_lines
 
 MACHINE = MachineFacts(
     system="Linux",
@@ -47,7 +47,7 @@ TRIAL = Trial(pack_name="chest-1.0.0", seconds=0.84, has_edgetpu_file=True)
 EDGETPU = UsbDevice(port="2-1", state="ready", port_mbit=5000, is_writable=True)
 
 
-def codes(part: Part, *weights: str) -> list[str]:
+def codes(part: ComputerPart, *weights: str) -> list[str]:
     return [one.reason.code for one in part.findings if one.weight in weights]
 
 
@@ -116,22 +116,22 @@ def test_without_an_edgetpu_nobody_is_told_to_install_its_runtime_but_a_bad_one_
     assert BAD_LIBRARY.text in fact(BAD_LIBRARY)
 
 
-STOP, CHANGE = Finding("stop", reason("no_pack")), Finding("change", reason("host_battery"))
-WELL = Finding("well", reason("host_edgetpu_well"))
+STOP, CHANGE = HostFinding("stop", reason("no_pack")), HostFinding("change", reason("host_battery"))
+WELL = HostFinding("well", reason("host_edgetpu_well"))
 
 
 def test_the_serious_comes_first() -> None:
-    found = findings([Part([WELL, CHANGE], {}), Part([STOP], {})])
+    found = findings([ComputerPart([WELL, CHANGE], {}), ComputerPart([STOP], {})])
     assert found == (STOP, CHANGE, WELL)
     assert can_screen(found[1:])
 
 
 def test_the_report_is_json_and_reads_from_the_top() -> None:
-    report = host_report([inspect_machine(MACHINE), Part([STOP], {})])
+    report = host_report([inspect_machine(MACHINE), ComputerPart([STOP], {})])
     data = json.loads(json.dumps(report.data))
     assert data["can_screen"] is False
     assert data["findings"] == [{"weight": "stop", "code": "no_pack", "text": reason("no_pack").text}]
-    text = list(lines(report.blocks))
+    text = list(console_lines(report.blocks))
     assert text[1:3] == ["Verdict", "  - This computer cannot screen yet."]
     assert "  - Vector instructions: AVX2, VNNI" in text
     assert any("performance" in line for line in text)

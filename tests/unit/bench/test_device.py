@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from bench_cases import IMAGES, ReadersOfNames, Record
 
-from fieldray.bench.benchmark_case import read_images, time_images, usable
+from fieldray.bench.benchmark_case import find_usable_cases, read_images, time_images
 from fieldray.bench.device import FILE, NETWORK, Effort, MeasureOptions, measure, time_case
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
@@ -58,7 +58,7 @@ def test_a_fast_network_runs_longer_than_its_count() -> None:
 def test_what_cannot_be_opened_says_why() -> None:
     well = Record("well").case()
     ill = Record("ill", unavailable_reason=reason("no_model_file", device="Edge TPU")).case("edgetpu")
-    cases, problems = usable([well, ill])
+    cases, problems = find_usable_cases([well, ill])
     assert cases == (well,)
     assert problems == {"ill": reason("no_model_file", device="Edge TPU")}
     assert well.details == {"scripted"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fake_compilers import edgetpu_model
 from fieldray.bench.device import host_variants
-from fieldray.bench.host import Part, Trial, findings, inspect, inspect_storage, try_screening
+from fieldray.bench.host import ComputerPart, Trial, findings, inspect, inspect_storage, try_screening
 from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem
 from fieldray.packs.library import PackLibrary
@@ -24,7 +24,7 @@ def pack(name: str, problem: Reason | None = None) -> PackCandidate:
     )
 
 
-def storage(home: Path, *packs: PackCandidate, free_mb: int = 50_000, trial: Trial = TRIAL) -> Part:
+def storage(home: Path, *packs: PackCandidate, free_mb: int = 50_000, trial: Trial = TRIAL) -> ComputerPart:
     return inspect_storage(home, free_mb=free_mb, keys=TrustStore(home), packs=packs, trial=trial)
 
 

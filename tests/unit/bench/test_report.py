@@ -9,7 +9,7 @@ import pytest
 
 from fieldray.bench.benchmark_case import Points, Report, Table, write
 from fieldray.errors import StorageProblem
-from fieldray.reports.document import lines
+from fieldray.reports.document import console_lines
 
 
 def report() -> Report:
@@ -32,7 +32,7 @@ def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 
 
 def test_on_the_console_columns_are_under_each_other() -> None:
-    text = list(lines(report().blocks))
+    text = list(console_lines(report().blocks))
     assert text[1] == "Times <ms>"
     assert [line.rstrip()[-4:] for line in text[2:5]] == ["mean", " 1.0", "12.5"]
     assert text[3].startswith("  cpu & co") and "  - a < b" in text

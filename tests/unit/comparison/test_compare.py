@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from fieldray.comparison.compare import COMPARE, Pair, compare, credible_peaks, find_change, handle, regions
-from fieldray.comparison.matching import Peaks, blurred, locally_normalised
+from fieldray.comparison.matching import Peaks, blur, normalise_locally
 from fieldray.domain.comparison import FRAME_SIDE, FramedImage, PairComparison, comparison_json
-from fieldray.processes.child import sent
+from fieldray.processes.child import encode_message
 from pairs import chest, framed, moved, smooth_warp
 
 _UNLIKE = {"compare_unlike", "compare_no_matches"}
@@ -52,7 +52,7 @@ def test_a_match_is_believed_if_it_is_alike_and_plainly_better_than_the_next_bes
 
 def test_an_image_and_itself_do_not_differ() -> None:
     done = compare(chest(), chest())
-    assert done.aligned.alignment.length_px(100) < 1e-4
+    assert done.aligned.alignment.displacement_percentile_px(100) < 1e-4
     assert done.aligned.regions == ()
     assert comparison_json(done)["regions"] == []
 
@@ -92,7 +92,7 @@ def test_too_little_of_the_lungs_names_the_image(which: str) -> None:
 
 def answered(prior: FramedImage) -> PairComparison:
     """What comes back from the child."""
-    return COMPARE.answered(handle(sent(Pair(prior=prior, current=chest()), call="compare")))
+    return COMPARE.decode_answer(handle(encode_message(Pair(prior=prior, current=chest()), call="compare")))
 
 
 def test_the_child_answers_what_the_function_gives() -> None:
@@ -133,13 +133,13 @@ def test_no_change_without_lungs_to_compare() -> None:
 
 def test_a_blur_keeps_the_mean_of_a_flat_image() -> None:
     flat = np.full((40, 60), 7.0, np.float32)
-    np.testing.assert_allclose(blurred(flat, 6), flat, rtol=1e-5)
-    np.testing.assert_allclose(blurred(flat, 0), flat, rtol=1e-5)
+    np.testing.assert_allclose(blur(flat, 6), flat, rtol=1e-5)
+    np.testing.assert_allclose(blur(flat, 0), flat, rtol=1e-5)
 
 
 def test_local_normalising_takes_exposure_away() -> None:
     pixels = chest().pixels.astype(np.float32)
-    first, second = locally_normalised(pixels), locally_normalised(0.8 * pixels + 30)
+    first, second = normalise_locally(pixels), normalise_locally(0.8 * pixels + 30)
     assert np.abs(first - second).mean() < 0.1
 
 

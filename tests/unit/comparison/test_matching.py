@@ -15,13 +15,13 @@ from fieldray.comparison.matching import (
     IDENTITY,
     MIN_JACOBIAN,
     Affine,
-    blurred,
+    blur,
     correlate,
     find_peaks,
     min_jacobian,
     relax_mesh,
     subpixel_bias,
-    warped,
+    warp,
 )
 from fieldray.domain.comparison import FRAME_SIDE
 
@@ -79,7 +79,7 @@ def test_what_does_not_fit_is_refused(shapes: tuple[tuple[int, ...], tuple[int, 
 
 
 def test_a_template_in_its_own_image_is_exactly_at_its_place() -> None:
-    search = blurred(np.random.default_rng(5).normal(size=(60, 60)).astype(np.float32), 2.0)
+    search = blur(np.random.default_rng(5).normal(size=(60, 60)).astype(np.float32), 2.0)
     peaks = find_peaks(correlate(search[None], search[None, 17:33, 21:37]), exclusion_px=5)
     rows, columns = subpixel_bias(search[None, 16:34, 20:38])
     assert abs(peaks.rows[0] - 17) + abs(peaks.columns[0] - 21) > 0.005  # what is to be taken off
@@ -123,9 +123,9 @@ def test_warping_takes_what_lies_at_place_and_displacement() -> None:
     image = np.arange(48, dtype=np.float32).reshape(6, 8)
     shift = np.zeros((6, 8, 2), np.float32)
     shift[..., 0], shift[..., 1] = 1, 2
-    np.testing.assert_array_equal(warped(image, shift)[:5, :6], image[1:, 2:])
-    assert (warped(image, shift)[5] == 0).all()  # beyond the last row
-    np.testing.assert_array_equal(warped(image, np.zeros((6, 8, 2))), image)
+    np.testing.assert_array_equal(warp(image, shift)[:5, :6], image[1:, 2:])
+    assert (warp(image, shift)[5] == 0).all()  # beyond the last row
+    np.testing.assert_array_equal(warp(image, np.zeros((6, 8, 2))), image)
 
 
 STILL = IDENTITY.displacement()

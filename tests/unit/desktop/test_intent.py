@@ -13,11 +13,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from fieldray.desktop.intent import (
     AvailablePacks,
+    CollectFacts,
     Commands,
     Intent,
-    IntentPlaybook,
     IntentQuestion,
-    Look,
+    IntentStateMachine,
     PackInUse,
     ReportDropped,
     Screen,
@@ -58,31 +58,31 @@ def reach(
     return AvailablePacks(used=used(entry) if entry else None, ready=ready, is_settled=True)
 
 
-def seeing(pack: PackCandidate | None, *, default: str = "") -> IntentPlaybook:
+def seeing(pack: PackCandidate | None, *, default: str = "") -> IntentStateMachine:
     """A playbook that has seen which pack is in use."""
-    playbook = IntentPlaybook()
-    playbook.see(reach(pack), default=(default, ""))
+    playbook = IntentStateMachine()
+    playbook.update_packs(reach(pack), default=(default, ""))
     return playbook
 
 
 def looked(
-    playbook: IntentPlaybook, commands: Commands, known: RememberedPack | None = None, *, lacks_ages: bool = True
+    playbook: IntentStateMachine, commands: Commands, known: RememberedPack | None = None, *, lacks_ages: bool = True
 ) -> Commands:
     """What it wants to know of a folder is found out; what it said before that is of a folder it gave up."""
     *lost, look = commands
-    assert isinstance(look, Look) and all(isinstance(one, ReportDropped) for one in lost)
-    return playbook.looked(look.intent, known, lacks_ages)
+    assert isinstance(look, CollectFacts) and all(isinstance(one, ReportDropped) for one in lost)
+    return playbook.facts_collected(look.intent, known, lacks_ages)
 
 
 def opened(
     pack: PackCandidate | None, known: RememberedPack | None = None, *, lacks_ages: bool = True
-) -> tuple[IntentPlaybook, Commands]:
+) -> tuple[IntentStateMachine, Commands]:
     """A folder was opened with a pack in use, and what is known of it was found out."""
     playbook = seeing(pack)
     return playbook, looked(playbook, playbook.open([ONE]), known, lacks_ages=lacks_ages)
 
 
-def question(playbook: IntentPlaybook) -> IntentQuestion:
+def question(playbook: IntentStateMachine) -> IntentQuestion:
     assert playbook.question is not None
     return playbook.question
 
@@ -91,27 +91,27 @@ def test_a_watch_stays_one_whatever_is_asked_and_whoever_presses_start() -> None
     playbook = seeing(None)
     looked(playbook, playbook.open([ONE], watches=True))
     playbook.answer(question(playbook), CHILDREN)
-    playbook.see(reach(ADULTS), default=("", ""))  # a drive with another one
+    playbook.update_packs(reach(ADULTS), default=("", ""))  # a drive with another one
     asked = question(playbook)
     assert (asked.kind, asked.intent.watches) == ("pack", True)
     (run,) = looked(playbook, playbook.start([ONE]), lacks_ages=False)
     assert isinstance(run, Screen) and run.intent.watches
     (look,) = playbook.start([ONE])
-    assert isinstance(look, Look) and not look.intent.watches, "the watch has begun: this is another start"
+    assert isinstance(look, CollectFacts) and not look.intent.watches, "the watch has begun: this is another start"
 
 
 def test_a_question_that_was_answered_while_a_pack_is_loaded_is_closed() -> None:
     playbook, _ = opened(CHILDREN, RememberedPack("children"))
-    playbook.see(replace(reach(CHILDREN), is_settled=False), default=("", ""))
+    playbook.update_packs(replace(reach(CHILDREN), is_settled=False), default=("", ""))
     assert playbook.answer(question(playbook), True) == () and playbook.question is None
-    (run,) = playbook.see(reach(CHILDREN), default=("", ""))
+    (run,) = playbook.update_packs(reach(CHILDREN), default=("", ""))
     assert isinstance(run, Screen) and run.intent.ages_confirmed
 
 
 def test_a_newer_version_and_another_signer_are_other_packs() -> None:
     for other in (NEWER, NAMESAKE):
         playbook, _ = opened(CHILDREN, RememberedPack("children"))
-        playbook.see(reach(other), default=("", ""))
+        playbook.update_packs(reach(other), default=("", ""))
         assert question(playbook).kind == "pack"
 
 
@@ -125,9 +125,9 @@ def test_ages_that_were_confirmed_for_a_remembered_pack_are_those_of_no_other() 
 
 
 def test_a_card_before_the_folder_chooses_its_pack_and_confirms_no_age() -> None:
-    playbook = IntentPlaybook()
+    playbook = IntentStateMachine()
     playbook.answer(None, CHILDREN)
-    playbook.see(reach(CHILDREN), default=("", ""))
+    playbook.update_packs(reach(CHILDREN), default=("", ""))
     looked(playbook, playbook.open([ONE]))
     assert question(playbook).kind == "ages"
     (run,) = playbook.answer(question(playbook), True)
@@ -137,9 +137,9 @@ def test_a_card_before_the_folder_chooses_its_pack_and_confirms_no_age() -> None
 
 
 def test_a_card_before_the_folder_does_not_overrule_what_the_folder_is_remembered_for() -> None:
-    playbook = IntentPlaybook()
+    playbook = IntentStateMachine()
     playbook.answer(None, CHILDREN)
-    playbook.see(reach(CHILDREN), default=("", ""))
+    playbook.update_packs(reach(CHILDREN), default=("", ""))
     assert looked(playbook, playbook.open([ONE]), RememberedPack("adults"), lacks_ages=False) == ()
     assert question(playbook).kind == "pack"
 
@@ -148,7 +148,7 @@ def test_a_declined_question_is_followed_by_the_cards_whatever_the_default_is() 
     playbook = seeing(CHILDREN, default="children")
     looked(playbook, playbook.open([ONE]))
     assert playbook.answer(question(playbook), None) == ()
-    playbook.see(reach(CHILDREN), default=("children", ""))
+    playbook.update_packs(reach(CHILDREN), default=("children", ""))
     assert question(playbook).kind == "pack"
     (run,) = playbook.answer(question(playbook), CHILDREN)  # the card says the ages
     assert isinstance(run, Screen) and run.intent.ages_confirmed
@@ -159,7 +159,7 @@ class Walk(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.playbook = IntentPlaybook()
+        self.playbook = IntentStateMachine()
         self.default, self.is_fast = ("", ""), False
         self.memory: dict[Path, RememberedPack] = {}
         self.used: PackCandidate | None = None
@@ -186,11 +186,11 @@ class Walk(RuleBasedStateMachine):
     def see(self) -> None:
         ready = tuple(entry for entry in PACKS if entry.problem is None)
         reached = replace(reach(self.used, ready=ready), is_settled=self.wanted is None)
-        self.do(self.playbook.see(reached, default=self.default))
+        self.do(self.playbook.update_packs(reached, default=self.default))
 
     def do(self, commands: Commands) -> None:
         for command in commands:
-            if isinstance(command, Look):
+            if isinstance(command, CollectFacts):
                 self.looks.append(command.intent)
                 if self.is_fast:
                     self.look(newest=True)
@@ -244,7 +244,7 @@ class Walk(RuleBasedStateMachine):
     @rule(newest=st.booleans())
     def look(self, newest: bool) -> None:
         intent = self.looks.pop(-1 if newest else 0)
-        self.do(self.playbook.looked(intent, self.memory.get(intent.paths[0]), lacks_ages=True))
+        self.do(self.playbook.facts_collected(intent, self.memory.get(intent.paths[0]), lacks_ages=True))
 
     @precondition(lambda self: self.wanted)
     @rule(is_loaded=st.booleans())
@@ -316,8 +316,8 @@ YOUTHS, ANYBODY = listed("youths"), listed("anybody")
 def test_what_is_known_of_the_ages_holds_for_further_packs_that_are_for_all_of_them(
     first: PackCandidate, others: tuple[PackCandidate, ...], asked: tuple[int, int] | None
 ) -> None:
-    playbook = IntentPlaybook()
-    playbook.see(with_others(first, *others), default=(first.signed_id, ""))
+    playbook = IntentStateMachine()
+    playbook.update_packs(with_others(first, *others), default=(first.signed_id, ""))
     commands = looked(playbook, playbook.open([ONE]), RememberedPack(first.signed_id, ages_confirmed=True))
     if asked is not None:
         assert (question(playbook).kind, question(playbook).intent.ages_years, commands) == ("ages", asked, ())
@@ -329,11 +329,11 @@ def test_what_is_known_of_the_ages_holds_for_further_packs_that_are_for_all_of_t
 
 def test_a_pack_that_is_ticked_while_ages_are_asked_for_makes_another_question() -> None:
     playbook, _ = opened(None)
-    playbook.see(reach(YOUTHS), default=("", ""))
+    playbook.update_packs(reach(YOUTHS), default=("", ""))
     looked(playbook, playbook.start([ONE]))
     first = question(playbook)
     assert (first.kind, first.intent.ages_years) == ("ages", (15, 95))
-    playbook.see(with_others(YOUTHS, ADULTS), default=("", ""))
+    playbook.update_packs(with_others(YOUTHS, ADULTS), default=("", ""))
     assert playbook.answer(first, True) == (), "it was said of 15 to 95"
     assert question(playbook).intent.ages_years == (18, 95)
     (run,) = playbook.answer(question(playbook), False)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fieldray.domain.assessment import NOT_IN_SETTINGS_HASH, Assessment, assessment_of_run, choose
-from fieldray.domain.finding import leading_of, sort_score
+from fieldray.domain.finding import leading_of_findings, sort_score
 from fieldray.domain.model import (
     LUNG_CHECKS,
     Calibration,
@@ -18,14 +18,14 @@ from fieldray.domain.model import (
     LungRules,
     Manifest,
     Model,
-    OodGate,
+    OutOfDistributionCheck,
     OutputRoles,
     Requirement,
 )
 from fieldray.domain.run import Overrides
 from fieldray.errors import UsageProblem
-from fieldray.packs.verified import MANIFEST as LEGACY
-from fieldray.pipeline.batch_ports import spec_of
+from fieldray.packs.verified import LEGACY_MANIFEST as LEGACY
+from fieldray.pipeline.batch_ports import run_spec
 from tiny_lungs import tiny_lungs_model
 from tiny_models import tiny_golden, tiny_manifest, tiny_model
 
@@ -66,7 +66,7 @@ def test_of_the_dissertations_two_outputs_the_larger_is_the_class() -> None:
             ("normal", "below", None),
         ]
         assert all(found.is_by_larger_output for found in findings)
-        leading = leading_of(findings)
+        leading = leading_of_findings(findings)
         assert leading is not None
         assert (leading.score, leading.label) == (abnormal, "abnormal")
         assert sort_score(findings) == abnormal  # the least certain of the normal ones comes first
@@ -76,13 +76,13 @@ def test_an_image_near_even_odds_is_read_in_full_for_the_dissertations_files() -
     legacy = choose(dataclasses.replace(tiny_model(manifest=LEGACY), trust="legacy"))
 
     def is_close(abnormal: float) -> bool:
-        return legacy.is_close({"abnormal": abnormal, "normal": 1 - abnormal}, None, oversampling=1.0)
+        return legacy.is_borderline({"abnormal": abnormal, "normal": 1 - abnormal}, None, oversampling=1.0)
 
     assert [is_close(abnormal) for abnormal in (0.2, 0.46, 0.5, 0.54, 0.8)] == [False, True, True, True, False]
 
 
 def test_whatever_decides_a_result_changes_the_hash() -> None:
-    gate = OodGate(mean=np.zeros(4, np.float32), projection=np.eye(4, dtype=np.float32), limit=2.0)
+    gate = OutOfDistributionCheck(mean=np.zeros(4, np.float32), projection=np.eye(4, dtype=np.float32), limit=2.0)
     variants = [
         assessment(),
         assessment("sensitive"),
@@ -112,14 +112,14 @@ def test_a_run_is_known_again_by_whatever_was_asked_of_it() -> None:
         )
     ]
     for one in asked:
-        spec = spec_of([Path("/x")], [one])
+        spec = run_spec([Path("/x")], [one])
         assert (spec.overrides, spec.ages_confirmed) == (one.overrides, one.ages_confirmed)
         of_before = dataclasses.replace(spec, overrides=None, ages_confirmed=False)  # as version 0.2.0 noted it
         for asked_so in (spec, of_before):
             found = assessment_of_run(asked_so, 0, model)
             assert (found.points, found.overrides) == (one.points, one.overrides)
     with pytest.raises(UsageProblem, match="by the pack tiny"):
-        assessment_of_run(spec_of([Path("/x")], [asked[-1]]), 0, dataclasses.replace(model, model_sha256="other"))
+        assessment_of_run(run_spec([Path("/x")], [asked[-1]]), 0, dataclasses.replace(model, model_sha256="other"))
 
 
 RULES = LungRules(mask_threshold=0.5, thresholds=dict.fromkeys(LUNG_CHECKS, 0.5))
@@ -135,7 +135,9 @@ OTHER: Mapping[type, Mapping[str, object]] = {
         "outputs": OutputRoles(scores=0),
         "operating_points": (FIRST, SECOND),
         "calibration": {"opacity": Calibration(2.0, 0.0)},
-        "ood_gate": OodGate(mean=np.zeros(4, np.float32), projection=np.eye(4, dtype=np.float32), limit=2.0),
+        "ood_gate": OutOfDistributionCheck(
+            mean=np.zeros(4, np.float32), projection=np.eye(4, dtype=np.float32), limit=2.0
+        ),
         "accepted": HeaderRules(views=("PA",)),
         "requires": (Requirement(kind="lung-fields"),),
         "lung_rules": RULES,

@@ -77,8 +77,10 @@ def test_matches_are_counted_and_lengths_measured() -> None:
     assert (found.kept, found.rejected) == (2, 1)
     inside = np.zeros(WHOLE[:2], bool)
     inside[:100] = True
-    assert found.length_px(50, inside=inside) == 5.0
-    assert found.length_px(50, inside=np.zeros(WHOLE[:2], bool)) == pytest.approx(2.5)  # half 0, half 5
+    assert found.displacement_percentile_px(50, inside=inside) == 5.0
+    assert found.displacement_percentile_px(50, inside=np.zeros(WHOLE[:2], bool)) == pytest.approx(
+        2.5
+    )  # half 0, half 5
 
 
 @pytest.mark.parametrize(

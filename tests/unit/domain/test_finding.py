@@ -16,7 +16,6 @@ from fieldray.domain.finding import (
     BORDERLINE_SCORE,
     Decision,
     Finding,
-    asked_for,
     borderline_scores,
     calibrate,
     can_be_overruled,
@@ -25,16 +24,17 @@ from fieldray.domain.finding import (
     decide_by_larger_output,
     is_borderline,
     leading_finding,
-    leading_of,
+    leading_of_findings,
     lungs_of,
     notes_of,
+    override_notes,
     position_on_scale,
     reason_of,
     sort_score,
     without_preview,
 )
 from fieldray.domain.metrics import sigmoid
-from fieldray.domain.model import Calibration, Estimate, OodGate, OperatingPoint
+from fieldray.domain.model import Calibration, Estimate, OperatingPoint, OutOfDistributionCheck
 from fieldray.reasons import reason
 from lungs import lungs, two_lungs
 from outcomes import POINT, failed, operating_point, refused, screened
@@ -123,8 +123,8 @@ def test_scores_are_moved_by_the_log_odds_and_by_a_step_of_the_network_at_least(
     assert sigmoid(BORDERLINE_LOG_ODDS) == pytest.approx(0.6899744811276125, abs=1e-12)
 
 
-def gate(limit: float) -> OodGate:
-    return OodGate(mean=np.zeros(1, np.float32), projection=np.ones((1, 1), np.float32), limit=limit)
+def gate(limit: float) -> OutOfDistributionCheck:
+    return OutOfDistributionCheck(mean=np.zeros(1, np.float32), projection=np.ones((1, 1), np.float32), limit=limit)
 
 
 def test_the_margin_of_the_gate_belongs_to_what_is_borderline() -> None:
@@ -159,9 +159,9 @@ def test_the_most_urgent_finding_leads_and_of_equal_ones_the_highest() -> None:
     order: list[Decision] = ["above", "unsure", "not_assessed", "below"]
     findings = [finding(decision, score) for score, decision in enumerate(reversed(order))]
     while findings:
-        assert leading_of(findings) == findings.pop()
-    assert leading_of([]) is None
-    assert leading_of([finding("above", 0.7), finding("above", 0.9)]) == finding("above", 0.9)
+        assert leading_of_findings(findings) == findings.pop()
+    assert leading_of_findings([]) is None
+    assert leading_of_findings([finding("above", 0.7), finding("above", 0.9)]) == finding("above", 0.9)
     made = screened()
     assert leading_finding(made) == made.findings[0]
     assert leading_finding(refused()) is leading_finding(failed()) is None
@@ -178,7 +178,7 @@ def test_images_are_listed_by_their_leading_score() -> None:
 
 @pytest.mark.parametrize("abnormal", [0.9, 0.5, 0.4, 0.1])
 def test_all_scores_of_a_model_without_an_operating_point_are_of_the_class_abnormal(abnormal: float) -> None:
-    leading = leading_of(decide_by_larger_output({"abnormal": abnormal, "normal": 1 - abnormal}))
+    leading = leading_of_findings(decide_by_larger_output({"abnormal": abnormal, "normal": 1 - abnormal}))
     assert leading is not None and (leading.label, leading.score) == ("abnormal", abnormal)
 
 
@@ -237,8 +237,8 @@ def test_an_outcome_says_what_a_person_asked_for() -> None:
     notes = (reason("perhaps_mirrored"), reason("screened_anyway"), reason("turned_back", degrees=90))
     made = dataclasses.replace(screened(), notes=notes)
     assert notes_of(made) == notes
-    assert asked_for(made) == notes[1:]
-    assert notes_of(refused()) == notes_of(failed()) == asked_for(failed()) == ()
+    assert override_notes(made) == notes[1:]
+    assert notes_of(refused()) == notes_of(failed()) == override_notes(failed()) == ()
 
 
 @pytest.mark.parametrize("extra", [{"preview": b"jpeg"}, {"stamp": b"stamp"}, {"preview": b"jpeg", "stamp": b"stamp"}])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fieldray.domain.image import UPRIGHT, Image, PixelMap, Tensor, Turn, Window, WindowFunction
+from fieldray.domain.image import UPRIGHT, Correction, Image, NetworkInput, PixelMap, Window, WindowFunction
 from fieldray.imaging.preprocess import to_display
 
 
@@ -55,7 +55,7 @@ def test_a_pixel_stands_for_at_least_one() -> None:
 
 def test_what_was_read_cannot_be_written() -> None:
     image = Image(pixels=np.zeros((2, 2), np.uint8))
-    tensor = Tensor(values=np.zeros((1, 2, 2, 1), np.uint8), pixel_map=PixelMap(1, 0, 1, 0))
+    tensor = NetworkInput(values=np.zeros((1, 2, 2, 1), np.uint8), pixel_map=PixelMap(1, 0, 1, 0))
     for values in (image.pixels, tensor.values):
         with pytest.raises(ValueError, match="read-only"):
             values[0] = 1
@@ -72,7 +72,7 @@ def test_a_reduced_image_fills_its_last_pixels_in_part() -> None:
 )
 def test_a_tensor_is_one_image_of_bytes(values: np.ndarray) -> None:
     with pytest.raises(ValueError, match="uint8"):
-        Tensor(values=values, pixel_map=PixelMap(1, 0, 1, 0))
+        NetworkInput(values=values, pixel_map=PixelMap(1, 0, 1, 0))
 
 
 # ---- an image that lies wrong, set right: where its pixels come to lie, and how they are shown
@@ -90,25 +90,25 @@ LYING = np.array([[1, 2, 3], [4, 5, 6]], np.uint8)
     ],
 )
 def test_a_turn_is_anticlockwise_and_can_be_undone(degrees: int, expected: list[list[int]]) -> None:
-    turn = Turn(degrees)
+    turn = Correction(degrees)
     assert turn.grid(LYING).tolist() == expected
     assert turn.back.grid(turn.grid(LYING)).tolist() == LYING.tolist()
-    inverted = Turn(degrees, swaps_grey=True)
+    inverted = Correction(degrees, swaps_grey=True)
     assert inverted.shown(LYING).tolist() == (255 - np.array(expected)).tolist()
     assert inverted.back.shown(inverted.shown(LYING)).tolist() == LYING.tolist()
 
 
 def test_an_image_is_turned_by_quarters() -> None:
     with pytest.raises(ValueError, match="not by 45 degrees"):
-        Turn(45)
+        Correction(45)
 
 
 def test_size_and_spacing_turn_with_the_image() -> None:
     image = Image(pixels=LYING, spacing_mm=(0.1, 0.2), full_rows=4, full_columns=5, step=2)
-    side, over = image.turned(Turn(90)), image.turned(Turn(180))
+    side, over = image.corrected(Correction(90)), image.corrected(Correction(180))
     assert (side.pixels.shape, side.spacing_mm, side.extent) == ((3, 2), (0.2, 0.1), (2.5, 2.0))
     assert (over.pixels.shape, over.spacing_mm, over.extent) == ((2, 3), (0.1, 0.2), (2.0, 2.5))
-    assert image.turned(UPRIGHT) is image
+    assert image.corrected(UPRIGHT) is image
 
 
 RAMP = np.arange(0, 4096, 3, dtype=np.uint16).reshape(-1, 2)
@@ -117,7 +117,7 @@ RAMP = np.arange(0, 4096, 3, dtype=np.uint16).reshape(-1, 2)
 @pytest.mark.parametrize("function", ["LINEAR", "LINEAR_EXACT", "SIGMOID"])
 def test_swapped_grey_is_shown_as_the_negative_and_keeps_its_values(function: WindowFunction) -> None:
     image = Image(pixels=RAMP, window=Window(1800.0, 900.0, function), value_scale=2.0, value_offset=-1000.0)
-    swapped = image.turned(Turn(swaps_grey=True))
+    swapped = image.corrected(Correction(swaps_grey=True))
     assert np.abs(to_display(swapped).astype(int) - (255 - to_display(image).astype(int))).max() <= 1
     values = swapped.pixels * swapped.value_scale + swapped.value_offset
     assert np.array_equal(values, image.pixels * image.value_scale + image.value_offset)
@@ -127,7 +127,7 @@ def test_a_voi_lut_is_swapped_and_what_is_no_data_stays_black() -> None:
     table = (np.arange(2**16) // 2).astype(np.uint16)
     pixels = np.array([[0, 65535], [30000, 7]], np.uint16)
     image = Image(pixels=pixels, voi_lut=table, padding=7)
-    shown, swapped = to_display(image), to_display(image.turned(Turn(swaps_grey=True)))
+    shown, swapped = to_display(image), to_display(image.corrected(Correction(swaps_grey=True)))
     assert np.abs(swapped.astype(int) - (255 - shown.astype(int)))[:, 0].max() <= 1
     assert (shown[1, 1], swapped[1, 1]) == (0, 0)
 
@@ -135,7 +135,7 @@ def test_a_voi_lut_is_swapped_and_what_is_no_data_stays_black() -> None:
 def test_averages_of_a_reduced_reading_are_swapped_too() -> None:
     means = np.linspace(0, 255, 64, dtype=np.float32).reshape(8, 8)
     image = Image(pixels=means, step=2, window=Window(100.0, 120.0, "LINEAR_EXACT"))
-    swapped = image.turned(Turn(swaps_grey=True))
+    swapped = image.corrected(Correction(swaps_grey=True))
     assert swapped.pixels.dtype == np.float32 and swapped.window is not None and image.window is not None
     before = (image.pixels - image.window.center) / image.window.width
     after = (swapped.pixels - swapped.window.center) / swapped.window.width

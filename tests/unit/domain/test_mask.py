@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 from scipy import ndimage
 
 from fieldray.domain.image import PixelMap
-from fieldray.domain.mask import components, edges, enlarged, outlines, overlaps
+from fieldray.domain.mask import cell_edges, components, enlarge, outlines, overlaps
 
 ONE = PixelMap(1.0, 0.0, 1.0, 0.0)
 
@@ -42,14 +42,14 @@ def test_intervals_share_what_lies_in_both() -> None:
 
 
 def test_edges_are_where_the_map_says() -> None:
-    down, across = edges(PixelMap(3.0, 5.0, 2.0, 1.0), (2, 1))
+    down, across = cell_edges(PixelMap(3.0, 5.0, 2.0, 1.0), (2, 1))
     assert (down.tolist(), across.tolist()) == ([5.0, 8.0, 11.0], [1.0, 3.0])
 
 
 def test_a_mask_at_the_size_of_the_image_keeps_its_place_and_area() -> None:
     shares = np.zeros((20, 20), np.uint8)
     shares[5:15, 4:10] = 255
-    mask = enlarged(shares, PixelMap(30.0, 0.0, 20.0, 0.0), rows=600, columns=400, threshold=128)
+    mask = enlarge(shares, PixelMap(30.0, 0.0, 20.0, 0.0), rows=600, columns=400, threshold=128)
     assert mask.shape == (600, 400)
     # The border between a cell of 255 and one of 0 lies in the middle between their centres: on the cell's edge.
     assert mask[150:450, 80:200].mean() > 0.99
@@ -60,7 +60,7 @@ def test_shares_are_interpolated_between_the_centres() -> None:
     shares = np.array([[0, 100]], np.uint8)
     # centres of the pixels at 0.5, 1.5, 2.5, 3.5; of the cells at 1 and 3: 0, 25, 75, 100
     for threshold, filled in ((25, 3), (26, 2), (75, 2), (76, 1)):
-        mask = enlarged(shares, PixelMap(2.0, 0.0, 2.0, 0.0), rows=2, columns=4, threshold=threshold)
+        mask = enlarge(shares, PixelMap(2.0, 0.0, 2.0, 0.0), rows=2, columns=4, threshold=threshold)
         assert mask.sum(axis=1).tolist() == [filled] * 2
 
 

@@ -12,7 +12,15 @@ from sklearn.metrics import confusion_matrix, roc_auc_score, roc_curve
 
 from fieldray.domain import metrics
 from fieldray.domain.finding import calibrate
-from fieldray.domain.metrics import Share, area, area_difference, auc, bootstrap_interval, share, share_difference
+from fieldray.domain.metrics import (
+    Share,
+    auc,
+    auc_difference,
+    auc_estimate,
+    bootstrap_interval,
+    share,
+    share_difference,
+)
 from fieldray.domain.model import Calibration
 from fieldray_adapt.evaluation.evaluate import fit_calibration, fit_logistic, shortcut_scores
 from fieldray_adapt.evaluation.figures import figure_text
@@ -41,7 +49,7 @@ def test_calibration_recovers_the_chance() -> None:
     raw = 1 / (1 + np.exp(-(2 * true_logit + 1)))  # over-confident and shifted: slope 0.5, intercept -0.5 undo it
     found = fit_calibration(raw, truth)
     assert found.slope == pytest.approx(0.5, abs=0.05) and found.intercept == pytest.approx(-0.5, abs=0.1)
-    better = metrics.calibrated(raw, found)
+    better = metrics.calibrate_scores(raw, found)
     assert metrics.calibration_error(better, truth) < 0.02 < metrics.calibration_error(raw, truth)
 
 
@@ -50,7 +58,7 @@ def test_arrays_are_calibrated_as_single_scores_are(slope: float, intercept: flo
     """Also where a steep calibration would overflow."""
     calibration = Calibration(slope=slope, intercept=intercept)
     expected = [calibrate(score, calibration) for score in (0.0, 0.3, 0.5, 1.0)]
-    np.testing.assert_allclose(metrics.calibrated(np.array([0.0, 0.3, 0.5, 1.0]), calibration), expected)
+    np.testing.assert_allclose(metrics.calibrate_scores(np.array([0.0, 0.3, 0.5, 1.0]), calibration), expected)
 
 
 def _shares(scores: metrics.Scores, truth: metrics.Truth, threshold: float) -> list[float]:
@@ -130,19 +138,19 @@ def test_many_images_of_a_patient_tell_no_more_than_one() -> None:
     # one patient with 97 of 100 images weighs nearly as one alone: 100^2 / (97^2 + 3)
     assert metrics.effective_number(["a"] * 97 + ["b", "c", "d"]) == pytest.approx(1.0625, abs=1e-3)
     scores, truth = np.linspace(0, 1, 40), one[::-1]
-    once = area(scores, truth, patients=_people(40))
-    again = area(np.repeat(scores, 4), np.repeat(truth, 4), patients=_people(160, images_each=4))
+    once = auc_estimate(scores, truth, patients=_people(40))
+    again = auc_estimate(np.repeat(scores, 4), np.repeat(truth, 4), patients=_people(160, images_each=4))
     assert (once.value, once.low, once.high) == pytest.approx((again.value, again.low, again.high))
 
 
 def test_an_area_of_one_has_an_interval() -> None:
     truth = np.arange(40) < 20
-    found = area(truth.astype(float), truth, patients=_people(40))
+    found = auc_estimate(truth.astype(float), truth, patients=_people(40))
     assert found.value == found.high == 1.0 and 0.85 < found.low < 0.95
-    upside_down = area((~truth).astype(float), truth, patients=_people(40))
+    upside_down = auc_estimate((~truth).astype(float), truth, patients=_people(40))
     assert upside_down.value == upside_down.low == 0.0 and upside_down.high == pytest.approx(1 - found.low)
     with pytest.raises(ValueError, match="a class has no images"):
-        area(np.ones(4), np.ones(4, bool), patients=_people(4))
+        auc_estimate(np.ones(4), np.ones(4, bool), patients=_people(4))
     with pytest.raises(ValueError, match="needs images"):
         share(np.zeros(0, bool), patients=[])
 
@@ -152,7 +160,7 @@ def test_intervals_of_areas_hold_the_truth_as_often_as_they_say(true_area: float
     generator, truth = np.random.default_rng(7), np.arange(40) < 20
     apart, held = NormalDist().inv_cdf(true_area) * 2**0.5, 0
     for _ in range(200):
-        found = area(generator.normal(apart * truth, 1.0), truth, patients=_people(40))
+        found = auc_estimate(generator.normal(apart * truth, 1.0), truth, patients=_people(40))
         held += found.low <= true_area <= found.high
     # of 200 at 95 %: 190, four standard deviations of 3 less; drawing patients again held 140 at 0.99
     assert held >= 178
@@ -160,11 +168,11 @@ def test_intervals_of_areas_hold_the_truth_as_often_as_they_say(true_area: float
 
 def test_a_difference_of_two_perfect_networks_is_not_known_to_be_nothing() -> None:
     truth = np.arange(40) < 20
-    value, low, high = area_difference(np.column_stack([truth, truth * 2.0]), truth, patients=_people(40))
+    value, low, high = auc_difference(np.column_stack([truth, truth * 2.0]), truth, patients=_people(40))
     assert value == 0 and low == pytest.approx(-high) and 0.05 < high < 0.15
     generator = np.random.default_rng(1)
     scores = generator.normal(truth[:, None] * [1.5, 1.0], 1.0)
-    value, low, high = area_difference(scores, truth, patients=_people(40))
+    value, low, high = auc_difference(scores, truth, patients=_people(40))
     assert low < value < high and value == pytest.approx(auc(scores[:, 1], truth) - auc(scores[:, 0], truth))
 
 
@@ -186,7 +194,7 @@ def test_a_difference_of_areas_is_delongs_where_each_patient_has_one_image(posit
     generator, truth = np.random.default_rng(3), np.arange(positives + negatives) < positives
     scores = np.round(generator.normal(truth[:, None] * [1.5, 1.0], 1.0), 1)  # with ties
     known, variance = delong(scores, truth)
-    value, low, high = area_difference(scores, truth, patients=_people(len(truth)))
+    value, low, high = auc_difference(scores, truth, patients=_people(len(truth)))
     assert value == pytest.approx(known, abs=1e-12)
     assert (low, high) == pytest.approx((known - 1.959964 * variance**0.5, known + 1.959964 * variance**0.5), abs=1e-9)
     assert value == pytest.approx(roc_auc_score(truth, scores[:, 1]) - roc_auc_score(truth, scores[:, 0]))
@@ -195,10 +203,10 @@ def test_a_difference_of_areas_is_delongs_where_each_patient_has_one_image(posit
 def test_images_of_one_patient_tell_of_a_difference_as_one_does() -> None:
     generator, truth = np.random.default_rng(3), np.arange(100) < 40
     scores = generator.normal(truth[:, None] * [1.5, 1.0], 1.0)
-    once = area_difference(scores, truth, patients=_people(100))
-    again = area_difference(np.tile(scores, (4, 1)), np.tile(truth, 4), patients=_people(100) * 4)
+    once = auc_difference(scores, truth, patients=_people(100))
+    again = auc_difference(np.tile(scores, (4, 1)), np.tile(truth, 4), patients=_people(100) * 4)
     assert again == pytest.approx(once)
-    alone = area_difference(np.tile(scores, (4, 1)), np.tile(truth, 4), patients=_people(400))
+    alone = auc_difference(np.tile(scores, (4, 1)), np.tile(truth, 4), patients=_people(400))
     assert alone[2] - alone[1] == pytest.approx(
         (once[2] - once[1]) / 2, rel=0.03
     )  # as if there were four times as many

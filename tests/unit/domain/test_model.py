@@ -15,7 +15,7 @@ from fieldray.domain.model import (
     InputSpec,
     Label,
     Manifest,
-    OodGate,
+    OutOfDistributionCheck,
     OutputRoles,
 )
 from outcomes import operating_point
@@ -24,8 +24,8 @@ from tiny_models import tiny_model
 PIXELS = np.zeros((2, 8, 8, 1), np.uint8)
 
 
-def gate(size: int = 3, limit: float = 1.0) -> OodGate:
-    return OodGate(mean=np.ones(3, np.float32), projection=np.eye(size, dtype=np.float32), limit=limit)
+def gate(size: int = 3, limit: float = 1.0) -> OutOfDistributionCheck:
+    return OutOfDistributionCheck(mean=np.ones(3, np.float32), projection=np.eye(size, dtype=np.float32), limit=limit)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_what_cannot_be_is_refused(make: Callable[[], object], words: str) -> No
 
 
 def test_a_gate_may_look_at_fewer_directions_than_there_are_features() -> None:
-    narrow = OodGate(mean=np.ones(3, np.float32), projection=np.eye(3, 2, dtype=np.float32), limit=1.0)
+    narrow = OutOfDistributionCheck(mean=np.ones(3, np.float32), projection=np.eye(3, 2, dtype=np.float32), limit=1.0)
     # (4 - 1) and (5 - 1) count, the third feature does not: sqrt((9 + 16) / 2)
     assert narrow.distance(np.array([4, 5, 99], np.float32)) == pytest.approx(12.5**0.5)
 

@@ -13,9 +13,9 @@ from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.patient import match_patients, person_key
 from fieldray.domain.prior import (
     Gap,
-    doubts_about,
     gap_between,
     prior_from,
+    prior_warnings,
     priors_of,
     time_order,
     unscreened,
@@ -160,7 +160,7 @@ def test_the_same_image_twice_is_one_prior_and_itself_is_none() -> None:
 )
 def test_a_uid_that_a_device_gives_again_hides_no_prior(changes: dict[str, str], is_prior: bool) -> None:
     other = outcome("again", sop_instance_uid="1.1.1", **changes)
-    doubts = [doubt.code for doubt in doubts_about(prior_from(other, CURRENT, "run"), CURRENT)]
+    doubts = [doubt.code for doubt in prior_warnings(prior_from(other, CURRENT, "run"), CURRENT)]
     assert (len(priors_of(CURRENT, [("run", other)])), "prior_same_image" not in doubts) == (is_prior, is_prior)
 
 
@@ -178,7 +178,7 @@ def test_a_uid_that_a_device_gives_again_hides_no_prior(changes: dict[str, str],
 )
 def test_what_makes_a_pair_doubtful_is_said(changes: dict[str, str], codes: list[str]) -> None:
     prior = prior_from(outcome("chosen", content="1", **changes), CURRENT, "file")
-    assert [doubt.code for doubt in doubts_about(prior, CURRENT)] == codes
+    assert [doubt.code for doubt in prior_warnings(prior, CURRENT)] == codes
 
 
 def test_images_that_a_list_puts_together_are_of_one_patient() -> None:
@@ -199,4 +199,4 @@ def test_images_that_a_list_puts_together_are_of_one_patient() -> None:
 
 def test_the_same_image_chosen_by_hand_is_named() -> None:
     same = prior_from(unscreened(CURRENT.ref), CURRENT, "file")
-    assert [doubt.code for doubt in doubts_about(same, CURRENT)] == ["prior_same_image"]
+    assert [doubt.code for doubt in prior_warnings(same, CURRENT)] == ["prior_same_image"]

@@ -17,13 +17,13 @@ from fieldray.domain.purpose import (
     PatientCount,
     body_part_match,
     body_parts_of,
-    classes_measured,
+    class_distributions,
     counts_per_hundred,
     header_notes,
     is_for_processing,
     is_other_kind,
-    patients,
-    performance,
+    patients_sentence,
+    performance_sentences,
     view_match,
     view_of_code,
     views_of,
@@ -45,12 +45,12 @@ def children() -> Manifest:
 
 
 def test_a_pack_says_for_whom_it_is() -> None:
-    assert patients(CHILDREN).text == "For patients aged 1 to 5 years."
-    assert patients(HeaderRules()).text == "The pack names no age range."
+    assert patients_sentence(CHILDREN).text == "For patients aged 1 to 5 years."
+    assert patients_sentence(HeaderRules()).text == "The pack names no age range."
 
 
 def test_a_pack_says_how_good_it_is_and_what_was_not_measured(children: Manifest) -> None:
-    own, elsewhere = performance(children)
+    own, elsewhere = performance_sentences(children)
     assert (
         "Internal test on 618 images from the hospital or hospitals of the training images" in own.text
         and "ROC curve: 0.98" in own.text
@@ -60,7 +60,7 @@ def test_a_pack_says_how_good_it_is_and_what_was_not_measured(children: Manifest
     )
     measured = {"auc": {"value": 0.81, "low": 0.7, "high": 0.9}, "images": 95}
     metrics = {"labels": {"pneumonia": {"external_test": measured}}}
-    (only,) = performance(dataclasses.replace(children, metrics=metrics))
+    (only,) = performance_sentences(dataclasses.replace(children, metrics=metrics))
     assert "External test on 95 images of another hospital. Area under the ROC curve: 0.81" in only.text
 
 
@@ -68,7 +68,7 @@ def test_a_pack_says_how_good_it_is_and_what_was_not_measured(children: Manifest
     "metrics", [{}, {"labels": 3}, {"labels": {"pneumonia": {"test": {"auc": {"value": "high"}}}}}]
 )
 def test_metrics_in_another_form_are_passed_over(children: Manifest, metrics: dict[str, object]) -> None:
-    (only,) = performance(dataclasses.replace(children, metrics=metrics))
+    (only,) = performance_sentences(dataclasses.replace(children, metrics=metrics))
     assert only.code == "not_measured_elsewhere"
 
 
@@ -113,7 +113,7 @@ def test_images_of_others_are_counted() -> None:
 def test_a_pack_that_ships_says_at_each_point_what_a_person_sees(folder: Path) -> None:
     manifest = domain_manifest(read_verified_manifest(folder).description)  # type: ignore[arg-type]
     for point in manifest.operating_points:
-        parts = classes_measured(manifest, point)
+        parts = class_distributions(manifest, point)
         assert [part.is_elsewhere for part in parts] == [False, True][: 1 + (folder != shipped_packs.CHILDREN)]
         for part in parts:
             for shares in part.shares.values():
@@ -128,7 +128,7 @@ def test_classes_in_another_form_are_passed_over(children: Manifest) -> None:
     for bad in ({**good, "of": 0}, {**good, "value": "0.5"}, {**good, "low": 2.0}, {**good, "count": True}, 7):
         classes = {point.name: {"positive": {"unsure": bad}, "negative": {"unsure": good}}}
         metrics = {"labels": {point.label: {"test": {"classes": classes}}}}
-        assert classes_measured(dataclasses.replace(children, metrics=metrics), point) == ()
+        assert class_distributions(dataclasses.replace(children, metrics=metrics), point) == ()
 
 
 def test_parts_of_a_hundred_are_whole_numbers_that_are_a_hundred_together() -> None:

@@ -11,7 +11,7 @@ import pytest
 from fieldray.domain.image import Image, ImageRef
 from fieldray.domain.model import InputSpec
 from fieldray.errors import Unreadable, Unusable
-from fieldray.imaging.preprocess import to_display, to_tensor
+from fieldray.imaging.preprocess import to_display, to_network_input
 from fieldray.imaging.reading import decode
 from fieldray.imaging.reduction import target_size
 from fieldray.imaging.synthetic import chest_phantom
@@ -134,10 +134,10 @@ def test_so_it_is_in_every_kind_of_file(name: str, photometric: str, tmp_path: P
     if photometric == "RGB" and name == "jpeg2000-lossless":
         pytest.skip("the phantoms are grey there")
     options: dict[str, Any] = {"transfer_syntax": LOSSLESS[name], "photometric": photometric}
-    square = to_tensor(_written(tmp_path, SQUARE, changes={}, **options), SPEC)
+    square = to_network_input(_written(tmp_path, SQUARE, changes={}, **options), SPEC)
     wide = _written(tmp_path, WIDE, changes={"PixelAspectRatio": [2, 1]}, reduced=True, **options)
-    np.testing.assert_array_equal(to_tensor(wide, SPEC).values, square.values)
-    assert to_tensor(wide, SPEC).pixel_map == square.pixel_map
+    np.testing.assert_array_equal(to_network_input(wide, SPEC).values, square.values)
+    assert to_network_input(wide, SPEC).pixel_map == square.pixel_map
 
 
 @pytest.mark.parametrize(

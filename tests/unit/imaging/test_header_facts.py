@@ -11,7 +11,7 @@ from pydicom.dataset import Dataset
 from pydicom.sequence import Sequence
 
 from fieldray.domain.image import ImageHeader
-from fieldray.imaging.dicom_text import decoded
+from fieldray.imaging.dicom_text import decode_text
 from fieldray.imaging.discover import discover
 from fieldray.imaging.synthetic import chest_phantom
 from long_headers import HOSTILE, PIXELS, dicom_file, element
@@ -144,14 +144,14 @@ def test_letters_that_are_certain(declared: str | None, letters: str, name: str,
     ],
 )
 def test_letters_that_are_not_are_marked_and_never_others(declared: str, letters: str, name: str) -> None:
-    text = decoded(name.encode(letters), [declared], is_name=True)
+    text = decode_text(name.encode(letters), [declared], is_name=True)
     assert "\N{REPLACEMENT CHARACTER}" in text
     assert all(letter.isascii() or letter == "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 def test_signs_and_small_letters_are_no_fault_of_what_is_no_name() -> None:
-    assert decoded("пряма проекція".encode("cp1251"), ["iso8859"], is_name=False) == "пряма проекція"
-    assert decoded("Thorax 90° ±5".encode("latin_1"), ["latin_1"], is_name=False) == "Thorax 90° ±5"
+    assert decode_text("пряма проекція".encode("cp1251"), ["iso8859"], is_name=False) == "пряма проекція"
+    assert decode_text("Thorax 90° ±5".encode("latin_1"), ["latin_1"], is_name=False) == "Thorax 90° ±5"
 
 
 # ---- values that are short in the file and vast as objects: the program itself reads them, not a child

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 from fieldray.domain.image import Box, Image, PixelMap, Window
 from fieldray.domain.model import InputSpec
 from fieldray.imaging.preprocess import (
+    block_thumbnail,
     coarse_means,
     default_window,
     display_table,
     percentiles,
-    shrunk,
     thumbnail,
     to_display,
-    to_tensor,
+    to_network_input,
     with_window,
 )
 from fieldray.imaging.synthetic import chest_phantom
@@ -33,7 +33,7 @@ AS_STORED = Window(127.5, 255.0, "LINEAR_EXACT")
 
 def _plain(image: Image, **fields: Any) -> NDArray[np.uint8]:
     spec = InputSpec(**{"height": 8, "width": 8, "intensity": "as_displayed", **fields})
-    return to_tensor(image, spec).values[0, :, :, 0]
+    return to_network_input(image, spec).values[0, :, :, 0]
 
 
 # ---- area averages
@@ -66,7 +66,7 @@ def test_resolution_hardly_matters() -> None:
     image = np.rint(drawn + noise).clip(0, 4095).astype(np.uint16)
     half = np.rint(image.reshape(1500, 2, 1250, 2).mean((1, 3))).astype(np.uint16)
     spec = InputSpec(height=224, width=224)
-    full, reduced = (to_tensor(Image(pixels=pixels), spec).values.astype(int) for pixels in (image, half))
+    full, reduced = (to_network_input(Image(pixels=pixels), spec).values.astype(int) for pixels in (image, half))
     difference = np.abs(full - reduced)
     # measured: 0.31 of 255 on average, at most 1 for 99 pixels in 100; more only at the letters' clipped edges
     assert difference.mean() < 0.5
@@ -137,13 +137,15 @@ def test_percentiles_make_the_grey_level_of_a_site_irrelevant() -> None:
     other_site = (image // 2 + 900).astype(np.uint16)
     spec = InputSpec(height=64, width=64)
     whole = Window(2048, 4096)
-    seen = [to_tensor(Image(pixels=pixels, window=whole), spec).values.astype(int) for pixels in (image, other_site)]
+    seen = [
+        to_network_input(Image(pixels=pixels, window=whole), spec).values.astype(int) for pixels in (image, other_site)
+    ]
     assert np.abs(seen[0] - seen[1]).max() <= 2
 
 
 @pytest.mark.parametrize("value", [0, 700, 65535])
 def test_an_image_without_contrast_gives_a_flat_tensor(value: int) -> None:
-    tensor = to_tensor(Image(pixels=np.full((50, 60), value, np.uint16)), InputSpec(height=16, width=16))
+    tensor = to_network_input(Image(pixels=np.full((50, 60), value, np.uint16)), InputSpec(height=16, width=16))
     assert np.ptp(tensor.values) <= 1
 
 
@@ -187,10 +189,10 @@ def test_every_image_is_shown_in_a_thumbnail_of_its_shape(image: Image) -> None:
 
 @given(images(), specs())
 def test_a_tensor_is_what_was_asked_for(image: Image, spec: InputSpec) -> None:
-    values = to_tensor(image, spec).values
+    values = to_network_input(image, spec).values
     assert (values.shape, values.dtype) == ((1, spec.height, spec.width, spec.channels), np.uint8)
     assert (values == values[..., :1]).all() and not values.flags.writeable
-    np.testing.assert_array_equal(values, to_tensor(image, spec).values)
+    np.testing.assert_array_equal(values, to_network_input(image, spec).values)
 
 
 @given(images(), specs())
@@ -200,12 +202,12 @@ def test_a_mirrored_image_gives_the_mirrored_tensor(image: Image, spec: InputSpe
     A pad of an odd number of columns is split one way only, so those columns are not compared.
     """
     there, mirrored = (
-        to_tensor(Image(pixels=pixels), spec)
+        to_network_input(Image(pixels=pixels), spec)
         for pixels in (image.pixels.copy(), np.ascontiguousarray(image.pixels[:, ::-1]))
     )
-    assume(there.pixel_map.finest < 4)
+    assume(there.pixel_map.min_scale < 4)
     if spec.intensity == "percentile":
-        plain = to_tensor(image, replace(spec, intensity="as_displayed")).values
+        plain = to_network_input(image, replace(spec, intensity="as_displayed")).values
         assume(np.ptp(plain) >= 32)
     if spec.fit == "pad":
         spec_columns = spec.width * there.pixel_map.column_scale
@@ -221,15 +223,18 @@ def test_an_image_on_its_side_gives_the_tensor_on_its_side(image: Image, spec: I
         height=spec.width, width=spec.height, channels=spec.channels, intensity=spec.intensity, fit=spec.fit,
         margin=spec.margin,
     )  # fmt: skip
-    there = to_tensor(image, spec).values
-    turned = to_tensor(Image(pixels=np.ascontiguousarray(image.pixels.T)), turned_spec).values
+    there = to_network_input(image, spec).values
+    turned = to_network_input(Image(pixels=np.ascontiguousarray(image.pixels.T)), turned_spec).values
     difference = there.astype(int) - turned.transpose(0, 2, 1, 3)
     assert abs(difference).max() <= (1 if spec.intensity == "as_displayed" else 3)
 
 
 @given(images(), FITS_INSIDE)
 def test_a_tensor_lies_inside_the_image_and_about_its_middle(image: Image, spec: InputSpec) -> None:
-    (rows, columns), (top, bottom, left, right) = image.pixels.shape, edges(to_tensor(image, spec).pixel_map, spec)
+    (rows, columns), (top, bottom, left, right) = (
+        image.pixels.shape,
+        edges(to_network_input(image, spec).pixel_map, spec),
+    )
     assert -1e-9 <= top < bottom <= rows + 1e-9
     assert -1e-9 <= left < right <= columns + 1e-9
     assert abs(top + bottom - rows) < 1e-9 * rows + 1e-9
@@ -238,7 +243,10 @@ def test_a_tensor_lies_inside_the_image_and_about_its_middle(image: Image, spec:
 
 @given(images(), specs(fit=st.just("pad")))
 def test_a_padded_tensor_holds_all_that_is_not_cut_off(image: Image, spec: InputSpec) -> None:
-    (rows, columns), (top, bottom, left, right) = image.pixels.shape, edges(to_tensor(image, spec).pixel_map, spec)
+    (rows, columns), (top, bottom, left, right) = (
+        image.pixels.shape,
+        edges(to_network_input(image, spec).pixel_map, spec),
+    )
     assert top <= rows * spec.margin + 1e-9 and bottom >= rows * (1 - spec.margin) - 1e-9
     assert left <= columns * spec.margin + 1e-9 and right >= columns * (1 - spec.margin) - 1e-9
 
@@ -249,7 +257,7 @@ def test_an_image_read_at_a_lower_resolution_has_the_same_way_back(image: Image,
     rows, columns = image.pixels.shape
     whole = Image(pixels=np.repeat(np.repeat(image.pixels, step, axis=0), step, axis=1))
     reduced = Image(pixels=image.pixels, window=None, step=step, full_rows=rows * step, full_columns=columns * step)
-    one, other = (to_tensor(made, spec).pixel_map for made in (whole, reduced))
+    one, other = (to_network_input(made, spec).pixel_map for made in (whole, reduced))
     np.testing.assert_allclose(
         [one.row_scale, one.row_offset, one.column_scale, one.column_offset],
         [other.row_scale, other.row_offset, other.column_scale, other.column_offset],
@@ -263,7 +271,7 @@ def test_a_bright_spot_is_found_again(rows: int, columns: int, spec: InputSpec, 
     row, column = data.draw(st.integers(0, rows - 1)), data.draw(st.integers(0, columns - 1))
     pixels = np.zeros((rows, columns), np.uint8)
     pixels[row, column] = 255
-    tensor = to_tensor(Image(pixels=pixels, window=Window(127.5, 255.0, "LINEAR_EXACT")), spec)
+    tensor = to_network_input(Image(pixels=pixels, window=Window(127.5, 255.0, "LINEAR_EXACT")), spec)
     plane, way = tensor.values[0, :, :, 0], tensor.pixel_map
     if not plane.any():  # cut off, or too small a share of a tensor's pixel
         return
@@ -286,8 +294,8 @@ def test_percentiles_are_those_of_numpy(values: NDArray[np.float32], scale: floa
 def test_a_window_that_is_written_down_changes_nothing(image: Image, spec: InputSpec) -> None:
     known = with_window(image)
     assert (known.window is None) == (image.voi_lut is not None)
-    np.testing.assert_array_equal(shrunk(known, 64), shrunk(image, 64))
-    np.testing.assert_array_equal(to_tensor(known, spec).values, to_tensor(image, spec).values)
+    np.testing.assert_array_equal(block_thumbnail(known, 64), block_thumbnail(image, 64))
+    np.testing.assert_array_equal(to_network_input(known, spec).values, to_network_input(image, spec).values)
 
 
 @pytest.mark.parametrize(("top", "left"), [(0, 0), (37, 51), (210, 300)])
@@ -301,7 +309,7 @@ def test_a_crop_is_shown_as_it_would_be_within_far_more_image(top: int, left: in
     inside = np.s_[max(0, top - 8) : top + 264, max(0, left - 10) : left + 330]
     others[inside] = pixels[inside]
     found = [
-        to_tensor(Image(pixels=each, window=window, full_rows=600, full_columns=700), spec, box=box).values
+        to_network_input(Image(pixels=each, window=window, full_rows=600, full_columns=700), spec, box=box).values
         for each in (pixels, others)
     ]
     assert np.array_equal(*found) and np.ptp(found[0]) > 0

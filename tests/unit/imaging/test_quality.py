@@ -16,9 +16,9 @@ import PIL.ImageFilter
 import pytest
 from numpy.typing import NDArray
 
-from fieldray.domain.image import Image, ImageHeader, PixelMap, Turn, Window
+from fieldray.domain.image import Correction, Image, ImageHeader, PixelMap, Window
 from fieldray.domain.model import HeaderRules
-from fieldray.imaging.quality import are_empty, check_header, check_pixels, doubts_about, lung_quality
+from fieldray.imaging.quality import are_empty_folders, check_header, check_pixels, completeness_notes, lung_quality
 from fieldray.imaging.reduction import block_means
 from fieldray.imaging.synthetic import chest_phantom
 from lungs import COLUMNS, ROWS, lungs, two_lungs
@@ -159,9 +159,9 @@ def test_only_folders_without_any_file_are_empty(tmp_path: Path) -> None:
     (tmp_path / "full" / "deeper" / "note.txt").touch()
     (tmp_path / "linked").mkdir()
     (tmp_path / "linked" / "studies").symlink_to(tmp_path / "full", target_is_directory=True)
-    found = {name: are_empty([tmp_path / name]) for name in ("empty", "full", "linked", "gone")}
+    found = {name: are_empty_folders([tmp_path / name]) for name in ("empty", "full", "linked", "gone")}
     assert found == {"empty": True, "full": False, "linked": False, "gone": False}
-    assert not are_empty([tmp_path / "empty", tmp_path / "full"])
+    assert not are_empty_folders([tmp_path / "empty", tmp_path / "full"])
 
 
 # ---- whether a part of it, or the detail, may be missing
@@ -180,21 +180,27 @@ def _as_jpeg(image: Image) -> Image:
 
 
 @pytest.mark.parametrize("grey", [0, 1, 128, 255])
-@pytest.mark.parametrize("way", [lambda image: image, _as_jpeg, lambda image: image.turned(Turn(swaps_grey=True))])
+@pytest.mark.parametrize(
+    "way", [lambda image: image, _as_jpeg, lambda image: image.corrected(Correction(swaps_grey=True))]
+)
 def test_lungs_that_run_into_an_empty_lower_part_are_cut(grey: int, way: Callable[[Image], Image]) -> None:
     for begins, is_cut in ((LUNGS_END - 40, True), (LUNGS_END + 30, True), (LUNGS_END + 50, False), (780, False)):
         image = way(_with_lower_part(begins, grey))
-        assert doubts_about(image, lungs()) == (("lower_part_dark",) if is_cut else ()), begins
+        assert completeness_notes(image, lungs()) == (("lower_part_dark",) if is_cut else ()), begins
     for unknown in (None, lungs(frontal_chest=0.01)):
-        assert doubts_about(way(_with_lower_part(LUNGS_END + 50, grey)), unknown) == ("lower_part_dark",)
-        assert doubts_about(way(_with_lower_part(740, grey)), unknown) == ()
+        assert completeness_notes(way(_with_lower_part(LUNGS_END + 50, grey)), unknown) == ("lower_part_dark",)
+        assert completeness_notes(way(_with_lower_part(740, grey)), unknown) == ()
 
 
 def test_what_is_read_at_a_lower_resolution_and_has_more_bits_is_judged_alike() -> None:
     pixels = _with_lower_part(LUNGS_END - 40, 0).pixels.astype(np.uint16) * 16 + 5
     rough = Image(pixels=block_means(pixels, 2), step=2, full_rows=ROWS, full_columns=COLUMNS)
-    assert doubts_about(Image(pixels=pixels), lungs()) == doubts_about(rough, lungs()) == ("lower_part_dark",)
-    assert doubts_about(Image(pixels=np.full((ROWS, COLUMNS), 9, np.uint8)), lungs()) == ()  # blank is another reason
+    assert (
+        completeness_notes(Image(pixels=pixels), lungs()) == completeness_notes(rough, lungs()) == ("lower_part_dark",)
+    )
+    assert (
+        completeness_notes(Image(pixels=np.full((ROWS, COLUMNS), 9, np.uint8)), lungs()) == ()
+    )  # blank is another reason
 
 
 def test_a_blurred_chest_and_a_tiny_one_have_too_little_detail() -> None:
@@ -203,9 +209,9 @@ def test_a_blurred_chest_and_a_tiny_one_have_too_little_detail() -> None:
     tiny = chest.resize((64, 64), PIL.Image.Resampling.BOX)
     enlarged = tiny.resize((512, 512), PIL.Image.Resampling.BICUBIC)
     for spoilt in (chest.filter(PIL.ImageFilter.GaussianBlur(15)), tiny, enlarged):
-        assert doubts_about(Image(pixels=np.asarray(spoilt).copy()), None) == ("little_detail",)
+        assert completeness_notes(Image(pixels=np.asarray(spoilt).copy()), None) == ("little_detail",)
     for whole in (chest, chest.resize((224, 224), PIL.Image.Resampling.BOX)):
-        assert doubts_about(Image(pixels=np.asarray(whole).copy()), None) == ()
+        assert completeness_notes(Image(pixels=np.asarray(whole).copy()), None) == ()
 
 
 # ---- how well an image was taken

@@ -18,7 +18,7 @@ from benchmarks.image_files import put_frame
 from fieldray.domain.image import Image, ImageRef
 from fieldray.domain.model import InputSpec
 from fieldray.errors import InputProblem
-from fieldray.imaging.preprocess import thumbnail, to_tensor
+from fieldray.imaging.preprocess import thumbnail, to_network_input
 from fieldray.imaging.quality import check_pixels
 from fieldray.imaging.reading import decode
 from fieldray.imaging.reduction import (
@@ -51,7 +51,7 @@ def _both(path: Path) -> tuple[Image, Image]:
 
 def _difference(full: Image, reduced: Image) -> float:
     """Of the tensors, in grey levels of 255, on average."""
-    tensors = [to_tensor(image, SPEC) for image in (full, reduced)]
+    tensors = [to_network_input(image, SPEC) for image in (full, reduced)]
     for name in ("row_scale", "row_offset", "column_scale", "column_offset"):
         first, second = (getattr(tensor.pixel_map, name) for tensor in tensors)
         assert first == pytest.approx(second)
@@ -92,7 +92,7 @@ def test_every_fit_gives_the_same_tensor(fit: str, height: int, width: int, tmp_
     spec = InputSpec(**{"height": height, "width": width, "margin": 0.04, "fit": fit})
     full, reduced = decode(data, ref), decode(data, ref, needed=target_size(spec))
     assert reduced.step > 1
-    tensors = [to_tensor(image, spec).values.astype(int) for image in (full, reduced)]
+    tensors = [to_network_input(image, spec).values.astype(int) for image in (full, reduced)]
     assert np.abs(tensors[0] - tensors[1]).mean() <= 0.05
 
 
@@ -390,5 +390,5 @@ def test_the_other_process_says_so_too(tmp_path: Path) -> None:
         looks = [
             AnalyseRequest(ref=ImageRef(path=path), frame=SPEC, detail=detail) for detail in ("needed", "finer", "full")
         ]
-        reads = [pool.look(look, model=None) for look in looks]
+        reads = [pool.analyse(look, model=None) for look in looks]
     assert [read.is_approximate for read in reads] == [True, True, False]

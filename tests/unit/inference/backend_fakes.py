@@ -13,7 +13,7 @@ import numpy as np
 from fieldray.backends import BackendEntry
 from fieldray.domain.model import BackendName, Model
 from fieldray.errors import BackendProblem
-from fieldray.inference.backend import Answer, BackendKind, check_golden
+from fieldray.inference.backend import BackendKind, NetworkOutput, check_golden
 from fieldray.reasons import Reason, reason
 from fieldray.workers.readiness import Readiness
 from tiny_models import SIDE, tiny_scores
@@ -81,7 +81,7 @@ class FakeBackend:
         if self._behaviour.start_problem:
             raise BackendProblem(self._behaviour.start_problem)
 
-    def run(self, image: np.ndarray[Any, Any]) -> Answer:
+    def run(self, image: np.ndarray[Any, Any]) -> NetworkOutput:
         levels = [round(float(image.mean()))]
         self._behaviour.runs.append(levels)
         self._behaviour.is_running.set()
@@ -90,7 +90,7 @@ class FakeBackend:
         if why:
             raise BackendProblem(why)
         scores = np.clip(tiny_scores(image[None], labels=self._labels) + self._behaviour.score_shift, 0, 1)
-        return Answer(scores=scores[0], class_maps=None, features=None, latency_ms=1.0)
+        return NetworkOutput(scores=scores[0], class_maps=None, features=None, latency_ms=1.0)
 
     def close(self) -> None:
         self._behaviour.closes += 1
@@ -113,7 +113,7 @@ class FakeWorkers:
         self._behaviour = behaviour
         self._loaded: list[Model] = []
 
-    def run(self, values: np.ndarray[Any, Any], *, model: Model, is_cancelled: Callable[[], bool]) -> Answer:
+    def run(self, values: np.ndarray[Any, Any], *, model: Model, is_cancelled: Callable[[], bool]) -> NetworkOutput:
         backend = FakeBackend(self._behaviour, labels=len(model.manifest.labels))
         backend.is_aborted = is_cancelled
         if not any(model is one for one in self._loaded):
@@ -123,7 +123,7 @@ class FakeWorkers:
             self._loaded.append(model)
         return backend.run(values)
 
-    def end_unwanted(self) -> None:
+    def abort_cancelled_calls(self) -> None:
         """It looks itself whether it is wanted."""
 
 

@@ -13,7 +13,7 @@ import pytest
 from backend_fakes import Behaviour, FakeBackend
 
 from fieldray.backends import BACKENDS, BackendEntry, device_choices
-from fieldray.bench.benchmark_case import accelerator_cases, cases_on_all_backends, usable
+from fieldray.bench.benchmark_case import accelerator_cases, cases_on_all_backends, find_usable_cases
 from fieldray.cli import run
 from fieldray.errors import UsageProblem
 from fieldray.inference.backend import BackendKind, BackendOptions
@@ -99,7 +99,7 @@ def test_it_is_measured_as_the_others_are(capfd: pytest.CaptureFixture[str]) -> 
     assert names == [f"{MODEL.pack_name} on {device}" for device in ("cpu", "edgetpu", "abacus")]
     names = [case.name for case in accelerator_cases(MODEL, max_clock=True)]
     assert names == ["abacus", "edgetpu", "edgetpu, highest clock"]  # an abacus has no clock to choose
-    cases, _ = usable(cases_on_all_backends(MODEL, threads=1))
+    cases, _ = find_usable_cases(cases_on_all_backends(MODEL, threads=1))
     assert "abacus" in {case.kind.name for case in cases}
     assert run(["bench", "device", "--power-w", "slide rule=2"]) == 2
     assert "give abacus or edgetpu or cpu=NUMBER" in capfd.readouterr().err

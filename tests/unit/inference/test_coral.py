@@ -206,7 +206,7 @@ WAIT_S = 10.0
 
 def changes(looks: Sequence[tuple[float, tuple[UsbDevice, ...]]]) -> list[tuple[float, Change]]:
     steady = Debouncer()
-    return [(now_s, change) for now_s, devices in looks if (change := steady.look(devices, now_s))]
+    return [(now_s, change) for now_s, devices in looks if (change := steady.observe(devices, now_s))]
 
 
 @pytest.mark.parametrize(

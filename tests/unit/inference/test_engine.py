@@ -41,7 +41,7 @@ def engine_of(*kinds: Any, cpu: Behaviour | None = None, publish: Any = None, **
 def serving_engine_of(edgetpu: Behaviour, **options: Any) -> Engine:
     """Once the device is ready."""
     engine = engine_of(edgetpu.kind(), device="edgetpu", **options)
-    engine.serving(MODEL)
+    engine.next_device(MODEL)
     return engine
 
 
@@ -99,7 +99,7 @@ def test_every_image_gets_its_own_answer(ask: Ask) -> None:
 def test_what_people_are_told_of_a_start_and_an_end(backend: str) -> None:
     events = Events()
     with engine_of(Behaviour().kind(), device=backend, publish=events) as engine:
-        assert engine.serving(MODEL) == backend
+        assert engine.next_device(MODEL) == backend
     states = [(event.state, event.in_use, event.detail) for event in events.heard]
     assert states == [("starting", False, ""), ("ready", True, "fake"), ("stopped", False, "")]
 
@@ -150,7 +150,7 @@ def test_a_model_is_known_to_run_once_its_self_test_passed_and_before_an_image_i
         runs_before.append([levels for levels in runs.runs if levels == [77]])
 
     with engine_of(runs.kind(), cpu=runs, device=backend, passed=passed) as engine:
-        assert engine.serving(MODEL) == backend
+        assert engine.next_device(MODEL) == backend
         assert runs_before == [[]]
         assert backend_of(engine, 77) == backend
 
@@ -163,7 +163,7 @@ def test_a_model_is_known_to_run_once_its_self_test_passed_and_before_an_image_i
 def test_a_model_that_cannot_be_run_leaves_no_trace_and_is_not_tried_again(behaviour: Behaviour) -> None:
     known: list[Any] = []
     with engine_of(cpu=behaviour, passed=known.append) as engine, pytest.raises(BackendProblem):
-        engine.serving(MODEL)
+        engine.next_device(MODEL)
     assert (known, behaviour.starts) == ([], 1)
 
 
@@ -173,7 +173,7 @@ def test_a_model_runs_no_image_where_it_cannot_be_kept_that_it_ran() -> None:
 
     cpu = Behaviour()
     with engine_of(cpu=cpu, passed=passed) as engine, raises(BackendProblem, "trust_damaged"):
-        engine.serving(MODEL)
+        engine.next_device(MODEL)
     assert [77] not in cpu.runs
 
 
@@ -183,7 +183,7 @@ def test_a_device_that_is_not_there_says_why_and_may_come_later() -> None:
         assert events.wait_for("edgetpu", "unavailable").reason == reason("no_model_file", device="Edge TPU")
         assert edgetpu.starts == 0
         edgetpu.unavailable_reason = None
-        engine.reconsider("edgetpu")
+        engine.retry_backend("edgetpu")
         events.wait_for("edgetpu", "ready")
         assert run(engine, 1).backend == "edgetpu"
 
@@ -207,7 +207,7 @@ def test_an_image_that_ends_every_device_takes_only_itself_down(ask: Ask) -> Non
     edgetpu.runs.clear()
     cpu = Behaviour(dies=dies_on(2))
     with engine_of(edgetpu.kind(), cpu=cpu) as engine:
-        wait_for(lambda: engine.serving(MODEL) == "edgetpu")
+        wait_for(lambda: engine.next_device(MODEL) == "edgetpu")
         assert backend_of(engine, 2) == "cpu"  # workers try it again themselves
     assert (edgetpu.runs.count([2]), cpu.runs.count([2])) == (1, 0)
 
@@ -216,11 +216,11 @@ def test_images_fail_when_no_device_is_left_and_go_on_after_a_new_try(ask: Ask) 
     cpu, events = Behaviour(start_problem=DIED), Events()
     with engine_of(cpu=cpu, publish=events) as engine:
         with pytest.raises(BackendProblem, match="stopped unexpectedly"):
-            engine.serving(MODEL)
+            engine.next_device(MODEL)
         assert problem(ask(engine, 1)) == "worker_died"
         assert cpu.starts == 1 + 3
         cpu.start_problem = None
-        engine.reconsider("cpu")
+        engine.retry_backend("cpu")
         events.wait_for("cpu", "ready")
         assert backend_of(engine, 3) == "cpu"
 
@@ -230,12 +230,12 @@ def test_nobody_waits_for_a_slow_start_or_an_image_that_hangs_once_it_is_cancell
     for slow in (edgetpu, cpu):
         slow.may_start.clear()
     with engine_of(edgetpu.kind(), cpu=cpu) as engine, ThreadPoolExecutor(1) as thread:
-        waiting = thread.submit(engine.serving, MODEL, is_cancelled=is_over.is_set)
+        waiting = thread.submit(engine.next_device, MODEL, is_cancelled=is_over.is_set)
         is_over.set()
         assert isinstance(waiting.exception(WAIT_S), Cancelled)
         is_over.clear()
         edgetpu.may_start.set()
-        assert engine.serving(MODEL) == "edgetpu"
+        assert engine.next_device(MODEL) == "edgetpu"
         hanging = hang(edgetpu, lambda: ask(engine, 2, is_cancelled=is_over.is_set))
         unrun = ask(engine, 3, is_cancelled=is_over.is_set)
         is_over.set()
@@ -295,9 +295,9 @@ def test_what_was_made_for_a_model_that_is_closed_by_then_is_run_by_no_other() -
     """Another pack is opened while a worker reads the image: its answer must not be stored as that of the first."""
 
     class Slow(FakeReaders):
-        def look(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
+        def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
             engine.open(next(opened))
-            return super().look(question, model=model)
+            return super().analyse(question, model=model)
 
     opened = iter((MODEL, tiny_model()))
     with engine_of(Behaviour().kind(), device="edgetpu") as engine:
@@ -313,7 +313,7 @@ def test_the_device_of_a_former_model_ends_and_says_no_more() -> None:
         engine.open(MODEL)  # which is open: nothing changes
         assert run(engine, 1).sequence == edgetpu.starts == 1
         engine.open(second)
-        engine.serving(second)
+        engine.next_device(second)
         assert edgetpu.closes == 1
     assert events.states("edgetpu") == ["starting", "ready", "starting", "ready", "stopped"]
 
@@ -351,20 +351,20 @@ def test_closing_ends_what_a_worker_has_for_the_engine() -> None:
     assert slow.is_running.wait(WAIT_S)
     engine.close()
     with raises(BackendProblem, "engine_closed"):
-        engine.serving(MODEL)
+        engine.next_device(MODEL)
 
 
 def test_a_device_runs_the_first_model_and_the_cpu_the_others() -> None:
     edgetpu, cpu, events, second = Behaviour(), Behaviour(), Events(), tiny_model()
     with serving_engine_of(edgetpu, cpu=cpu, publish=events) as engine:
         engine.open(MODEL, second)
-        assert engine.serving(second) == backend_of(engine, 1, model=second) == "cpu"
+        assert engine.next_device(second) == backend_of(engine, 1, model=second) == "cpu"
         assert run(engine, 2).backend == "edgetpu"
         assert (edgetpu.starts, cpu.starts) == (1, 1)
         engine.open(MODEL)
         assert run(engine, 3).backend == "edgetpu"
         with raises(BackendProblem, "again_other_pack"):
-            engine.serving(second)
+            engine.next_device(second)
     said = [(event.state, event.in_use) for event in events.heard if event.backend == "cpu"]
     assert said == [("ready", True)]  # of a model after the first, no more is said
 
@@ -380,8 +380,8 @@ def test_the_problem_of_one_model_is_not_that_of_the_others() -> None:
     with engine_of(cpu=cpu, publish=events, passed=passed) as engine:
         engine.open(MODEL, second)
         with raises(BackendProblem, "worker_died"):
-            engine.serving(second)
-        assert engine.serving(MODEL) == "cpu"
+            engine.next_device(second)
+        assert engine.next_device(MODEL) == "cpu"
         assert (engine.unavailable_reason(MODEL), engine.unavailable_reason(second)) == (None, DIED)
         assert events.wait_for("cpu", "unavailable").reason == DIED
 
@@ -390,13 +390,13 @@ def test_a_model_that_comes_first_is_run_by_a_device_and_need_not_be_tested_agai
     edgetpu, cpu, events, second = Behaviour(), Behaviour(), Events(), tiny_model()
     with serving_engine_of(edgetpu, cpu=cpu, publish=events) as engine:
         engine.open(MODEL, second)
-        engine.serving(second)
+        engine.next_device(second)
         engine.choose("auto", "accelerator")
         events.wait_for("cpu", "starting")
         edgetpu.may_start.clear()
         heard = len(events.heard)
         engine.open(second)
-        assert engine.serving(second) == "cpu"
+        assert engine.next_device(second) == "cpu"
         assert events.serves("cpu", after=heard).state == "ready"
         edgetpu.may_start.set()
         events.serves("edgetpu", after=heard)
@@ -406,12 +406,12 @@ def test_a_model_that_comes_first_is_run_by_a_device_and_need_not_be_tested_agai
 
 def test_a_listener_that_fails_or_calls_the_engine_costs_no_image() -> None:
     def listen(event: Any) -> None:
-        engine.reconsider(event.backend)
+        engine.retry_backend(event.backend)
         raise RuntimeError("no window there")
 
     with Engine(listen, cpu=Behaviour().cpu()) as engine:
         engine.open(MODEL)
-        assert engine.serving(MODEL) == "cpu"
+        assert engine.next_device(MODEL) == "cpu"
 
 
 @pytest.mark.parametrize("values", [np.zeros((1, 32, 64, 1), np.uint8), np.zeros((1, 64, 64, 1), np.float32)])

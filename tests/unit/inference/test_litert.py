@@ -13,7 +13,7 @@ import pytest
 from fieldray.domain.model import OutputRoles
 from fieldray.errors import BackendProblem
 from fieldray.inference.litert import RUNTIME, Network, NetworkSpec, Runtime, load_runtime
-from fieldray.packs.verified import MANIFEST as LEGACY
+from fieldray.packs.verified import LEGACY_MANIFEST as LEGACY
 from raised import raises
 from tiny_models import (
     BLOCK,

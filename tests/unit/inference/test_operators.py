@@ -11,7 +11,7 @@ from ai_edge_litert import schema_py_generated as schema
 
 from fieldray.domain.model import GoldenVectors
 from fieldray.errors import BackendProblem
-from fieldray.inference.backend import Answer, check_golden
+from fieldray.inference.backend import NetworkOutput, check_golden
 from fieldray.inference.litert import Network, NetworkSpec, load_runtime
 from fieldray.inference.operators import ALLOWED, EDGETPU_OPERATOR
 from raised import raises
@@ -118,10 +118,10 @@ def test_the_self_test_finds_a_network_that_remembers() -> None:
     inputs = tiny_inputs()[[0, 2]]
     ran: list[float] = []
 
-    def run(image: np.ndarray[Any, Any]) -> Answer:
+    def run(image: np.ndarray[Any, Any]) -> NetworkOutput:
         ran.append(float(image.mean()))
         score = 0.5 if len(ran) == 4 else 0.501  # at the last of four
-        return Answer(scores=np.array([score], np.float32), class_maps=None, features=None, latency_ms=1)
+        return NetworkOutput(scores=np.array([score], np.float32), class_maps=None, features=None, latency_ms=1)
 
     golden = GoldenVectors(inputs=inputs, scores=np.full((2, 1), 0.501, np.float32), tolerance=0.02)
     with raises(BackendProblem, "self_test", says="an image that runs again gets a score that differs by 0.0010"):

@@ -68,12 +68,12 @@ def test_a_lost_device_serves_no_more_until_it_is_reconsidered_and_what_it_runs_
         edgetpu.is_running.clear()
         running = thread.submit(backend_of, engine)
         assert edgetpu.is_running.wait(WAIT_S)
-        engine.lost("edgetpu", reason("coral_unplugged"))
+        engine.device_removed("edgetpu", reason("coral_unplugged"))
         assert in_use(events) == {"cpu"}
         assert running.result(WAIT_S) == backend_of(engine) == "cpu"
-        engine.reconsider("edgetpu")
+        engine.retry_backend("edgetpu")
         edgetpu.may_run.set()
-        wait_for(lambda: engine.serving(MODEL) == "edgetpu")
+        wait_for(lambda: engine.next_device(MODEL) == "edgetpu")
         assert edgetpu.starts == 2
 
 
@@ -81,7 +81,7 @@ def test_only_the_chosen_device_is_started_and_another_may_be_chosen_in_a_run() 
     edgetpu, cpu, events = Behaviour(), Behaviour(), Events()
     with Engine(events, cpu=cpu.cpu(), kinds=[edgetpu.kind()], device="cpu") as engine:
         engine.open(MODEL)
-        assert engine.serving(MODEL) == backend_of(engine) == "cpu"
+        assert engine.next_device(MODEL) == backend_of(engine) == "cpu"
         assert edgetpu.starts == 0
         with raises(BackendProblem, "no_device"):
             engine.choose("abacus", "accelerator")
@@ -103,9 +103,9 @@ def test_a_device_that_comes_while_it_is_found_to_be_absent_is_tried_again() -> 
     with Engine(events, cpu=Behaviour().cpu(), kinds=[replace(Behaviour().kind(), probe=probe)]) as engine:
         engine.open(MODEL)
         assert looked.wait(WAIT_S)
-        engine.reconsider("edgetpu")  # it was plugged in after it had been looked for
+        engine.retry_backend("edgetpu")  # it was plugged in after it had been looked for
         may_say.set()
         wait_for(lambda: len(answers) == 1)
         assert events.states("edgetpu") == []  # that there is none is not worth telling
-        engine.reconsider("edgetpu")
+        engine.retry_backend("edgetpu")
         events.wait_for("edgetpu", "ready")

@@ -18,11 +18,11 @@ import pytest
 from fieldray.backends import CPU
 from fieldray.domain.model import Model
 from fieldray.errors import BackendProblem
-from fieldray.inference.backend import Answer
+from fieldray.inference.backend import NetworkOutput
 from fieldray.inference.litert import MEMORY_LIMIT_MB, RUNTIME, NetworkSpec
 from fieldray.inference.service import Service
-from fieldray.inference.worker import InferRequest, Opening, WorkerBackend
-from fieldray.processes.child import Child, received, sent, served
+from fieldray.inference.worker import InferRequest, OpenRequest, WorkerBackend
+from fieldray.processes.child import Child, decode_message, encode_message, handler_of
 from fieldray.processes.wire import Message, read_message, write_message
 from fieldray.reasons import reason
 from tiny_models import (
@@ -102,7 +102,7 @@ def test_a_process_that_never_was_ready_is_told_apart_from_a_bad_model() -> None
 
 # ---- what travels between the two processes
 
-ANSWER = Answer(
+ANSWER = NetworkOutput(
     scores=np.array([0.25, 0.5], np.float32),
     class_maps=np.arange(8, dtype=np.float32).reshape(2, 2, 2),
     features=np.array([1, 2, 3], np.float32),
@@ -119,32 +119,32 @@ def travelled(message: Message) -> Message:
     return arrived
 
 
-def opening() -> Opening:
+def opening() -> OpenRequest:
     manifest = tiny_manifest()
     spec = NetworkSpec(input=manifest.input, outputs=manifest.outputs, labels=1)
     file = np.frombuffer(tiny_model_bytes(), np.uint8)
-    return Opening(file=file, spec=spec, threads=1)
+    return OpenRequest(file=file, spec=spec, threads=1)
 
 
 def test_a_question_arrives_as_it_was_sent() -> None:
     asked = opening()
-    arrived = received(travelled(sent(asked)), Opening)
+    arrived = decode_message(travelled(encode_message(asked)), OpenRequest)
     assert np.array_equal(arrived.file, asked.file)
     assert (arrived.spec, arrived.threads, arrived.delegate) == (asked.spec, 1, None)
 
 
 def test_an_answer_arrives_as_it_was_sent() -> None:
-    arrived = received(travelled(sent(ANSWER)), Answer)
+    arrived = decode_message(travelled(encode_message(ANSWER)), NetworkOutput)
     for name in ("scores", "class_maps", "features"):
         assert np.array_equal(getattr(arrived, name), getattr(ANSWER, name)), name
     assert (arrived.latency_ms, arrived.mask) == (2.5, None)
 
 
 def test_an_array_of_another_type_is_no_answer() -> None:
-    message = sent(ANSWER)
+    message = encode_message(ANSWER)
     wrong = {name: array.astype(np.float64) for name, array in message.arrays.items()}
     with pytest.raises(ValueError, match="float64"):
-        received(travelled(Message(message.body, wrong)), Answer)
+        decode_message(travelled(Message(message.body, wrong)), NetworkOutput)
 
 
 @pytest.mark.parametrize(
@@ -175,4 +175,4 @@ def test_the_service_refuses_what_is_out_of_order() -> None:
     with pytest.raises(ValueError, match="no network"):
         Service().run(InferRequest(values=tiny_inputs()[0]))
     with pytest.raises(KeyError):
-        served()(Message({"call": "erase", "value": {}}))
+        handler_of()(Message({"call": "erase", "value": {}}))

@@ -6,27 +6,27 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.packs.cards import joined, parts
+from fieldray.packs.cards import join_card, split_card
 
 SHIPPED = sorted((Path(__file__).parents[3] / "models").glob("*/MODEL_CARD.md"))
 
 
 def test_the_parts_of_a_card_are_those_that_were_joined() -> None:
     made = {"en": "# Lungs\n\nText.\n", "uk": "# Легені\n\nТекст.\n", "pt-BR": "# Pulmões\n"}
-    card = joined(made)
+    card = join_card(made)
     assert card.startswith("# Lungs\n") and "\n<!-- uk -->\n# Легені\n" in card
-    assert parts(card) == made
+    assert split_card(card) == made
 
 
 @pytest.mark.parametrize(
     "card", ["", "# Card\n", "# A\n\n<!-- a remark -->\n\ntext <!-- uk -->\n", "# A\n<!-- uk --> b\n"]
 )
 def test_a_card_without_parts_is_english(card: str) -> None:
-    assert parts(card) == {"en": card}
+    assert split_card(card) == {"en": card}
 
 
 def test_a_card_that_ships_is_read_whole() -> None:
     assert len(SHIPPED) > 3
     for path in SHIPPED:
         card = path.read_text(encoding="utf-8")
-        assert joined(parts(card)) == card and "\n## " in parts(card)["en"]
+        assert join_card(split_card(card)) == card and "\n## " in split_card(card)["en"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fieldray.packs.reading import pack_array, pack_problem, unpack_array
+from fieldray.packs.reading import array_from_npy, array_to_npy, pack_problem
 from tiny_packs import npy_file
 
 
@@ -29,14 +29,14 @@ def test_an_error_on_a_drive_that_is_there_says_what_it_is(tmp_path: Path) -> No
 
 def test_round_trip_keeps_values_and_is_read_only() -> None:
     array = np.arange(12, dtype=np.float32).reshape(3, 4)
-    found = unpack_array(pack_array(np.asfortranarray(array)), dtype="float32", dimensions=2)
+    found = array_from_npy(array_to_npy(np.asfortranarray(array)), dtype="float32", dimensions=2)
     assert np.array_equal(found, array)
     with pytest.raises(ValueError, match="read-only"):
         found[0, 0] = 1
 
 
 def test_big_endian_arrays_are_written_little_endian() -> None:
-    found = unpack_array(pack_array(np.array([1.0, 2.0], dtype=">f4")), dtype="float32", dimensions=1)
+    found = array_from_npy(array_to_npy(np.array([1.0, 2.0], dtype=">f4")), dtype="float32", dimensions=1)
     assert found.tolist() == [1.0, 2.0]
 
 
@@ -65,7 +65,7 @@ def _saved(array: np.ndarray, *, allow_pickle: bool = False) -> bytes:
 )
 def test_what_is_not_the_array_asked_for_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError):
-        unpack_array(data, dtype="float32", dimensions=2)
+        array_from_npy(data, dtype="float32", dimensions=2)
 
 
 @pytest.mark.parametrize(
@@ -85,13 +85,13 @@ def test_what_is_not_the_array_asked_for_is_refused(data: bytes) -> None:
 )
 def test_a_header_of_something_else_is_refused(header: str) -> None:
     with pytest.raises(ValueError):
-        unpack_array(npy_file(header, bytes(16)), dtype="float32", dimensions=2)
+        array_from_npy(npy_file(header, bytes(16)), dtype="float32", dimensions=2)
 
 
 def test_a_header_longer_than_its_file_is_refused() -> None:
-    data = pack_array(np.zeros((2, 2), np.float32))
+    data = array_to_npy(np.zeros((2, 2), np.float32))
     for length in range(128):  # the header ends at 128, and its values after that
         with pytest.raises(ValueError):
-            unpack_array(data[:length], dtype="float32", dimensions=2)
+            array_from_npy(data[:length], dtype="float32", dimensions=2)
     with pytest.raises(ValueError, match="header"):
-        unpack_array(data[:8] + b"\xff\xff" + data[10:], dtype="float32", dimensions=2)
+        array_from_npy(data[:8] + b"\xff\xff" + data[10:], dtype="float32", dimensions=2)

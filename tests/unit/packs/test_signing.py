@@ -72,18 +72,18 @@ def test_there_is_one_way_to_write_a_signature(data: bytes) -> None:
 
 def test_a_key_of_the_programs_own_is_made_once_with_its_folder_for_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "own.pem"
-    first = signing.own_key(path)
-    assert signing.own_key(path).private_bytes_raw() == first.private_bytes_raw()
-    other = signing.own_key(path.with_name("other.pem"))
+    first = signing.load_or_create_key(path)
+    assert signing.load_or_create_key(path).private_bytes_raw() == first.private_bytes_raw()
+    other = signing.load_or_create_key(path.with_name("other.pem"))
     assert other.private_bytes_raw() != first.private_bytes_raw()
     if sys.platform != "win32":
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     path.write_bytes(b"precious")  # no other key is written over what is there
     with raises(UsageProblem, "signing_key"):
-        signing.own_key(path)
+        signing.load_or_create_key(path)
     assert path.read_bytes() == b"precious"
     with raises(StorageProblem, "not_writable"):
-        signing.own_key(path / "below.pem")
+        signing.load_or_create_key(path / "below.pem")
 
 
 def test_what_is_not_an_ed25519_key_is_refused(tmp_path: Path) -> None:
@@ -155,9 +155,9 @@ def test_a_key_of_small_order_neither_verifies_nor_is_trusted(raw_key: bytes, ho
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o602, 0o666])
 def test_a_signing_key_that_others_can_read_or_change_is_refused(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "signing.pem"
-    signing.own_key(path)
+    signing.load_or_create_key(path)
     path.chmod(mode)
-    for load in (signing.load_private_key, signing.own_key):
+    for load in (signing.load_private_key, signing.load_or_create_key):
         with pytest.raises(UsageProblem) as caught:
             load(path)
         assert caught.value.reason == reason("signing_key_open", path=path)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fieldray.errors import PackProblem, StorageProblem
-from fieldray.packs.reading import pack_array
+from fieldray.packs.reading import array_to_npy
 from fieldray.packs.verified import read_pack, read_verified_manifest, write_pack
 from packs_factory import MODEL_BYTES, golden, key, make_pack, manifest
 from raised import raises
@@ -81,12 +81,12 @@ def test_files_that_are_not_listed_are_never_read(pack: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "data", "detail"),
     [
-        ("golden_inputs.npy", pack_array(np.zeros((3, 8, 16, 1), np.uint8)), "do not fit the pack's input"),
-        ("golden_inputs.npy", pack_array(np.zeros((2, 16, 16, 1), np.uint8)), "differ in number"),
-        ("golden_scores.npy", pack_array(np.zeros((3, 2), np.float32)), "2 scores for 1 labels"),
+        ("golden_inputs.npy", array_to_npy(np.zeros((3, 8, 16, 1), np.uint8)), "do not fit the pack's input"),
+        ("golden_inputs.npy", array_to_npy(np.zeros((2, 16, 16, 1), np.uint8)), "differ in number"),
+        ("golden_scores.npy", array_to_npy(np.zeros((3, 2), np.float32)), "2 scores for 1 labels"),
         ("golden_scores.npy", b"\x80\x04]", "golden"),
-        ("ood_gate_mean.npy", pack_array(np.zeros(5, np.float32)), "differ in length"),
-        ("ood_gate_projection.npy", pack_array(np.full((4, 2), np.inf, np.float32)), "finite"),
+        ("ood_gate_mean.npy", array_to_npy(np.zeros(5, np.float32)), "differ in length"),
+        ("ood_gate_projection.npy", array_to_npy(np.full((4, 2), np.inf, np.float32)), "finite"),
         ("MODEL_CARD.md", b"\xff\xfe", "card"),
     ],
 )

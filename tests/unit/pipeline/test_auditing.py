@@ -15,7 +15,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from fieldray.audit.drift import Drift
-from fieldray.audit.report import Prices, Wanted
+from fieldray.audit.report import Prices, ProposalGoal
 from fieldray.domain.finding import Outcome, ReadFacts, Refused, Screened
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.model import Model
@@ -85,14 +85,14 @@ def test_folders_give_the_figures_of_scikit_learn(store: ResultStore, model: Mod
     )
     scored = [one for one in outcomes if isinstance(one, Screened)]
     truth = [one.ref.path.parent.name == "abnormal" for one in scored]
-    assert report.audit.area.value == pytest.approx(
+    assert report.audit.auc.value == pytest.approx(
         roc_auc_score(truth, [one.findings[0].score for one in scored]), abs=1e-9
     )
     assert (report.audit.images, report.audit.assessed, report.audit.refused.count) == (80, 75, 5)
     assert report.audit.patients == 40
     assert report.audit.prevalence == 0.1
     document = audit_document(report)
-    assert json.loads(json.dumps(document, allow_nan=False))["auc"]["value"] == report.audit.area.value
+    assert json.loads(json.dumps(document, allow_nan=False))["auc"]["value"] == report.audit.auc.value
     assert audit_run(store.path, PackOfRun(run_id), AuditRequest(labels="folders"), model=model).audit.units == 40
 
 
@@ -143,7 +143,7 @@ def test_a_proposal_is_kept_by_a_yes_with_a_name_and_used_by_this_model_alone(
 ) -> None:
     run_id = keep(store.path, collection(model), spec=spec(model))
     report = audit_run(
-        store.path, PackOfRun(run_id), AuditRequest(labels="folders", wanted=Wanted(sensitivity=0.9)), model=model
+        store.path, PackOfRun(run_id), AuditRequest(labels="folders", wanted=ProposalGoal(sensitivity=0.9)), model=model
     )
     points = SitePoints(tmp_path)
     for name, person, said in (
@@ -212,7 +212,7 @@ def test_a_chosen_threshold_with_prices_is_planned_and_kept(store: ResultStore, 
     ]
     run_id = keep(store.path, outcomes, spec=spec(model))
     request = AuditRequest(
-        labels="folders", wanted=Wanted(threshold=0.5), prices=Prices(screening=2, test=20), prevalence=0.1
+        labels="folders", wanted=ProposalGoal(threshold=0.5), prices=Prices(screening=2, test=20), prevalence=0.1
     )
     report = audit_run(store.path, PackOfRun(run_id), request, model=model)
     assert report.plan is not None and 0.5 in report.plan.shown

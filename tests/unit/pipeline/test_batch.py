@@ -122,7 +122,7 @@ class Run:
     @property
     def names(self) -> list[str]:
         """The images reported, in order."""
-        return [event.image.most_urgent_answer.outcome.ref.path.name for event in self.of(ImageDone)]
+        return [event.image.most_urgent_result.outcome.ref.path.name for event in self.of(ImageDone)]
 
     @property
     def states(self) -> list[str]:
@@ -140,8 +140,8 @@ def test_every_image_ends_in_the_list_and_in_the_store(tmp_path: Path) -> None:
         assert decoder.run(run.batch.run_id).state == "finished"
         for event in run.of(ImageDone):
             assert (
-                decoder.answer(event.image.most_urgent_answer.answer_id).outcome.ref
-                == event.image.most_urgent_answer.outcome.ref
+                decoder.answer(event.image.most_urgent_result.answer_id).outcome.ref
+                == event.image.most_urgent_result.outcome.ref
             )
     last = run.of(Progress)[-1]
     assert (last.done, last.total, last.total_is_final) == (5, 5, True)
@@ -154,7 +154,7 @@ def test_an_outcome_is_committed_before_it_is_told(tmp_path: Path) -> None:
     def look(event: Event) -> None:
         if isinstance(event, ImageDone):
             with ResultQuery(tmp_path / "results.sqlite") as decoder:
-                seen.append(decoder.answer(event.image.most_urgent_answer.answer_id).outcome.ref.path.name)
+                seen.append(decoder.answer(event.image.most_urgent_result.answer_id).outcome.ref.path.name)
 
     run = Run(tmp_path, [f"dark{number}.png" for number in range(20)], listener=look).finish()
     assert seen == run.names
@@ -212,7 +212,7 @@ def test_what_was_done_before_is_taken_over_and_failures_are_tried_again(tmp_pat
     assert second.batch.run_id != first.batch.run_id
     assert sorted(second.names) == sorted([*names, "new dark.png"])
     resumed = {
-        event.image.most_urgent_answer.outcome.ref.path.name: event.image.most_urgent_answer.is_resumed
+        event.image.most_urgent_result.outcome.ref.path.name: event.image.most_urgent_result.is_resumed
         for event in second.of(ImageDone)
     }
     assert resumed == {
@@ -224,10 +224,10 @@ def test_what_was_done_before_is_taken_over_and_failures_are_tried_again(tmp_pat
 def test_the_same_image_twice_in_a_folder_is_two_images(tmp_path: Path) -> None:
     places = [ImageRef(path=Path("/images/a/bright.png")), ImageRef(path=Path("/images/b/bright.png"))]
     run = Run(tmp_path, [], discover=lambda: iter(places)).finish()
-    assert {event.image.most_urgent_answer.outcome.ref.path for event in run.of(ImageDone)} == {
+    assert {event.image.most_urgent_result.outcome.ref.path for event in run.of(ImageDone)} == {
         place.path for place in places
     }
-    assert len({event.image.most_urgent_answer.answer_id for event in run.of(ImageDone)}) == 2
+    assert len({event.image.most_urgent_result.answer_id for event in run.of(ImageDone)}) == 2
 
 
 def test_a_cancel_does_not_wait_for_a_file_that_hangs(tmp_path: Path) -> None:
@@ -327,7 +327,7 @@ def test_when_nothing_can_be_run_any_more_the_run_fails_and_nothing_is_lost(tmp_
     run.finish()
     assert run.states[-1] == "failed"
     assert run.batch.reason == reason("worker_died")
-    assert {event.image.most_urgent_answer.outcome.status for event in run.of(ImageDone)} == {"screened"}
+    assert {event.image.most_urgent_result.outcome.status for event in run.of(ImageDone)} == {"screened"}
     with ResultQuery(run.database) as decoder:
         assert decoder.run(run.batch.run_id).reason == reason("worker_died")
     again = Run(tmp_path, names).finish()
@@ -468,9 +468,9 @@ def test_a_second_program_on_the_same_request_has_a_run_of_its_own_and_says_so(t
     second = Run(tmp_path, names).finish()
     assert second.of(RunChanged)[0].notes == (reason("run_elsewhere", process=os.getpid()),)
     assert {
-        event.image.most_urgent_answer.outcome.ref.path.name
+        event.image.most_urgent_result.outcome.ref.path.name
         for event in second.of(ImageDone)
-        if event.image.most_urgent_answer.is_resumed
+        if event.image.most_urgent_result.is_resumed
     } == set(names)
     first.batch.cancel()
     assert first.batch.join(20)
@@ -527,4 +527,4 @@ def test_a_damaged_store_is_mended_before_a_run_and_a_person_is_told(tmp_path: P
     second = Run(tmp_path, ["bright.png", "dark.png"]).finish()
     assert [dict(event.reason.parameters)["results"] for event in second.of(StoreRepaired)] == ["2"]
     assert second.states == ["running", "finished"]
-    assert all(event.image.most_urgent_answer.is_resumed for event in second.of(ImageDone))
+    assert all(event.image.most_urgent_result.is_resumed for event in second.of(ImageDone))

@@ -25,7 +25,7 @@ from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.model import HeaderRules, InputSpec, Model
 from fieldray.domain.run import Event, ImageDone
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray.pipeline.batch import Batch, assemble
+from fieldray.pipeline.batch import Batch, make_batch
 from fieldray.pipeline.batch_ports import BatchOptions
 from fieldray.store.results import ResultQuery
 from fieldray.workers.calls import AnalyseRequest, AnalysisResult
@@ -54,7 +54,7 @@ class Meanwhile:
         ((question, model),) = questions
         self._change(question.ref)
         assert model
-        seen = self._pool.look(replace(question, frame=model.manifest.input, runs="nowhere"), model=None)
+        seen = self._pool.analyse(replace(question, frame=model.manifest.input, runs="nowhere"), model=None)
         if seen.values is not None and not seen.problem:
             run_elsewhere(0, seen.values)
         return (seen,)
@@ -63,7 +63,7 @@ class Meanwhile:
         self._change(ref)
         return self._pool.content_hash(ref)
 
-    def give_up(self) -> None:
+    def abort_calls(self) -> None:
         """The pool is the module's."""
 
     def _change(self, ref: ImageRef) -> None:
@@ -97,7 +97,7 @@ class Screening:
     ) -> None:
         self.events: list[ImageDone] = []
         self.database = folder.parent / "results.sqlite"
-        self.batch: Batch = assemble(
+        self.batch: Batch = make_batch(
             [folder],
             [ADULTS],
             engine=FakeEngine(),
@@ -117,16 +117,16 @@ class Screening:
     @property
     def outcomes(self) -> dict[str, Outcome]:
         return {
-            event.image.most_urgent_answer.outcome.ref.path.name: event.image.most_urgent_answer.outcome
+            event.image.most_urgent_result.outcome.ref.path.name: event.image.most_urgent_result.outcome
             for event in self.events
         }
 
     @property
     def taken_over(self) -> set[str]:
         return {
-            event.image.most_urgent_answer.outcome.ref.path.name
+            event.image.most_urgent_result.outcome.ref.path.name
             for event in self.events
-            if event.image.most_urgent_answer.is_resumed
+            if event.image.most_urgent_result.is_resumed
         }
 
 

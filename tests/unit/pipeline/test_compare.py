@@ -43,11 +43,11 @@ class ChestReaders(LungReaders):
     def __init__(self, finder: FakeFinder) -> None:
         super().__init__(finder, open_file=ChestFile)
 
-    def look(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
+    def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
         assert model
         name = question.ref.path.name
         header = ImageHeader(patient_id=Path(name).stem.partition("-")[0])
-        return super().look(replace(question, ref=replace(question.ref, header=header)), model=model)
+        return super().analyse(replace(question, ref=replace(question.ref, header=header)), model=model)
 
 
 def named(name: str) -> ImageRef:
@@ -118,11 +118,11 @@ def test_a_cancelled_comparison_ends_and_the_next_one_runs() -> None:
     asked = threading.Event()
 
     class SlowReaders(ChestReaders):
-        def look(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
+        def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
             if "wait" in question.ref.path.name:
                 asked.set()
                 cancelled.wait(30)
-            return super().look(question, model=model)
+            return super().analyse(question, model=model)
 
     cancelled = threading.Event()
     with comparer(child=lambda: child, readers=SlowReaders(FakeFinder(MASK))) as one:
@@ -157,7 +157,7 @@ def test_a_folder_is_no_image(tmp_path: Path) -> None:
 
 def test_a_comparison_that_is_not_wanted_any_more_reads_no_image() -> None:
     class NoReaders(ChestReaders):
-        def look(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
+        def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
             raise AssertionError("an image was read")
 
     with comparer(child=comparison_child, readers=NoReaders(FakeFinder(MASK))) as one, pytest.raises(Cancelled):

@@ -21,12 +21,12 @@ from fieldray.paths import asset
 from fieldray.pipeline.constancy import (
     EVERY_DAYS,
     TOLERANCE,
-    Answer,
+    ConstancyRecord,
     ConstancyRecords,
-    Record,
-    check,
+    ExpectedResult,
+    pack_key,
+    run_constancy_test,
     shipped_set,
-    subject,
 )
 from fieldray.pipeline.session import Session
 from fieldray.reasons import Reason, reason
@@ -65,9 +65,9 @@ def of(ref: ImageRef, score: float) -> Outcome:
     return replace(screened(ref), findings=(finding,))
 
 
-def record(**changes: object) -> Record:
+def record(**changes: object) -> ConstancyRecord:
     values = {"device": "cpu", "at_s": 1.7e9, "program": "0.2.0", "images": 37, "different": 0, "largest": 0.01}
-    return Record(**{"subject": subject(tiny_model()), **values, **changes})
+    return ConstancyRecord(**{"subject": pack_key(tiny_model()), **values, **changes})
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +82,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_pack_that_ships_has_answers_of_the_very_networks_it_runs(tmp_path: Path) -> None:
     library = PackLibrary(tmp_path)
     models = [library.load(found.folder) for found in library.builtin() if found.can_screen]
-    assert shipped_set().answers.keys() == set(map(subject, models))
+    assert shipped_set().answers.keys() == set(map(pack_key, models))
     by_pack = [{answer.category for answer in answers.values()} for answers in shipped_set().answers.values()]
     assert all({"abnormal", "unsure", "read_first", "refused"} <= categories for categories in by_pack)
     assert "normal" in set().union(*by_pack)
@@ -112,8 +112,8 @@ def test_a_pack_that_ships_gives_here_what_was_expected(tmp_path: Path) -> None:
     records = ConstancyRecords(tmp_path)
     with Session(Settings(), lambda _: None, database=tmp_path / "results.sqlite") as session:
         session.use_packs(PackLibrary(tmp_path).load(ADULTS))
-        (found,) = check(session, records)
-        assert session.model and records.standing(session.model) == (found,)
+        (found,) = run_constancy_test(session, records)
+        assert session.model and records.state_sentences(session.model) == (found,)
     assert found.code == "constancy_passed"
     assert dict(found.parameters)["images"] == str(IMAGES - 1)  # one is near a limit of the lung fields
 
@@ -123,15 +123,15 @@ def test_a_pack_that_ships_gives_here_what_was_expected(tmp_path: Path) -> None:
 
 def test_the_first_answers_are_kept_and_later_ones_held_against_them(tmp_path: Path) -> None:
     session, records = Screening(), ConstancyRecords(tmp_path)
-    first = check(session, records)
+    first = run_constancy_test(session, records)
     assert (codes(first), records.path.is_file()) == (["constancy_first"], True)
     assert session.devices == ["cpu", None] and dict(first[0].parameters)["images"] == str(IMAGES)
-    assert codes(check(session, records)) == ["constancy_passed"]
+    assert codes(run_constancy_test(session, records)) == ["constancy_passed"]
     session.answer = lambda ref: of(ref, 0.9 - TOLERANCE - 0.001 * (ref.path.name == "published-normal-1.jpg"))
-    failed, image = check(session, records)
+    failed, image = run_constancy_test(session, records)
     assert (failed.code, dict(failed.parameters)["different"]) == ("constancy_failed", "1")
     assert image.text == "children/published-normal-1.jpg: expected result abnormal 0.900, found abnormal 0.839."
-    assert codes(check(replace(session, model=replace(tiny_model(), model_sha256="other")), records)) == [
+    assert codes(run_constancy_test(replace(session, model=replace(tiny_model(), model_sha256="other")), records)) == [
         "constancy_first"
     ]
 
@@ -139,19 +139,19 @@ def test_the_first_answers_are_kept_and_later_ones_held_against_them(tmp_path: P
 def test_a_device_that_is_not_there_is_told_of_and_not_passed(tmp_path: Path) -> None:
     model = replace(tiny_model(), files={"litert": b"", "edgetpu": b""})
     session, records = Screening(model=model, absent="edgetpu"), ConstancyRecords(tmp_path)
-    on_cpu, on_edgetpu = check(session, records)
+    on_cpu, on_edgetpu = run_constancy_test(session, records)
     assert on_cpu.code == "constancy_first"
     assert on_edgetpu.text == "Constancy test (Edge TPU): not run. No Edge TPU is connected."
-    assert session.devices == ["cpu", "edgetpu", None] and len(records.standing(model)) == 1
+    assert session.devices == ["cpu", "edgetpu", None] and len(records.state_sentences(model)) == 1
 
 
 def test_without_a_pack_or_beside_a_run_nothing_is_checked(tmp_path: Path) -> None:
     records = ConstancyRecords(tmp_path)
     with pytest.raises(PackProblem):
-        check(Screening(model=None), records)
+        run_constancy_test(Screening(model=None), records)
     busy = Screening(answer=lambda ref: None)
     with pytest.raises(UsageProblem) as caught:
-        check(busy, records)
+        run_constancy_test(busy, records)
     assert (caught.value.reason.code, busy.devices[-1], records.path.exists()) == ("constancy_busy", None, False)
 
 
@@ -164,19 +164,19 @@ def codes(found: Iterable[Reason]) -> list[str]:
 
 def test_a_score_beyond_the_tolerance_another_reason_or_a_firm_class_is_another_answer() -> None:
     manifest, low = tiny_manifest(), POINT.unsure_low
-    firm = Answer(category="abnormal", code="", scores={"opacity": 0.9})
+    firm = ExpectedResult(category="abnormal", code="", scores={"opacity": 0.9})
 
-    def differs(expected: Answer, **changes: object) -> bool:
+    def differs(expected: ExpectedResult, **changes: object) -> bool:
         values = {name: getattr(expected, name) for name in ("category", "code", "scores")}
-        return expected.is_other(Answer(**{**values, **changes}), manifest)
+        return expected.differs_from(ExpectedResult(**{**values, **changes}), manifest)
 
     assert not differs(firm) and not differs(firm, scores={"opacity": 0.9 - TOLERANCE + 1e-6})
     assert differs(firm, scores={"opacity": 0.9 - TOLERANCE - 1e-6})
     assert differs(firm, scores={}) and differs(firm, code="left_lung_unseen") and differs(firm, category="normal")
-    near = Answer(category="normal", code="", scores={"opacity": low - TOLERANCE / 2})
+    near = ExpectedResult(category="normal", code="", scores={"opacity": low - TOLERANCE / 2})
     assert not differs(near, category="unsure", scores={"opacity": low + TOLERANCE / 4})
-    assert firm.is_other(None, manifest)
-    turned = Answer.of(Refused(ref=screened().ref, reason=reason("rotated")))
+    assert firm.differs_from(None, manifest)
+    turned = ExpectedResult.of(Refused(ref=screened().ref, reason=reason("rotated")))
     assert (turned.category, turned.code, turned.scores) == ("refused", "rotated", {})
     assert differs(turned, code="view")
 
@@ -184,26 +184,26 @@ def test_a_score_beyond_the_tolerance_another_reason_or_a_firm_class_is_another_
 # ---- what is kept
 
 
-def add(records: ConstancyRecords, one: Record) -> None:
+def add(records: ConstancyRecords, one: ConstancyRecord) -> None:
     records.add(one, {})
 
 
 def test_the_next_check_is_due_after_a_month_or_another_version(tmp_path: Path) -> None:
     records, model, now_s = ConstancyRecords(tmp_path), tiny_model(), datetime.datetime.now().timestamp()
-    assert [why.code for why in records.standing(model)] == ["constancy_never"]
+    assert [why.code for why in records.state_sentences(model)] == ["constancy_never"]
     add(records, record(at_s=now_s - 86_400 * (EVERY_DAYS - 2)))
-    assert [why.code for why in records.standing(model)] == ["constancy_passed"]
+    assert [why.code for why in records.state_sentences(model)] == ["constancy_passed"]
     add(records, record(at_s=now_s - 86_400 * (EVERY_DAYS + 2)))
-    assert [why.code for why in records.standing(model)] == ["constancy_passed", "constancy_due"]
+    assert [why.code for why in records.state_sentences(model)] == ["constancy_passed", "constancy_due"]
     add(records, record(at_s=now_s, program="0.1.0", different=1))
-    assert [why.code for why in records.standing(model)] == ["constancy_failed", "constancy_due"]
+    assert [why.code for why in records.state_sentences(model)] == ["constancy_failed", "constancy_due"]
     add(records, record(at_s=now_s, device="edgetpu"))
-    assert [why.code for why in records.standing(model)] == [
+    assert [why.code for why in records.state_sentences(model)] == [
         "constancy_failed",
         "constancy_passed",
         "constancy_due",
     ]
-    assert records.standing(replace(model, model_sha256="other"))[0].code == "constancy_never"
+    assert records.state_sentences(replace(model, model_sha256="other"))[0].code == "constancy_never"
 
 
 def test_damaged_records_are_never_taken_for_none(tmp_path: Path) -> None:
@@ -212,5 +212,5 @@ def test_damaged_records_are_never_taken_for_none(tmp_path: Path) -> None:
     records.path.write_bytes(damaged := records.path.read_bytes()[:-9])
     with pytest.raises(StorageProblem):
         add(records, record())
-    assert codes(records.standing(tiny_model())) == ["constancy_unreadable"]
+    assert codes(records.state_sentences(tiny_model())) == ["constancy_unreadable"]
     assert records.path.read_bytes() == damaged

@@ -19,12 +19,12 @@ from fieldray.errors import Cancelled, FieldrayError, StorageProblem, UsageProbl
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.packs.library import PackLibrary
 from fieldray.paths import user_data
-from fieldray.persistence import unfinished, write_new
-from fieldray.pipeline.export import SERVICE, ExportRequest, export_apart, export_run
+from fieldray.persistence import temporary_path, write_new
+from fieldray.pipeline.export import SERVICE, ExportRequest, export_in_child, export_run
 from fieldray.processes.child import Child
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import Exporter, ReportOptions, StoredRun, exporters, pseudonym, pseudonym_key
-from fieldray.reports.outputs import own_folder
+from fieldray.reports.outputs import open_output_folder
 from fieldray.settings import Settings
 from fieldray.workers.pool import Workers
 from outcomes import image_ref, run_spec
@@ -175,7 +175,7 @@ def test_a_pseudonym_is_that_of_a_patient(tmp_path: Path) -> None:
 
 
 def put(path: Path, **files: bytes) -> None:
-    with own_folder(path, is_own) as folder:
+    with open_output_folder(path, is_own) as folder:
         for name, data in files.items():
             write_new(folder / name, data)
 
@@ -205,7 +205,7 @@ def test_a_folder_with_anything_else_is_left_alone(stranger: str, tmp_path: Path
 
 def test_a_folder_that_breaks_leaves_the_one_before(tmp_path: Path) -> None:
     put(tmp_path / "out", a=MARK)
-    with pytest.raises(StorageProblem) as problem, own_folder(tmp_path / "out", is_own) as folder:
+    with pytest.raises(StorageProblem) as problem, open_output_folder(tmp_path / "out", is_own) as folder:
         write_new(folder / "b", MARK)
         raise OSError(errno.ENOSPC, "No space left on device")
     assert problem.value.reason.code == "disk_full"
@@ -213,7 +213,7 @@ def test_a_folder_that_breaks_leaves_the_one_before(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_vanishes_is_told_in_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(StorageProblem) as problem, own_folder(tmp_path / "out" / "sr", is_own) as folder:
+    with pytest.raises(StorageProblem) as problem, open_output_folder(tmp_path / "out" / "sr", is_own) as folder:
         folder.rmdir()
         (tmp_path / "out").rmdir()
         write_new(folder / "b", MARK)
@@ -253,7 +253,7 @@ def test_another_process_writes_what_this_process_writes(tmp_path: Path, databas
         ExportRequest(database=database, run_id=run_id, folder=tmp_path / "here", formats=formats, **what), readers=pool
     )
     steps: list[tuple[int, int]] = []
-    there = export_apart(
+    there = export_in_child(
         ExportRequest(database=database, run_id=run_id, folder=tmp_path / "there", formats=formats, **what),
         settings=SETTINGS,
         progress=lambda done, total: steps.append((done, total)),
@@ -276,7 +276,7 @@ def test_what_another_process_is_stopped_at_is_discarded(tmp_path: Path, databas
             raise Cancelled
 
     with pytest.raises(Cancelled):
-        export_apart(
+        export_in_child(
             ExportRequest(database=database, run_id=1, folder=tmp_path / "out", formats=("pdf-studies", "sc")),
             settings=SETTINGS,
             progress=progress,
@@ -288,13 +288,13 @@ def test_what_another_process_is_stopped_at_is_discarded(tmp_path: Path, databas
 def test_what_went_wrong_in_another_process_is_raised_here(tmp_path: Path, database: Path) -> None:
     (tmp_path / f"{NAME}.csv").write_text("a table of somebody's", encoding="utf-8")
     with raises(UsageProblem, "output_not_ours"):
-        export_apart(
+        export_in_child(
             ExportRequest(database=database, run_id=1, folder=tmp_path, formats=("csv",)),
             settings=SETTINGS,
             progress=quiet,
         )
     with pytest.raises(StorageProblem):
-        export_apart(
+        export_in_child(
             ExportRequest(database=database, run_id=1, folder=tmp_path, formats=("csv",), spec=run_spec(paths=("/b",))),
             settings=SETTINGS,
             progress=quiet,
@@ -304,7 +304,7 @@ def test_what_went_wrong_in_another_process_is_raised_here(tmp_path: Path, datab
 def test_a_process_that_is_lost_is_told(tmp_path: Path, database: Path) -> None:
     child = Child("fieldray.pipeline.export:gone")
     with raises(FieldrayError, "internal"):
-        export_apart(
+        export_in_child(
             ExportRequest(database=database, run_id=1, folder=tmp_path, formats=("csv",)),
             settings=SETTINGS,
             progress=quiet,
@@ -318,14 +318,14 @@ def test_what_a_lost_process_had_half_done_is_removed(tmp_path: Path, database: 
     def progress(_done: int, _total: int) -> None:
         out.mkdir(exist_ok=True)
         (out / ".1-0123456789abcdef.new").write_bytes(b"of a process that is still there")
-        half, other = (out / unfinished(out).name.replace(str(os.getpid()), str(child.pid), 1) for _ in range(2))
+        half, other = (out / temporary_path(out).name.replace(str(os.getpid()), str(child.pid), 1) for _ in range(2))
         other.write_bytes(b"a patient")
         half.mkdir()
         (half / "1.pdf").write_bytes(b"a patient")
         child.kill()
 
     with pytest.raises(FieldrayError):
-        export_apart(
+        export_in_child(
             ExportRequest(database=database, run_id=1, folder=out, formats=("pdf-studies", "sc")),
             settings=SETTINGS,
             progress=progress,

@@ -31,7 +31,7 @@ class Again(FakeReaders):
         super().__init__()
         self._changed, self._problem = changed, problem
 
-    def look(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
+    def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
         ref, spec = question.ref, question.frame
         if self._problem:
             raise self._problem

@@ -84,7 +84,7 @@ def test_the_store_knows_the_patient_once_for_each_image_by_the_newest_run(tmp_p
         there.ref.path.touch()
     for outcomes in ([before, older, gone], [current, before, another, broken]):
         keep(tmp_path / "results.sqlite", outcomes)
-    found = priors.stored(current)
+    found = priors.stored_priors(current)
     assert [found_image.ref.path.name for found_image in found.images] == ["before.dcm", "older.dcm"]
     assert [found_image.run_id for found_image in found.images] == [2, 1]
     assert found.gone == 1
@@ -92,8 +92,8 @@ def test_the_store_knows_the_patient_once_for_each_image_by_the_newest_run(tmp_p
 
 def test_nobody_is_looked_for_without_a_number(tmp_path: Path, priors: Priors) -> None:
     keep(tmp_path / "results.sqlite", [image(tmp_path, "a.dcm", "20210205", patient="")])
-    assert priors.stored(image(tmp_path, "b.dcm", "20240405", patient="")).images == ()
-    assert priors.stored(image(tmp_path, "b.dcm", "20240405", patient="ANONYMOUS")).images == ()
+    assert priors.stored_priors(image(tmp_path, "b.dcm", "20240405", patient="")).images == ()
+    assert priors.stored_priors(image(tmp_path, "b.dcm", "20240405", patient="ANONYMOUS")).images == ()
 
 
 @pytest.mark.parametrize("number", ['"', "\\", "%_", "é \u202e", "' OR 1=1 --", '", "patient_id": "PX-1', "y" * 70_000])
@@ -103,7 +103,7 @@ def test_any_number_finds_itself_alone(tmp_path: Path, priors: Priors, number: s
     for outcome in (hostile, plain):
         outcome.ref.path.touch()
     keep(tmp_path / "results.sqlite", [hostile, plain])
-    (found,) = priors.stored(image(tmp_path, "current.dcm", "20240405", patient=number)).images
+    (found,) = priors.stored_priors(image(tmp_path, "current.dcm", "20240405", patient=number)).images
     assert found.ref.path == hostile.ref.path
 
 

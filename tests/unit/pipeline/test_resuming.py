@@ -19,12 +19,12 @@ import pytest
 from fakes import FakeEngine, FakeReaders
 from fieldray.domain.assessment import Assessment, choose
 from fieldray.domain.finding import notes_of
-from fieldray.domain.image import ImageRef, Turn
+from fieldray.domain.image import Correction, ImageRef
 from fieldray.domain.model import HeaderRules, Model
 from fieldray.domain.run import Event, ImageDone, ResultsTakenOver, Resuming, RunChanged
 from fieldray.imaging.source import Stamps
 from fieldray.imaging.whole_file import content_hash, read_with_state
-from fieldray.pipeline.batch import Batch, assemble
+from fieldray.pipeline.batch import Batch, make_batch
 from fieldray.pipeline.batch_ports import BatchOptions, BatchPorts, RunPack
 from fieldray.pipeline.run_recorder import ResultsByContent
 from fieldray.reasons import reason
@@ -57,8 +57,8 @@ class Readers(FakeReaders):
     def stamp_with(self, stamps: Stamps) -> None:
         self._stamps = stamps
 
-    def look(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
-        ref, found = question.ref, super().look(question, model=model)
+    def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
+        ref, found = question.ref, super().analyse(question, model=model)
         data, state = read_with_state(ref)
         assert self._stamps
         stamp = b"" if ref.member else self._stamps.of_data(ref.path, data, state)
@@ -79,7 +79,7 @@ class Run:
     ) -> None:
         self.readers, self.events = Readers(), list[Event]()
         self.database, self._stop_after = folder.parent / "results.sqlite", stop_after
-        self.batch: Batch = assemble(
+        self.batch: Batch = make_batch(
             [folder],
             assessments,
             engine=FakeEngine(),
@@ -105,8 +105,8 @@ class Run:
         """By the file's name: whether it was screened, or known by its whole content or a sample of it."""
         ways = {(False, False): "screened", (True, False): "content", (True, True): "sample"}
         return {
-            event.image.most_urgent_answer.outcome.ref.path.name: ways[
-                event.image.most_urgent_answer.is_resumed, event.image.most_urgent_answer.is_sampled
+            event.image.most_urgent_result.outcome.ref.path.name: ways[
+                event.image.most_urgent_result.is_resumed, event.image.most_urgent_result.is_sampled
             ]
             for event in self.ready
         }
@@ -148,7 +148,7 @@ def test_what_has_not_changed_is_known_by_a_sample_and_told_so(images: Path) -> 
     assert second.notes == (reason("taken_over", count=5, sampled=5, whole=0),)
     assert (first.taken_over, second.taken_over) == ((0, 0), (5, 0))
     before, after = (
-        {event.image.most_urgent_answer.outcome.ref.path: event.image.most_urgent_answer.outcome for event in run.ready}
+        {event.image.most_urgent_result.outcome.ref.path: event.image.most_urgent_result.outcome for event in run.ready}
         for run in (first, second)
     )
     for path, outcome in after.items():
@@ -175,7 +175,7 @@ def test_a_run_that_was_broken_off_resumes_with_its_own_rows(images: Path) -> No
             names(images)
         )
         rows = {result.row_id for result in query.answers(second.batch.run_id)}
-    assert rows == {event.image.most_urgent_answer.answer_id for event in (*first.ready, *second.ready)}
+    assert rows == {event.image.most_urgent_result.answer_id for event in (*first.ready, *second.ready)}
 
 
 def rewrite(path: Path) -> None:
@@ -203,10 +203,10 @@ def test_a_file_that_is_not_as_it_was_is_read_as_a_whole(
     second = Run(images)
     assert second.ways == {name: way if name == "image-001.png" else "sample" for name in names(images)}
     (changed,) = (
-        event for event in second.ready if event.image.most_urgent_answer.outcome.ref.path.name == "image-001.png"
+        event for event in second.ready if event.image.most_urgent_result.outcome.ref.path.name == "image-001.png"
     )
     content = hashlib.sha256((images / "image-001.png").read_bytes()).hexdigest()
-    assert changed.image.most_urgent_answer.outcome.facts.content_sha256 == content
+    assert changed.image.most_urgent_result.outcome.facts.content_sha256 == content
     assert Run(images).taken_over == (5, 0)
 
 
@@ -238,23 +238,23 @@ def test_what_a_person_asked_for_stays_what_it_is_in_the_same_run_and_in_later_o
 ) -> None:
     """It is taken over with its notes, which the run counts; whoever wants the program's own word screens afresh."""
     first = Run(images, stop_after=4)
-    was = first.ready[0].image.most_urgent_answer.outcome
+    was = first.ready[0].image.most_urgent_result.outcome
     side = reason("view", view="LL")
-    wished = replace(was, ref=replace(was.ref, turn=Turn(90)), notes=(reason("screened_anyway"), side))
+    wished = replace(was, ref=replace(was.ref, turn=Correction(90)), notes=(reason("screened_anyway"), side))
     with ResultStore(first.database) as store:
         store.save(first.batch.run_id, wished, spec=first.batch.spec)
     for number in (first.batch.run_id, first.batch.run_id + 1):
         again = Run(images, resuming=Resuming(verifies=verifies))
         assert again.batch.run_id == number
         (found,) = (
-            event.image.most_urgent_answer.outcome
+            event.image.most_urgent_result.outcome
             for event in again.ready
-            if event.image.most_urgent_answer.outcome.ref.path == was.ref.path
+            if event.image.most_urgent_result.outcome.ref.path == was.ref.path
         )
         assert (found.ref, notes_of(found)) == (wished.ref, wished.notes)
         assert reason("asked_for_images", count=1) in again.notes
     afresh = Run(images, is_fresh=True)
-    assert {notes_of(event.image.most_urgent_answer.outcome) for event in afresh.ready} == {()}
+    assert {notes_of(event.image.most_urgent_result.outcome) for event in afresh.ready} == {()}
     assert afresh.notes == ()
 
 
@@ -276,7 +276,7 @@ def test_another_answer_on_the_ages_reads_no_image_again_and_its_notes_are_those
         with HistoryQuery(made.database) as query:
             kept = query.images([event.image.row_id for event in made.ready])
         return {
-            image.most_urgent_answer.outcome.ref.path.name: [
+            image.most_urgent_result.outcome.ref.path.name: [
                 (answer.outcome.category, notes_of(answer.outcome)) for answer in image.answers
             ]
             for image in kept

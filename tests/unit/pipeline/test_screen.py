@@ -13,7 +13,7 @@ from fakes import FakeEngine, FakeReaders, LungReaders, PaintedFile, hash_of, ne
 from fieldray.domain.assessment import choose
 from fieldray.domain.finding import Outcome
 from fieldray.domain.image import Image, ImageHeader, ImageRef
-from fieldray.domain.model import Calibration, Model, OodGate, Prediction
+from fieldray.domain.model import Calibration, Model, OutOfDistributionCheck, Prediction
 from fieldray.errors import BackendProblem, Cancelled, EnvironmentProblem, ReaderProblem, Unreadable
 from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.source import Stamps
@@ -77,9 +77,9 @@ def test_what_reading_finds_wrong_becomes_an_outcome_with_the_facts_known() -> N
     assert (failed.stage, failed.reason.code, failed.facts.rows) == ("decode", "truncated", 64)
 
 
-def gate(limit: float) -> OodGate:
+def gate(limit: float) -> OutOfDistributionCheck:
     """Features (f, f, f, f) are sqrt(mean((f * 1)^2)) = f away."""
-    return OodGate(mean=np.zeros(4, np.float32), projection=np.eye(4, dtype=np.float32), limit=limit)
+    return OutOfDistributionCheck(mean=np.zeros(4, np.float32), projection=np.eye(4, dtype=np.float32), limit=limit)
 
 
 class Reduced:
@@ -169,8 +169,8 @@ class Noted(FakeReaders):
         super().__init__()
         self._grey, self._notes = grey, notes
 
-    def look(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
-        seen = super().look(question, model=model)
+    def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
+        seen = super().analyse(question, model=model)
         values = np.full_like(seen.values, self._grey)
         return replace(seen, values=values, facts=replace(seen.facts, notes=self._notes))
 

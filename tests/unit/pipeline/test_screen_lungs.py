@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from fakes import FakeEngine, FakeFinder, FakeReaders, LungReaders, PaintedFile
 from fieldray.domain.assessment import choose
 from fieldray.domain.finding import Outcome, Screened, reason_of
-from fieldray.domain.image import Image, ImageHeader, ImageRef, Turn
-from fieldray.domain.model import InputSpec, Model, OodGate, Prediction, Requirement
+from fieldray.domain.image import Correction, Image, ImageHeader, ImageRef
+from fieldray.domain.model import InputSpec, Model, OutOfDistributionCheck, Prediction, Requirement
 from fieldray.domain.run import Overrides
 from fieldray.errors import BackendProblem
 from fieldray.imaging.reduction import TargetSize
-from fieldray.inference.backend import Answer
+from fieldray.inference.backend import NetworkOutput
 from fieldray.packs.verified import MANIFEST as LEGACY
 from fieldray.pipeline.screen import screen_image
 from fieldray.reasons import reason
@@ -81,7 +81,7 @@ def test_what_is_no_usable_chest_image_is_refused_and_not_run(scores: dict[str, 
 
 
 def test_what_is_unlike_the_packs_images_is_screened_and_noted_once_it_is_known_to_be_a_chest() -> None:
-    gate = OodGate(mean=np.zeros(4, np.float32), projection=np.eye(4, dtype=np.float32), limit=2.0)
+    gate = OutOfDistributionCheck(mean=np.zeros(4, np.float32), projection=np.eye(4, dtype=np.float32), limit=2.0)
     far = FakeEngine(features=2.1)
     outcome = screen(FakeFinder(MASK), engine=far, ood_gate=gate)
     assert [note.code for note in outcome.notes] == ["unlike_measured"]
@@ -174,7 +174,7 @@ class Wandering(FakeFinder):
 
     asked = 0
 
-    def run(self, image: NDArray[np.uint8]) -> Answer:
+    def run(self, image: NDArray[np.uint8]) -> NetworkOutput:
         found, self.asked = super().run(image), self.asked + 1
         return replace(found, mask=np.roll(found.mask, 4 * (self.asked - 1), axis=0))
 
@@ -190,8 +190,8 @@ def test_the_lungs_of_an_image_that_is_read_again_are_found_again() -> None:
 class Swapped(LungReaders):
     """Another file has the name when it is opened again."""
 
-    def look(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
-        seen = super().look(question, model=model)
+    def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
+        seen = super().analyse(question, model=model)
         return replace(seen, facts=replace(seen.facts, content_sha256=f"{len(self.turns)}" * 64))
 
 
@@ -218,7 +218,7 @@ def test_what_the_lungs_refuse_is_screened_anyway_as_a_whole_and_says_so(scores:
 
 
 def test_what_is_unlike_the_packs_images_is_screened_anyway_and_says_so() -> None:
-    gate = OodGate(mean=np.zeros(4, np.float32), projection=np.eye(4, dtype=np.float32), limit=2.0)
+    gate = OutOfDistributionCheck(mean=np.zeros(4, np.float32), projection=np.eye(4, dtype=np.float32), limit=2.0)
     alone = replace(model(ood_gate=gate), lungs=None)
     far = FakeEngine(features=2.1)
     assert codes(wished(None, engine=far, of=alone, overrules=True)) == ["screened_anyway", "unlike_training"]
@@ -244,7 +244,7 @@ class Looks(FakeFinder):
         super().__init__(MASK)
         self._said, self._usual = iter(said), self._checks
 
-    def run(self, image: NDArray[np.uint8]) -> Answer:
+    def run(self, image: NDArray[np.uint8]) -> NetworkOutput:
         self._checks = {**self._usual, **next(self._said)}
         return super().run(image)
 
@@ -252,29 +252,29 @@ class Looks(FakeFinder):
 @pytest.mark.parametrize(
     ("scores", "turn", "notes"),
     [
-        ({"rotated_90": 0.9}, Turn(90), ["turned_back"]),
-        ({"rotated_180": 0.9}, Turn(180), ["turned_round"]),
-        ({"inverted": 0.9}, Turn(swaps_grey=True), ["grey_swapped_back"]),
-        ({"rotated_270": 0.9, "inverted": 0.9}, Turn(270, True), ["turned_clockwise", "grey_swapped_back"]),
+        ({"rotated_90": 0.9}, Correction(90), ["turned_back"]),
+        ({"rotated_180": 0.9}, Correction(180), ["turned_round"]),
+        ({"inverted": 0.9}, Correction(swaps_grey=True), ["grey_swapped_back"]),
+        ({"rotated_270": 0.9, "inverted": 0.9}, Correction(270, True), ["turned_clockwise", "grey_swapped_back"]),
     ],
 )
 def test_what_lies_wrong_is_turned_and_its_lungs_are_found_again(
-    scores: dict[str, float], turn: Turn, notes: list[str]
+    scores: dict[str, float], turn: Correction, notes: list[str]
 ) -> None:
     readers = LungReaders(Looks(*3 * (scores,), {"mirrored": 0.9}))
     outcome = wished(None, workers=readers, turns=True)
     assert codes(outcome) == [*notes, "perhaps_mirrored"]
-    assert (outcome.ref.turn, readers.turns, outcome.lungs.refusal) == (turn, [Turn(), turn], None)
+    assert (outcome.ref.turn, readers.turns, outcome.lungs.refusal) == (turn, [Correction(), turn], None)
 
 
 def test_what_is_refused_after_it_was_turned_too_stays_refused_as_it_lies() -> None:
     turned, nothing = 3 * ({"rotated_90": 0.9},), 3 * ({"frontal_chest": 0.01},)
     outcome = wished(Looks(*turned, *nothing), turns=True)
-    assert (outcome.status, outcome.reason.code, outcome.ref.turn) == ("refused", "rotated", Turn())
+    assert (outcome.status, outcome.reason.code, outcome.ref.turn) == ("refused", "rotated", Correction())
     assert outcome.lungs.rotation_degrees == 90
     again = wished(Looks(*turned, *nothing), turns=True, overrules=True)
     assert codes(again) == ["turned_back", "screened_anyway", "not_frontal_chest"]
-    assert again.ref.turn == Turn(90)
+    assert again.ref.turn == Correction(90)
     assert codes(wished(Looks(*nothing), turns=True)) == ["not_frontal_chest"]
 
 

@@ -15,8 +15,8 @@ import pytest
 from fakes import FakeEngine, FakeReaders
 from fieldray.domain.finding import Refused, notes_of
 from fieldray.domain.image import ImageRef
-from fieldray.domain.model import Model, OodGate
-from fieldray.domain.run import Event, ImageDone, Overrides, RunChanged, StoredAnswer, StoreUnwritable, Verdict
+from fieldray.domain.model import Model, OutOfDistributionCheck
+from fieldray.domain.run import Event, ImageDone, Overrides, RunChanged, StoredResult, StoreUnwritable, Verdict
 from fieldray.errors import EnvironmentProblem, PackProblem, StorageProblem, Unreadable, UsageProblem
 from fieldray.imaging.discover import count_files
 from fieldray.pipeline.batch import Batch
@@ -66,7 +66,7 @@ class Opened:
     @property
     def names(self) -> list[str]:
         return [
-            event.image.most_urgent_answer.outcome.ref.path.name
+            event.image.most_urgent_result.outcome.ref.path.name
             for event in self.events
             if isinstance(event, ImageDone)
         ]
@@ -190,9 +190,9 @@ def test_a_verdict_and_an_export_go_through_the_store(opened: Opened, images: Pa
     batch = opened.screen(images)
     ready = next(event for event in opened.events if isinstance(event, ImageDone))
     opened.session.set_verdict(
-        ready.image.most_urgent_answer.answer_id,
+        ready.image.most_urgent_result.answer_id,
         Verdict(choice="disagree", note="rotated"),
-        judged=ready.image.most_urgent_answer.outcome,
+        judged=ready.image.most_urgent_result.outcome,
     )
     paths = export_run(ExportRequest(database=opened.session.database, run_id=batch.run_id, folder=tmp_path / "out"))
     assert [path.suffix for path in paths] == [".csv", ".json"]
@@ -242,7 +242,7 @@ def test_a_zip_is_looked_at_by_the_readers_of_the_run(opened: Opened, tmp_path: 
     (readers,) = opened.readers
     assert readers.listed == [tmp_path / "images.zip"]
     (event,) = (event for event in opened.events if isinstance(event, ImageDone))
-    assert (event.image.most_urgent_answer.outcome.ref.member, event.image.most_urgent_answer.outcome.status) == (
+    assert (event.image.most_urgent_result.outcome.ref.member, event.image.most_urgent_result.outcome.status) == (
         "image.png",
         "screened",
     )
@@ -275,7 +275,7 @@ def test_one_that_cannot_be_closed_keeps_no_other_open(opened: Opened, images: P
 
 def test_the_preview_of_an_image_that_is_gone_is_read_from_the_store(opened: Opened, images: Path) -> None:
     opened.screen(images)
-    outcome = next(event.image.most_urgent_answer.outcome for event in opened.events if isinstance(event, ImageDone))
+    outcome = next(event.image.most_urgent_result.outcome for event in opened.events if isinstance(event, ImageDone))
     content = outcome.facts.content_sha256
     with pytest.raises(Unreadable, match="No preview of this image was kept"):
         opened.session.read_preview("0" * 64, frame=0)
@@ -311,11 +311,11 @@ def test_one_image_that_is_being_screened_as_the_session_ends_is_no_fault(opened
 
 
 # Far from what the engine of these tests says of any image.
-GATE = OodGate(mean=np.full(4, 9.0, np.float32), projection=np.eye(4, dtype=np.float32), limit=2.0)
+GATE = OutOfDistributionCheck(mean=np.full(4, 9.0, np.float32), projection=np.eye(4, dtype=np.float32), limit=2.0)
 ANYWAY = Overrides(overrules=True)
 
 
-def refused_run(opened: Opened, images: Path) -> list[StoredAnswer]:
+def refused_run(opened: Opened, images: Path) -> list[StoredResult]:
     """A run of a pack whose gate lets nothing through."""
     batch = opened.screen(images, tiny_model(manifest=tiny_manifest(ood_gate=GATE)))
     with ResultQuery(opened.session.database) as query:
@@ -324,7 +324,7 @@ def refused_run(opened: Opened, images: Path) -> list[StoredAnswer]:
     return found
 
 
-def stored(opened: Opened, row_id: int) -> StoredAnswer:
+def stored(opened: Opened, row_id: int) -> StoredResult:
     with ResultQuery(opened.session.database) as query:
         return query.answer(row_id)
 
@@ -341,8 +341,8 @@ def test_a_refused_image_is_screened_anyway_in_its_place_and_its_verdict_stays(o
     (event,) = opened.events
     assert (
         event.image.run_id,
-        event.image.most_urgent_answer.answer_id,
-        event.image.most_urgent_answer.outcome.category,
+        event.image.most_urgent_result.answer_id,
+        event.image.most_urgent_result.outcome.category,
     ) == (
         first.run_id,
         first.row_id,

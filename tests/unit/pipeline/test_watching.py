@@ -48,7 +48,7 @@ class Desk:
 
     def keep(self, refs: Sequence[ImageRef]) -> None:
         """Each of them was screened."""
-        assert all(self.watch.keeps(screened(ref), is_new=True) for ref in refs)
+        assert all(self.watch.is_final(screened(ref), is_new=True) for ref in refs)
 
     def stop(self) -> None:
         self._is_over = True
@@ -79,7 +79,7 @@ def test_a_file_is_taken_once_it_stays_as_it_is_and_only_once(desk: Desk, inbox:
     found = desk.look()
     assert [ref.path.name for ref in found] == ["image-000.png", "image-001.png"]
     desk.keep(found)
-    assert desk.watch.ended() == reason("watch_stopped", results=2, waiting=0)
+    assert desk.watch.closing_message() == reason("watch_stopped", results=2, waiting=0)
     assert desk.names(100) == []
 
 
@@ -98,16 +98,16 @@ def test_what_seems_to_be_cut_is_believed_only_after_long(desk: Desk, inbox: Pat
     whole = half.read_bytes()
     half.write_bytes(whole[:500])
     (ref,) = desk.look(LOOKS_BEFORE_TRIED)
-    assert not desk.watch.keeps(cut(ref), is_new=True)
-    assert desk.watch.ended() == reason("watch_stopped", results=0, waiting=1)
+    assert not desk.watch.is_final(cut(ref), is_new=True)
+    assert desk.watch.closing_message() == reason("watch_stopped", results=0, waiting=1)
     assert desk.names(LOOKS_BEFORE_BELIEVED - 1) == []
     (again,) = desk.look()
-    assert desk.watch.keeps(cut(again), is_new=True)
+    assert desk.watch.is_final(cut(again), is_new=True)
     assert desk.names(100) == []
     half.write_bytes(whole)
     (at_last,) = desk.look(LOOKS_BEFORE_TRIED)
     desk.keep([at_last])
-    assert desk.watch.ended() == reason("watch_stopped", results=1, waiting=0)
+    assert desk.watch.closing_message() == reason("watch_stopped", results=1, waiting=0)
 
 
 def test_what_goes_on_growing_after_it_was_tried_is_tried_soon(desk: Desk, inbox: Path) -> None:
@@ -117,7 +117,7 @@ def test_what_goes_on_growing_after_it_was_tried_is_tried_soon(desk: Desk, inbox
     (ref,) = desk.look(LOOKS_BEFORE_TRIED)
     half.write_bytes(whole)
     assert desk.names(10) == [], "two of one file are never under way"
-    assert not desk.watch.keeps(cut(ref), is_new=True)
+    assert not desk.watch.is_final(cut(ref), is_new=True)
     assert desk.names() == ["image-000.png"]
 
 
@@ -125,10 +125,10 @@ def test_a_failure_of_a_file_that_is_gone_says_nothing(desk: Desk, inbox: Path) 
     path = write_images(inbox, 1)[0]
     data = path.read_bytes()
     (ref,) = desk.look(LOOKS_BEFORE_TRIED)
-    assert not desk.watch.keeps(cut(ref), is_new=True)
+    assert not desk.watch.is_final(cut(ref), is_new=True)
     (ref,) = desk.look(LOOKS_BEFORE_BELIEVED)
     path.unlink()
-    assert not desk.watch.keeps(cut(ref), is_new=True)
+    assert not desk.watch.is_final(cut(ref), is_new=True)
     desk.look()
     assert desk.watch.waiting == 0
     path.write_bytes(data)
@@ -138,11 +138,11 @@ def test_a_failure_of_a_file_that_is_gone_says_nothing(desk: Desk, inbox: Path) 
 def test_other_files_refused_images_and_images_are_believed_at_once(desk: Desk, inbox: Path) -> None:
     write_images(inbox, 1)
     (ref,) = desk.look(LOOKS_BEFORE_TRIED)
-    assert desk.watch.keeps(Refused(ref=ref, reason=reason("blank"), facts=ReadFacts()), is_new=True)
+    assert desk.watch.is_final(Refused(ref=ref, reason=reason("blank"), facts=ReadFacts()), is_new=True)
     (inbox / "readme.txt").write_text("no image, or the first bytes of one", encoding="utf-8")
     (ref,) = desk.look(LOOKS_BEFORE_TRIED)
     assert ref.problem and ref.problem.code == "not_an_image"
-    assert not desk.watch.keeps(Refused(ref=ref, reason=ref.problem, facts=ReadFacts()), is_new=True)
+    assert not desk.watch.is_final(Refused(ref=ref, reason=ref.problem, facts=ReadFacts()), is_new=True)
 
 
 def test_a_file_that_is_replaced_is_taken_again(desk: Desk, inbox: Path) -> None:
@@ -165,11 +165,11 @@ def test_a_folder_that_vanishes_is_waited_for_and_nothing_is_taken_twice(desk: D
     desk.keep(desk.look(LOOKS_BEFORE_TRIED))
     inbox.rename(inbox.parent / "pulled")
     assert desk.names(50) == []
-    assert desk.watch.news() == reason("watch_waits", path=str(inbox)) and desk.watch.news() is None
+    assert desk.watch.folder_message() == reason("watch_waits", path=str(inbox)) and desk.watch.folder_message() is None
     write_images(inbox.parent / "pulled", 1)
     (inbox.parent / "pulled").rename(inbox)
     assert desk.names(LOOKS_BEFORE_TRIED) == ["image-000.png"]
-    assert desk.watch.news() == reason("watch_goes_on", path=str(inbox))
+    assert desk.watch.folder_message() == reason("watch_goes_on", path=str(inbox))
 
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="another file system is needed")
@@ -186,10 +186,10 @@ def test_an_empty_mount_point_is_a_drive_that_was_pulled(tmp_path: Path) -> None
         desk.keep(desk.look(LOOKS_BEFORE_TRIED))
         place.unlink()
         place.symlink_to(other)
-        assert desk.names(5) == [] and desk.watch.news() == reason("watch_waits", path=str(place))
+        assert desk.names(5) == [] and desk.watch.folder_message() == reason("watch_waits", path=str(place))
         place.unlink()
         place.symlink_to(drive)
-        assert desk.names(5) == [] and desk.watch.news() == reason("watch_goes_on", path=str(place))
+        assert desk.names(5) == [] and desk.watch.folder_message() == reason("watch_goes_on", path=str(place))
         desk.stop()
     finally:
         shutil.rmtree(other)

@@ -57,7 +57,7 @@ def test_both_files_say_the_same_in_the_language_asked_for(
     assert len({line["patient"] for line in lines}) == 59 and all(line["patient"][:3] == "FR-" for line in lines)
     assert all(is_own_report(table.read_bytes()[:9999]) for table in (thresholds, images))
     found = json.loads(figures.read_text("ascii"))
-    assert (found["auc"]["value"], found["run_id"]) == (report.audit.area.value, 3)
+    assert (found["auc"]["value"], found["run_id"]) == (report.audit.auc.value, 3)
     assert [point["is_local"] for point in found["operating_points"]] == [False, True]
     alias = image_alias("/знімки/made-up-图1.png", key=pseudonym_key(user_data()))
     assert found["disagreements"][0]["image"] == alias  # as in the exports of a run: a path often holds a name

@@ -15,12 +15,12 @@ from pydicom.dataset import Dataset
 from pydicom.encaps import generate_frames
 
 from fieldray.domain.finding import Screened
-from fieldray.domain.image import ImageHeader, Turn
+from fieldray.domain.image import Correction, ImageHeader
 from fieldray.domain.run import Verdict
 from fieldray.imaging.discover import discover
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.reasons import reason
-from fieldray.reports.dicom_images import SIDE, layout_of, on_capture
+from fieldray.reports.dicom_images import SIDE, layout_of, mask_on_capture
 from fieldray.reports.dicom_instance import derived_uid, is_valid
 from fieldray.reports.exporter import Exporter, ReportOptions, is_own_dicom
 from fieldray.reports.exporters import sc, seg, sr
@@ -146,7 +146,7 @@ def test_a_segmentation_lies_on_its_image(one: Screened, tmp_path: Path, highdic
 def test_of_an_image_that_was_turned_the_segmentation_lies_on_the_file_and_the_capture_is_upright(
     one: Screened, tmp_path: Path, highdicom: ModuleType
 ) -> None:
-    turn, path = Turn(90), tmp_path / "seg"
+    turn, path = Correction(90), tmp_path / "seg"
     sizes = replace(one.facts, rows=128, columns=160)
     wished = replace(one, ref=replace(one.ref, turn=turn), facts=sizes, notes=(reason("turned_back"),))
     seg.EXPORTER.write(path, run_with(results_of([wished])))
@@ -162,7 +162,7 @@ def test_of_an_image_that_was_turned_the_segmentation_lies_on_the_file_and_the_c
     assert wished.notes[0].text in [item.get("TextValue") for item in last_group(report)]
     seg.EXPORTER.write(tmp_path / "png", run_with(results_of([with_header(wished, sop_instance_uid="")])))
     of_png = highdicom.seg.segread(tmp_path / "png" / "00001.dcm").pixel_array.astype(bool)
-    assert np.array_equal(of_png, on_capture(mask))
+    assert np.array_equal(of_png, mask_on_capture(mask))
 
 
 def test_what_belongs_to_a_png_refers_to_its_capture(tmp_path: Path) -> None:

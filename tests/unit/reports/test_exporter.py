@@ -25,10 +25,10 @@ from fieldray.reports.exporter import (
     StoredRun,
     exporters,
     image_alias,
-    side_by_side,
+    map_ahead,
     uid_alias,
 )
-from fieldray.reports.outputs import is_own_report, own_text
+from fieldray.reports.outputs import is_own_report, open_output
 from fieldray.reports.wording import Wording
 from fieldray.store.results import ResultStore
 from outcomes import screened
@@ -42,7 +42,7 @@ MARK = b"counted by a test"
 
 
 def write(path: Path, stored: StoredRun) -> None:
-    with own_text(path, is_own, inputs=stored.inputs) as stream:
+    with open_output(path, is_own, inputs=stored.inputs) as stream:
         stream.write(f"{MARK.decode()}: {sum(1 for _ in stored.results)}")
 
 
@@ -168,7 +168,7 @@ def test_the_order_stays_and_no_more_is_taken_than_is_worked_on() -> None:
 
     made = []
     with ThreadPoolExecutor(2) as threads:
-        for found in side_by_side(lambda number: number * number, given(), threads, ahead=2):
+        for found in map_ahead(lambda number: number * number, given(), threads, ahead=2):
             made.append(found)
             assert len(taken) <= len(made) + 2  # three wait at most, of which one was just handed out
     assert made == [number * number for number in range(20)]
@@ -176,7 +176,7 @@ def test_the_order_stays_and_no_more_is_taken_than_is_worked_on() -> None:
 
 def test_what_fails_is_raised_in_its_turn() -> None:
     with ThreadPoolExecutor(2) as threads:
-        made = side_by_side(lambda number: 6 // number, [3, 2, 0, 1], threads, ahead=2)
+        made = map_ahead(lambda number: 6 // number, [3, 2, 0, 1], threads, ahead=2)
         assert [next(made), next(made)] == [2, 3]
         with pytest.raises(ZeroDivisionError):
             next(made)

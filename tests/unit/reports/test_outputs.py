@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from fieldray.domain.run import StoredAnswer
+from fieldray.domain.run import StoredResult
 from fieldray.errors import UsageProblem
 from fieldray.reports.content import COLUMNS, image_line
 from fieldray.reports.exporters.csv import is_own as csv_is_own
 from fieldray.reports.exporters.csv import write_csv
 from fieldray.reports.exporters.json import is_own as json_is_own
 from fieldray.reports.exporters.json import write_json
-from fieldray.reports.outputs import Kind, Recognise, is_own_report, own_text, require_free, write_own
+from fieldray.reports.outputs import Kind, Recognise, is_own_report, open_output, require_free, write_output
 from outcomes import refused, screened, stored_run
 
 
@@ -95,18 +95,18 @@ def test_a_link_is_refused_even_to_an_output_of_ours(tmp_path: Path) -> None:
 
 def test_what_takes_the_place_while_it_is_being_written_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "lines"
-    with pytest.raises(UsageProblem), own_text(path, "lines") as stream:
+    with pytest.raises(UsageProblem), open_output(path, "lines") as stream:
         stream.write("something")
         path.write_text("precious")
     assert path.read_text() == "precious"
     assert list(tmp_path.iterdir()) == [path]
 
 
-RESULTS = [StoredAnswer(answer_id=1, row_id=1, run_id=1, outcome=refused(), is_resumed=False)]
+RESULTS = [StoredResult(answer_id=1, row_id=1, run_id=1, outcome=refused(), is_resumed=False)]
 WRITERS: dict[str, Callable[[Path], None]] = {
     "csv": lambda path: write_csv(path, stored_run(RESULTS)),
     "json": lambda path: write_json(path, stored_run(RESULTS)),
-    "bytes": lambda path: write_own(path, "json", b'{\n "pack": "a"}'),
+    "bytes": lambda path: write_output(path, "json", b'{\n "pack": "a"}'),
 }
 
 

@@ -19,14 +19,22 @@ from PIL import Image
 
 from fieldray.domain.finding import Category, Refused, Screened
 from fieldray.domain.lungs import LungMeasurement
-from fieldray.domain.run import StoredAnswer, SupersededVerdict, Verdict
+from fieldray.domain.run import StoredResult, SupersededVerdict, Verdict
 from fieldray.reasons import reason
-from fieldray.reports.document import cut
+from fieldray.reports.document import shorten
 from fieldray.reports.exporter import ReportOptions, is_own_pdf, uid_alias
 from fieldray.reports.exporters.pdf import write_pdf
 from fieldray.reports.exporters.pdf_studies import EXPORTER as STUDIES
 from fieldray.reports.pdf_document import Column, Document
-from fieldray.reports.pdf_fonts import FAMILY, Align, MethodReturnValue, WholeFont, drawable, lines, usual_fonts
+from fieldray.reports.pdf_fonts import (
+    FAMILY,
+    Align,
+    MethodReturnValue,
+    WholeFont,
+    break_lines,
+    usual_fonts,
+    with_escapes,
+)
 from fieldray.reports.performance import Bar, BarPart, MeasuredPerformance
 from fieldray.reports.wording import Wording
 from fieldray.translation import Translator
@@ -275,7 +283,7 @@ def test_why_an_image_is_read_first_stands_above_all_else_and_once(one: Screened
 
 def test_refused_images_have_a_page_with_the_reason(tmp_path: Path) -> None:
     text_file = Refused(ref=image_ref("readme.txt", kind="unknown"), reason=reason("not_an_image"))
-    results: list[StoredAnswer] = results_of([refused(), failed(), text_file])  # type: ignore[list-item]
+    results: list[StoredResult] = results_of([refused(), failed(), text_file])  # type: ignore[list-item]
     wording = Wording(run_with([]))
     assert wording.image(results[0]).remarks[0] == "Not a frontal view: the file says LL."
     STUDIES.write(tmp_path / "s", run_with(results))
@@ -300,7 +308,7 @@ def test_the_usual_letters_need_no_further_font() -> None:
     for text, number in (("Διον", 3), ("山", 4), ("山田 Διον", 4)):
         other.paragraph(text)
         assert len(other.fonts) == number
-    assert drawable("a𒀀山\n", other) == "a\\U00012000山\\n"
+    assert with_escapes("a𒀀山\n", other) == "a\\U00012000山\\n"
     meanings = b"".join(stream for stream in streams(other.finished(), within=b"beginbfchar"))
     assert b"<5C71>" in meanings  # 山
     assert b"<7530>" in meanings  # 田
@@ -384,9 +392,9 @@ def test_lines_break_where_the_library_breaks_them() -> None:
         width, font = random.uniform(8, 60), made.current_font
         assert isinstance(font, WholeFont)
         broken = made.multi_cell(width, 4, text, align=Align.L, dry_run=True, output=MethodReturnValue.LINES)
-        assert lines(text, font, 1000 * width * made.k / 9) == tuple(broken)  # type: ignore[arg-type]
+        assert break_lines(text, font, 1000 * width * made.k / 9) == tuple(broken)  # type: ignore[arg-type]
     for text in ("a\nb", "a\u00adb", "山"):
-        assert lines(text, usual_fonts()[0], 1.0) is None
+        assert break_lines(text, usual_fonts()[0], 1.0) is None
 
 
 @pytest.mark.parametrize(
@@ -399,13 +407,13 @@ def test_lines_break_where_the_library_breaks_them() -> None:
     ],
 )
 def test_a_long_name_breaks_behind_its_marks(name: str, broken: tuple[str, ...]) -> None:
-    assert lines(name, usual_fonts()[0], 1000 * 38 * document().k / 8) == broken
+    assert break_lines(name, usual_fonts()[0], 1000 * 38 * document().k / 8) == broken
 
 
 def test_a_long_text_ends_with_dots() -> None:
-    assert cut("a" * 400).endswith("a…")
-    assert len(cut("\u202e" * 400)) == 300
-    assert cut("short") == "short"
+    assert shorten("a" * 400).endswith("a…")
+    assert len(shorten("\u202e" * 400)) == 300
+    assert shorten("short") == "short"
 
 
 def test_the_clean_image_is_in_the_document_beside_what_was_shown(one: Screened, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fieldray.domain.run import StoredAnswer, Verdict
+from fieldray.domain.run import StoredResult, Verdict
 from fieldray.reports.content import COLUMNS, NOTICE
 from fieldray.reports.exporter import ReportOptions
 from fieldray.reports.exporters.csv import escape_formula, is_own, write_csv
@@ -19,11 +19,11 @@ from outcomes import failed, image_ref, refused, screened, stored_run
 NAMED = ReportOptions(names_people=True)
 
 
-def results() -> list[StoredAnswer]:
+def results() -> list[StoredResult]:
     verdict = Verdict(choice="agree", note='=HYPERLINK("http://example.org"),\n"quoted"')
     outcomes = [screened(image_ref("знімок.dcm")), refused(), failed(image_ref("not-unicode-\udcff.dcm"))]
     return [
-        StoredAnswer(answer_id=number, row_id=number, run_id=1, outcome=outcome, is_resumed=False, verdict=verdict)
+        StoredResult(answer_id=number, row_id=number, run_id=1, outcome=outcome, is_resumed=False, verdict=verdict)
         for number, outcome in enumerate(outcomes, 1)
     ]
 
@@ -73,7 +73,7 @@ def test_an_export_that_breaks_leaves_the_one_before(tmp_path: Path) -> None:
     write_csv(path, stored_run(results()))
     before = path.read_bytes()
 
-    def breaking() -> Iterator[StoredAnswer]:
+    def breaking() -> Iterator[StoredResult]:
         yield results()[0]
         raise RuntimeError("in the middle")
 
@@ -98,7 +98,7 @@ def strange_names() -> list[str]:
 def test_no_cell_is_a_formula_however_the_line_is_split(tmp_path: Path, delimiter: str) -> None:
     path = tmp_path / "results.csv"
     results = [
-        StoredAnswer(
+        StoredResult(
             answer_id=number,
             row_id=number,
             run_id=1,
@@ -145,7 +145,7 @@ def test_a_table_for_a_country_with_decimal_commas_has_semicolons_and_is_replace
 def test_what_hides_or_reorders_text_is_escaped_in_a_document_and_reads_back(tmp_path: Path) -> None:
     hidden = "".join(ALL)
     verdict = Verdict(choice="agree", note=f"знімок {hidden} \u202etxt.exe\x9b1m\u2028 5\u00a0мг")
-    result = StoredAnswer(answer_id=1, row_id=1, run_id=1, outcome=refused(), is_resumed=False, verdict=verdict)
+    result = StoredResult(answer_id=1, row_id=1, run_id=1, outcome=refused(), is_resumed=False, verdict=verdict)
     path = tmp_path / "results.json"
     write_json(path, replace(stored_run([result], paths=(f"/images/{hidden}",)), options=NAMED))
     text = path.read_text(encoding="utf-8")

@@ -17,7 +17,7 @@ from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem
 from fieldray.imaging.discover import discover
 from fieldray.store.database import damage_mark, storage_problems
-from fieldray.store.locks import swap_lock
+from fieldray.store.locks import replacement_lock
 from fieldray.store.maintenance import repair, restore
 from fieldray.store.opening import is_older, open_database
 from fieldray.store.results import ResultQuery, ResultStore
@@ -120,7 +120,7 @@ def test_nobody_opens_repairs_or_replaces_a_file_that_is_being_replaced(
     monkeypatch.setattr("fieldray.store.maintenance.EXCLUSIVE_WAIT_S", 0.05)
     (tmp_path / "copy").mkdir()
     shutil.copy(path, tmp_path / "copy")
-    with swap_lock(path, wait_s=0.0):
+    with replacement_lock(path, wait_s=0.0):
         assert refusal(path) == "store_in_use"
         damage_mark(path).touch()
         for act in (lambda: repair(path), lambda: restore(path, tmp_path / "copy")):

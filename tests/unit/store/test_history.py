@@ -21,11 +21,11 @@ from fieldray.domain.finding import PREVIEW_SIDE, Outcome, Refused, Screened
 from fieldray.domain.history import Month
 from fieldray.domain.run import RunSpec
 from fieldray.errors import StorageProblem, UsageProblem
-from fieldray.persistence import FileLock, unfinished
+from fieldray.persistence import FileLock, temporary_path
 from fieldray.pipeline.history import month_blocks
 from fieldray.reasons import reason
 from fieldray.reports.content import month_text
-from fieldray.reports.document import lines
+from fieldray.reports.document import console_lines
 from fieldray.store.database import companions, pictures_path
 from fieldray.store.deletion import delete_runs, plan_deletion
 from fieldray.store.results import ResultStore
@@ -66,7 +66,7 @@ def test_runs_come_with_their_counts_the_newest_first(store: ResultStore) -> Non
     assert (newest.run.run_id, oldest.run.run_id) == (second, first)
     assert oldest.counts == {"abnormal": 1, "normal": 1, "refused": 1, "failed": 1}
     assert (oldest.backends, newest.backends) == ({"cpu": 2, "": 2}, {"edgetpu": 1})
-    assert (oldest.verdicts, oldest.judged, newest.judged) == ({"disagree": 1}, 1, 0)
+    assert (oldest.verdicts, oldest.with_verdict, newest.with_verdict) == ({"disagree": 1}, 1, 0)
     assert (oldest.total, oldest.not_present) == (4, 0)
 
 
@@ -265,7 +265,7 @@ def test_what_a_killed_program_left_goes_too_and_what_was_set_aside_is_named(sto
     store.close()
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         ended.wait()
-    left = path.with_name(unfinished(path).name.replace(str(os.getpid()), str(ended.pid), 1))
+    left = path.with_name(temporary_path(path).name.replace(str(os.getpid()), str(ended.pid), 1))
     shutil.copy(path, left)
     aside = path.with_name("results.damaged-1.sqlite")
     aside.write_bytes(b"once a store")
@@ -344,7 +344,7 @@ def test_a_month_says_what_its_refusals_share_and_that_operating_points_differ(t
         found = Month(first=first, tallies=tallies, manifests={SPEC.packs[0].pack_name: None}, checks=())
         (refusals,) = (one["images"] for one in json.loads(month_text(found))["images"] if one["why"] == "age")
         assert refusals == 2
-        return "\n".join(lines(month_blocks(found, Translator())))
+        return "\n".join(console_lines(month_blocks(found, Translator())))
 
     with ResultStore(tmp_path / "results.sqlite") as store:
         ages = [reason("age", youngest=18, oldest=120, age=age) for age in (3, 16)]

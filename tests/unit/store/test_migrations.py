@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from fieldray.domain.history import ResultFilter, ResultOrder
-from fieldray.domain.run import Event, StoredAnswer, StoreUpdating
+from fieldray.domain.run import Event, StoredResult, StoreUpdating
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.paths import VERSION as PROGRAM
 from fieldray.paths import results_path
@@ -66,7 +66,7 @@ def runs_of(said: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, list[Mappi
         yield lead, sorted(of_packs, key=lambda run: (run["id"] != lead, run["id"]))
 
 
-def told(answer: StoredAnswer) -> dict[str, Any]:
+def told(answer: StoredResult) -> dict[str, Any]:
     """As `write_version_11` told of it."""
     outcome = answer.outcome
     return {
@@ -143,7 +143,7 @@ def test_a_run_that_was_interrupted_is_gone_on_with_and_takes_over_what_it_has(t
     path = old_store(tmp_path, "several_packs")
     with ResultStore(path) as store:
         assert store.open_run(run_spec(paths=("/interrupted",), packs=packs)) == 4
-        whole, half = store.stamped(4, b"", limit=9)[::-1]
+        whole, half = store.stamped_images(4, b"", limit=9)[::-1]
         assert (sorted(whole.answers), sorted(half.answers)) == ([0, 1, 2], [2])
         assert {stamp for _, stamp in whole.answers.values()} == {b"c1" * 16}
         for pack in packs:
@@ -158,7 +158,7 @@ def test_a_verdict_of_before_passes_to_a_new_run(tmp_path: Path) -> None:
         judged = store.answer(1)
         spec = store.run(judged.run_id).spec
         image = store.save(store.open_run(spec, fresh=True), judged.outcome, spec=spec, resumed=[0])
-        assert image.most_urgent_answer.verdict == judged.verdict is not None
+        assert image.most_urgent_result.verdict == judged.verdict is not None
         assert image.row_id > 20
 
 

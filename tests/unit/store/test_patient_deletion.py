@@ -32,7 +32,7 @@ def path(tmp_path: Path) -> Path:
             saved = store.save(run_id, first, spec=SPEC)
             store.save(run_id, of("2.dcm", "b", "MRN-10"), spec=SPEC)
             store.save(run_id, of("3.dcm", "c", " MRN-1 "), spec=SPEC)
-            store.set_verdict(saved.most_urgent_answer.answer_id, AGREE, judged=first)
+            store.set_verdict(saved.most_urgent_result.answer_id, AGREE, judged=first)
             store.finish(run_id)
     return place
 
@@ -53,7 +53,7 @@ def test_a_patient_goes_from_all_runs_and_nobody_else_does(path: Path) -> None:
     assert b'MRN-1"' not in kept and b'NAME^MRN-1"' not in kept and b"JPEG of MRN-1 " not in kept
     assert b"JPEG of MRN-10 " in kept
     with HistoryQuery(path) as query:
-        assert [found.judged for found in query.summaries()] == [0, 0]
+        assert [found.with_verdict for found in query.summaries()] == [0, 0]
 
 
 def test_part_of_a_number_and_no_number_are_nobody(path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import stores
 from fieldray.domain.finding import Screened
-from fieldray.domain.image import Turn
+from fieldray.domain.image import Correction
 from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
 from fieldray.store.database import companions, damage_mark
@@ -193,7 +193,7 @@ def test_pictures_are_kept_as_the_file_lies_and_shown_as_the_result_was_turned(t
     """They belong to the content: one result of it may be of the image as it lies, another of the same turned."""
     facts = replace(read_facts(), preview=b"JPEG as the file lies")
     assert facts.thumbnail is not None
-    turned = screened(image_ref(turn=Turn(90)))
+    turned = screened(image_ref(turn=Correction(90)))
     lying = replace(turned, ref=image_ref(), facts=replace(facts, thumbnail=np.rot90(facts.thumbnail, -1)))
     for name, order in (("first", (turned, lying)), ("last", (lying, turned))):
         with ResultStore(tmp_path / name / "results.sqlite") as store:

@@ -62,7 +62,7 @@ def read_all(path: Path) -> None:
     with HistoryQuery(path) as query:
         query.summaries()
         for run in query.runs():
-            list(query.in_order(run.run_id))
+            list(query.images_in_order(run.run_id))
             list(query.briefs(run.run_id))
             query.not_present(run.run_id)
             query.superseded_verdicts(run.run_id)
@@ -266,12 +266,12 @@ def test_a_verdict_on_a_result_that_was_lost_comes_back_with_it(path: Path, stat
     lose_the_last_result(path)
     with ResultStore(path) as store:
         run_id = store.open_run(SPEC)
-        other = store.save(run_id, screened(image_ref("another.dcm"), score=0.2), spec=SPEC).most_urgent_answer
+        other = store.save(run_id, screened(image_ref("another.dcm"), score=0.2), spec=SPEC).most_urgent_result
         assert (other.row_id > COUNT, other.verdict) == (True, None)  # the number of the lost one is nobody else's
         assert store.superseded_verdicts(run_id) == ()
-        again = store.save(run_id, screened(image_ref(f"{COUNT - 1:03}.dcm")), spec=SPEC).most_urgent_answer
+        again = store.save(run_id, screened(image_ref(f"{COUNT - 1:03}.dcm")), spec=SPEC).most_urgent_result
         assert again.verdict == AGREE
-        twin = store.save(run_id, screened(image_ref("twin.dcm")), spec=SPEC).most_urgent_answer
+        twin = store.save(run_id, screened(image_ref("twin.dcm")), spec=SPEC).most_urgent_result
         assert twin.verdict in (None, again.verdict)
 
 
@@ -282,7 +282,7 @@ def test_a_verdict_survives_the_run_that_was_lost_and_goes_with_the_last_one(pat
     assert said is not None and dict(said.parameters)["results"] == "0"  # none could be shown
     with ResultStore(path) as store:
         run_id = store.open_run(SPEC)
-        again = store.save(run_id, screened(image_ref(f"{COUNT - 1:03}.dcm")), spec=SPEC).most_urgent_answer
+        again = store.save(run_id, screened(image_ref(f"{COUNT - 1:03}.dcm")), spec=SPEC).most_urgent_result
         assert (again.row_id, again.verdict) == (COUNT + 1, AGREE)
         store.finish(run_id)
     delete_runs(path, [run_id])

@@ -13,7 +13,7 @@ import pytest
 
 from fieldray.domain.finding import Failed, Outcome, Refused, Screened
 from fieldray.domain.history import ResultFilter, ResultOrder
-from fieldray.domain.image import ImageHeader, Turn
+from fieldray.domain.image import Correction, ImageHeader
 from fieldray.domain.run import Verdict
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
@@ -58,7 +58,7 @@ MIRRORED = replace(lungs(mirrored=0.9, region=two_lungs()), **KEPT)
         failed(image_ref(problem=reason("empty"), kind="unknown")),
         refused(image_ref(member="folder/знімок.dcm", frame=2, header=ImageHeader(number_of_frames=3))),
         screened(image_ref("not-unicode-\udcff.dcm")),
-        screened(image_ref(turn=Turn(90, swaps_grey=True))),
+        screened(image_ref(turn=Correction(90, swaps_grey=True))),
         replace(screened(), lungs=MIRRORED, notes=(reason("perhaps_mirrored"), reason("evidence_outside", percent=25))),
         replace(refused(), reason=reason("rotated"), lungs=lungs(rotated_90=0.9)),
     ],
@@ -77,7 +77,7 @@ def test_an_image_saved_twice_in_a_run_is_one_row_and_keeps_its_verdict(store: R
     row_id = store.save(run_id, screened(), spec=SPEC).row_id
     store.set_verdict(row_id, AGREE, judged=screened())
     again = store.save(run_id, store.answer(row_id).outcome, spec=SPEC, resumed=[0])
-    assert (again.row_id, again.most_urgent_answer.verdict) == (row_id, AGREE)
+    assert (again.row_id, again.most_urgent_result.verdict) == (row_id, AGREE)
     (result,) = store.answers(run_id)
     assert result.is_resumed
     assert result.verdict == AGREE

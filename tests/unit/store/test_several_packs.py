@@ -49,10 +49,10 @@ def test_an_image_stands_where_its_most_urgent_answer_puts_it(store: ResultStore
     )
     order = ["tuberculous.dcm", "late.dcm", "both.dcm", "unsure.dcm", "healthy.dcm", "side.dcm"]
     with HistoryQuery(path) as query:
-        images = list(query.in_order(run_id))
+        images = list(query.images_in_order(run_id))
         assert [image.ref.path.name for image in images] == order
         assert [[answer.position for answer in image.answers] for image in images] == 6 * [[0, 1]]
-        assert [image.most_urgent_answer.position for image in images] == [1, 0, 0, 0, 1, 0]
+        assert [image.most_urgent_result.position for image in images] == [1, 0, 0, 0, 1, 0]
         listed = query.listed(run_id, ResultFilter(), ResultOrder())
         assert listed.row_ids.tolist() == [image.row_id for image in images]
         assert (listed.counts["abnormal"], listed.counts["normal"]) == (3, 1)
@@ -106,12 +106,12 @@ def test_answers_of_one_pack_are_taken_over_from_a_run_of_that_pack_alone(store:
     adults, tuberculosis = ([answer.answer_id for answer in store.answers(one)] for one in (of_adults, of_other))
     images = [answer.row_id for answer in store.answers(of_adults)]
     taken = store.reuse_answers(both, ReusedAnswers(images, [adults, tuberculosis]))
-    kinds = store.kinds(taken)
+    kinds = store.count_results(taken)
     assert [{kind.category: kind.number for kind in of_pack} for of_pack in kinds] == 2 * [{"normal": 1, "abnormal": 1}]
     store.finish(both)
     with HistoryQuery(path) as query:  # listed by the answer that leads now, not as in the run it comes from
-        assert [image.most_urgent_answer.position for image in query.in_order(both)] == [1, 0]
-        assert [image.ref.path.name for image in query.in_order(both)] == ["a.dcm", "b.dcm"]
+        assert [image.most_urgent_result.position for image in query.images_in_order(both)] == [1, 0]
+        assert [image.ref.path.name for image in query.images_in_order(both)] == ["a.dcm", "b.dcm"]
     assert rows_of(path, f"SELECT rank FROM images WHERE run_id = {both} ORDER BY image_key") == [(1,), (1,)]
     alone = store.open_run(run_spec(packs=(TUBERCULOSIS,)), fresh=True)
     of_both = [answer.answer_id for answer in store.answers(both, position=1)]
@@ -130,7 +130,7 @@ def test_one_answer_given_again_moves_its_image(store: ResultStore, path: Path) 
     image = store.replace(of_other.answer_id, scored("a.dcm", 0.9), run=store.run(run_id))
     assert [answer.outcome.category for answer in image.answers] == ["normal", "abnormal"]
     with HistoryQuery(path) as query:
-        assert [found.ref.path.name for found in query.in_order(run_id)] == ["a.dcm", "b.dcm"]
+        assert [found.ref.path.name for found in query.images_in_order(run_id)] == ["a.dcm", "b.dcm"]
 
 
 def test_the_packs_of_a_run_decide_whether_it_is_gone_on_with(store: ResultStore) -> None:
@@ -145,7 +145,7 @@ def test_a_file_is_known_by_its_stamp_for_each_pack_that_did_not_fail(store: Res
     run_id = store.open_run(BOTH)
     failed = replace(scored("a.dcm", 0.1), facts=facts)
     store.save(run_id, failed, replace(refused(image_ref("a.dcm")), facts=facts), spec=BOTH)
-    (known,) = store.stamped(run_id, b"", limit=9)
+    (known,) = store.stamped_images(run_id, b"", limit=9)
     assert {position: stamp for position, (_, stamp) in known.answers.items()} == {0: b"stamp", 1: b"stamp"}
 
 
@@ -166,7 +166,7 @@ def test_a_pack_that_was_lost_takes_only_its_answers_or_a_run_that_cannot_be_rea
         kept = [
             [answer.position for answer in image.answers]
             for run in query.runs()
-            for image in query.in_order(run.run_id)
+            for image in query.images_in_order(run.run_id)
         ]
     assert kept == ([[0]] if "= 1" in lost else [])
 

@@ -122,7 +122,7 @@ def test_who_was_too_young_is_asked_for_again_another_day(store: ResultStore) ->
     why = reason("born_too_late", born=2009, youngest=18, oldest=95)
     young = dataclasses.replace(refused(image_ref("a")), reason=why, facts=stamped("a").facts)
     row = store.save(run_id, young, spec=SPEC).row_id
-    assert store.stamped(run_id, b"", limit=10) == (file("a", row, None),)
+    assert store.stamped_images(run_id, b"", limit=10) == (file("a", row, None),)
     asked = {"content_sha256": young.facts.content_sha256, "frame": 0, "up_to_answer_id": store.last_answer_id()}
     assert store.reusable_outcome(SPEC.packs[0], **asked) is None
 
@@ -138,9 +138,9 @@ def test_files_of_a_run_are_known_by_their_stamps_in_the_order_of_their_names(st
         *(file(name, row, name.encode()) for name, row in sorted(zip("cab", rows, strict=True))),
         file("d", broken, None),
     ]
-    assert store.stamped(run_id, b"", limit=10) == tuple(order)
-    assert store.stamped(run_id, order[1].key, limit=2) == tuple(order[1:3])
-    assert store.stamped(run_id + 1, b"", limit=10) == ()
+    assert store.stamped_images(run_id, b"", limit=10) == tuple(order)
+    assert store.stamped_images(run_id, order[1].key, limit=2) == tuple(order[1:3])
+    assert store.stamped_images(run_id + 1, b"", limit=10) == ()
 
 
 def test_the_key_of_stamps_is_made_once(store: ResultStore, path: Path, tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_these_rows_are_read_and_counted(store: ResultStore) -> None:
         assert len(query.images(rows, looks_inside=False)) == 4  # what is told in a list needs no mask
         with pytest.raises(StorageProblem):
             query.answer(rows[3])
-        kinds = sorted(query.kinds(rows)[0], key=lambda kind: kind.codes)
+        kinds = sorted(query.count_results(rows)[0], key=lambda kind: kind.codes)
     assert kinds == [
         ResultCount(category="abnormal", codes=(), number=2),
         ResultCount(category="abnormal", codes=("perhaps_mirrored",), number=1),
@@ -250,7 +250,10 @@ def test_these_rows_are_read_and_counted(store: ResultStore) -> None:
     ]
     # One that was broken when it was read first: its row is there already, and it is counted once.
     store.save(run_id, dataclasses.replace(made[0], ref=made[2].ref), spec=SPEC)
-    assert {(kind.category, kind.number) for kind in store.kinds_seen(run_id)[0]} == {("abnormal", 1), ("abnormal", 3)}
+    assert {(kind.category, kind.number) for kind in store.count_results_of_run(run_id)[0]} == {
+        ("abnormal", 1),
+        ("abnormal", 3),
+    }
 
 
 def inside(share: float) -> LungFields:

@@ -268,9 +268,9 @@ def test_a_film_of_today_that_comes_later_puts_the_earlier_one_below(store: Resu
 
 def test_exports_have_todays_images_first_and_know_the_earlier_ones(store: ResultStore, query: HistoryQuery) -> None:
     run_id = add(store, *SEASONS)
-    ordered = list(query.in_order(run_id))
+    ordered = list(query.images_in_order(run_id))
     assert [found.row_id for found in ordered] == listed(query, run_id) == [8, 7, 4, 3, 6, 2, 9, 1, 5]
-    assert [found.row_id for found in ordered if found.most_urgent_answer.is_earlier] == [1, 5]
+    assert [found.row_id for found in ordered if found.most_urgent_result.is_earlier] == [1, 5]
     assert [brief.row_id for brief in query.briefs(run_id)] == listed(query, run_id)
 
 
@@ -286,7 +286,7 @@ def test_what_is_unread_is_found_from_a_place_on_and_then_from_the_top(store: Re
     assert 5 in listed(query, run_id, verdict="unread", staying=frozenset({5}))
     assert listed(query, run_id, verdict="given") == [8]
     assert 5 in listed(query, run_id, verdict="none")
-    assert [image.most_urgent_answer.is_read for image in query.images([3, 5, 8])] == [False, True, True]
+    assert [image.most_urgent_result.is_read for image in query.images([3, 5, 8])] == [False, True, True]
 
 
 def test_a_reading_can_be_interrupted(store: ResultStore, query: HistoryQuery) -> None:
@@ -366,10 +366,10 @@ def test_results_come_in_the_order_asked_for_without_those_that_are_gone(
     store.set_verdict(3, AGREE, judged=OUTCOMES[2])
     found = query.images([3, 99, 1])
     assert [result.row_id for result in found] == [3, 1]
-    assert found[0].most_urgent_answer.verdict == AGREE
+    assert found[0].most_urgent_result.verdict == AGREE
     assert (
-        isinstance(found[0].most_urgent_answer.outcome, Screened)
-        and found[0].most_urgent_answer.outcome.class_maps is not None
+        isinstance(found[0].most_urgent_result.outcome, Screened)
+        and found[0].most_urgent_result.outcome.class_maps is not None
     )
 
 
@@ -401,9 +401,9 @@ def test_images_of_a_patient_are_found_in_all_runs(store: ResultStore, query: Hi
     first = add(store, *OUTCOMES, broken)
     add(store, image("x.dcm", patient_id="P-7"), image("y.dcm", patient_id="p-7"))
     for run_id, names in ((None, ["x.dcm", "b.dcm", "c.dcm"]), (first, ["z.dcm", "b.dcm", "c.dcm", "x.dcm"])):
-        assert [found.ref.path.name for found in query.of_patient("P-7 ", run_id=run_id)] == names
-    assert [found.ref.path.name for found in query.of_patient("P-8")] == ["a.dcm"]
-    assert query.of_patient(" ") == query.of_patient("nobody") == ()
+        assert [found.ref.path.name for found in query.images_of_patient("P-7 ", run_id=run_id)] == names
+    assert [found.ref.path.name for found in query.images_of_patient("P-8")] == ["a.dcm"]
+    assert query.images_of_patient(" ") == query.images_of_patient("nobody") == ()
 
 
 def test_patients_are_sought_in_an_index(path: Path) -> None:
@@ -412,7 +412,7 @@ def test_patients_are_sought_in_an_index(path: Path) -> None:
         add(store)
     with HistoryQuery(path, connect=said.connect) as query:
         said.clear()
-        query.of_patient("P-7")
+        query.images_of_patient("P-7")
     assert sum("INDEXED BY work_list_by_patient_id" in statement for statement in said) == 1
     for plan in said.plans(path):
         assert not [step for step in plan if step.startswith(("SCAN images", "SCAN answers", "SCAN work_list"))], plan

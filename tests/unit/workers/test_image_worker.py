@@ -14,18 +14,18 @@ from PIL import Image as Picture
 
 from fakes import FakeFinder, LungReaders, PaintedFile
 from fieldray.domain.assessment import choose
-from fieldray.domain.image import Box, Detail, Image, ImageRef, Turn
+from fieldray.domain.image import Box, Correction, Detail, Image, ImageRef
 from fieldray.domain.model import HeaderRules, InputSpec, Model, Requirement
 from fieldray.domain.run import Overrides
 from fieldray.errors import BackendProblem
-from fieldray.imaging.preprocess import thumbnail, to_display, to_tensor, with_window
-from fieldray.imaging.reading import ImageFile, unpacked
+from fieldray.imaging.preprocess import thumbnail, to_display, to_network_input, with_window
+from fieldray.imaging.reading import ImageFile, decode_preview
 from fieldray.imaging.reduction import LUNGS_EXTENT, TargetSize, size_for_all, size_for_crop, target_size
 from fieldray.imaging.source import Stamps
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray.inference.backend import Answer
+from fieldray.inference.backend import NetworkOutput
 from fieldray.inference.litert import Network
-from fieldray.processes.child import sent
+from fieldray.processes.child import encode_message
 from fieldray.reasons import reason
 from fieldray.workers import calls
 from fieldray.workers.calls import AnalyseRequest, AnalysisResult
@@ -47,7 +47,7 @@ def gradient() -> Image:
 def test_a_box_is_fitted_as_if_it_were_the_image() -> None:
     image = gradient()
     box = Box(top=40.0, left=10.0, rows=64.0, columns=32.0)
-    tensor = to_tensor(image, CROPPED, box=box)
+    tensor = to_network_input(image, CROPPED, box=box)
     # two rows of the box make one of the tensor
     assert (tensor.pixel_map.row_scale, tensor.pixel_map.row_offset) == (2.0, 40.0)
     assert (tensor.pixel_map.column_scale, tensor.pixel_map.column_offset) == (1.0, 10.0)
@@ -60,7 +60,7 @@ def test_a_box_is_in_pixels_of_the_file_however_the_file_was_read() -> None:
     means = pixels.reshape(128, 2, 128, 2).mean((1, 3)).astype(np.float32)
     half = Image(pixels=means, step=2, full_rows=256, full_columns=256, window=full.window)
     box = Box(top=32.0, left=64.0, rows=128.0, columns=96.0)
-    first, second = to_tensor(full, CROPPED, box=box), to_tensor(half, CROPPED, box=box)
+    first, second = to_network_input(full, CROPPED, box=box), to_network_input(half, CROPPED, box=box)
     assert first.pixel_map == second.pixel_map
     # a column of the tensor is three of the file: averages of two cannot be divided exactly
     assert np.abs(first.values.astype(int) - second.values.astype(int)).mean() < 1.5
@@ -117,7 +117,7 @@ class Boxed(FakeFinder):
         super().__init__(mask)
         self.seen: list[NDArray[np.uint8]] = []
 
-    def run(self, image: NDArray[np.uint8]) -> Answer:
+    def run(self, image: NDArray[np.uint8]) -> NetworkOutput:
         self.seen.append(image)
         return super().run(image)
 
@@ -140,7 +140,7 @@ class Files(ImageFile):
 def look(ref: ImageRef, spec: InputSpec, finder: FakeFinder | None = None, **question: Any) -> AnalysisResult:
     Files.asked.clear()
     readers = LungReaders(finder, open_file=Files)
-    return readers.look(AnalyseRequest(ref=ref, **question), model=model(spec))
+    return readers.analyse(AnalyseRequest(ref=ref, **question), model=model(spec))
 
 
 def test_both_networks_get_their_input(ref: ImageRef) -> None:
@@ -158,7 +158,7 @@ def test_the_classifier_gets_the_lungs_out_of_the_pixels_of_the_file(ref: ImageR
     seen = look(ref, CROPPED, Boxed())
     assert (seen.facts.rows, seen.facts.columns, seen.is_approximate) == (400, 300, False)
     box = seen.lungs.box(rows=400, columns=300, margin=CROPPED.crop_margin)
-    whole = to_tensor(with_window(ImageFile(ref).image()), CROPPED, box=box)
+    whole = to_network_input(with_window(ImageFile(ref).image()), CROPPED, box=box)
     assert np.abs(seen.values.astype(int) - whole.values.astype(int)).max() <= 2
     assert seen.facts.pixel_map.row_offset == whole.pixel_map.row_offset
     assert "read_twice" not in seen.facts.notes
@@ -178,17 +178,17 @@ class FailsAtTheSecond:
 
     ran = 0
 
-    def run(self, _: NDArray[np.uint8]) -> Answer:
+    def run(self, _: NDArray[np.uint8]) -> NetworkOutput:
         self.ran += 1
         if self.ran > 1:
             raise BackendProblem(reason("worker_died"))
-        return Answer(scores=np.array([0.42], np.float32), class_maps=None, features=None, latency_ms=1.0)
+        return NetworkOutput(scores=np.array([0.42], np.float32), class_maps=None, features=None, latency_ms=1.0)
 
 
 def test_a_finer_look_that_the_network_fails_at_leaves_no_answer_of_the_coarse_one() -> None:
     network, of = FailsAtTheSecond(), tiny_model()
     worker = Worker(open_file=Coarse, open_network=lambda _model, _file: cast("Any", network))
-    worker.load(calls.loading(of))
+    worker.load(calls.load_request(of))
     (seen,) = worker.analyse_for_each(
         [AnalyseRequest(ref=ImageRef(path=Path("bright.jpg")), points=choose(of).points, runs="here")]
     )
@@ -199,19 +199,19 @@ def test_a_finer_look_that_the_network_fails_at_leaves_no_answer_of_the_coarse_o
 @pytest.mark.parametrize("said", [[0.42, 0.9], [0.42, None], [0.42, BackendProblem(reason("worker_died"))]])
 def test_a_worker_looks_again_for_a_device_that_is_unsure(said: list[float | BackendProblem | None]) -> None:
     """It runs an input itself where the device has gone meanwhile; where nothing ran the input, it says no more."""
-    asked = list[calls.Elsewhere]()
+    asked = list[calls.ElsewhereRequest]()
 
-    def elsewhere(question: calls.Elsewhere) -> calls.RanElsewhere:
+    def elsewhere(question: calls.ElsewhereRequest) -> calls.ElsewhereResult:
         asked.append(question)
         found = said[len(asked) - 1]
         if isinstance(found, BackendProblem):
             raise found
-        return calls.RanElsewhere(scores=None if found is None else {"opacity": found})
+        return calls.ElsewhereResult(scores=None if found is None else {"opacity": found})
 
     network, of = FailsAtTheSecond(), tiny_model()
     open_network = lambda _model, _file: cast("Any", network)  # noqa: E731
     worker = Worker(open_file=Coarse, open_network=open_network, run_elsewhere=elsewhere)
-    worker.load(calls.loading(of))
+    worker.load(calls.load_request(of))
     question = AnalyseRequest(ref=ImageRef(path=Path("bright.jpg")), points=choose(of).points, runs="elsewhere")
     (seen,) = worker.analyse_for_each([question])
     assert [one.values.shape for one in asked] == [(1, 64, 64, 1)] * 2 and {one.number for one in asked} == {0}
@@ -220,8 +220,8 @@ def test_a_worker_looks_again_for_a_device_that_is_unsure(said: list[float | Bac
     assert network.ran == (said[1] is None) and (seen.answer is not None) == (said[1] is None)
 
 
-@pytest.mark.parametrize("turn", [Turn(90), Turn(180), Turn(270), Turn(90, swaps_grey=True)])
-def test_what_lies_wrong_is_read_as_the_same_image_upright(turn: Turn, tmp_path: Path) -> None:
+@pytest.mark.parametrize("turn", [Correction(90), Correction(180), Correction(270), Correction(90, swaps_grey=True)])
+def test_what_lies_wrong_is_read_as_the_same_image_upright(turn: Correction, tmp_path: Path) -> None:
     upright, lying = tmp_path / "upright.png", tmp_path / "lying.png"
     pixels = chest_phantom(400, 320, 5, abnormal=True) >> 8
     Picture.fromarray(pixels.astype(np.uint8)).save(upright)
@@ -237,10 +237,10 @@ def test_what_lies_wrong_is_read_as_the_same_image_upright(turn: Turn, tmp_path:
     assert first.facts.pixel_map == second.facts.pixel_map
     shown = [ImageFile(ref).shown(None) for ref in (right, wrong)]
     assert np.abs(to_display(shown[0]).astype(int) - to_display(shown[1]).astype(int)).max() <= 1
-    small = calls.SHOWN.answered(handle(sent(calls.ShowRequest(ref=wrong, side=100), call="shown")))
+    small = calls.SHOWN.decode_answer(handle(encode_message(calls.ShowRequest(ref=wrong, side=100), call="shown")))
     assert (small.rows, small.columns) == (400, 320)
     assert np.abs(small.pixels.astype(int) - thumbnail(shown[0], 100).astype(int)).max() <= 2
-    kept = [unpacked(found.facts.preview) for found in (first, second)]
+    kept = [decode_preview(found.facts.preview) for found in (first, second)]
     assert kept[1].shape == turn.back.shown(kept[0]).shape  # as its file lies
 
 
@@ -275,9 +275,9 @@ def test_an_image_that_its_header_refuses_has_a_picture_unless_it_is_of_another_
 class Bright:
     """A classifier that gives the brightness of its input as score, without features and maps."""
 
-    def run(self, image: NDArray[np.uint8]) -> Answer:
+    def run(self, image: NDArray[np.uint8]) -> NetworkOutput:
         score = np.array([image.mean() / 255], np.float32)
-        return Answer(scores=score, class_maps=None, features=None, latency_ms=1.0)
+        return NetworkOutput(scores=score, class_maps=None, features=None, latency_ms=1.0)
 
 
 def test_several_packs_see_one_image_as_each_alone_and_it_is_read_once(ref: ImageRef) -> None:
@@ -296,7 +296,7 @@ def test_several_packs_see_one_image_as_each_alone_and_it_is_read_once(ref: Imag
         for noted in (Files.asked, opened, finder.seen):
             noted.clear()
         worker = Worker(open_file=open_file, open_network=open_network)
-        worker.load(calls.loading(*packs))
+        worker.load(calls.load_request(*packs))
         looks = [AnalyseRequest(ref=ref, finds=True, runs="here", pack=number) for number in range(len(packs))]
         return worker.analyse_for_each(looks)
 

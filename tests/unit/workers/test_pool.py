@@ -25,13 +25,13 @@ from fieldray.domain.image import Detail, ImageRef
 from fieldray.domain.model import InputSpec, Model
 from fieldray.errors import BackendProblem, ReaderProblem, Unreadable
 from fieldray.imaging.discover import discover
-from fieldray.imaging.preprocess import shrunk, to_tensor
+from fieldray.imaging.preprocess import block_thumbnail, to_network_input
 from fieldray.imaging.reading import decode
 from fieldray.imaging.synthetic import chest_phantom
-from fieldray.inference.backend import Answer
+from fieldray.inference.backend import NetworkOutput
 from fieldray.paths import child_command
 from fieldray.reasons import reason
-from fieldray.workers.calls import AnalyseRequest, AnalysisResult, RanElsewhere
+from fieldray.workers.calls import AnalyseRequest, AnalysisResult, ElsewhereResult
 from fieldray.workers.pool import PoolClosed, Workers
 from phantoms import write_bad_inputs, write_dicom
 from raised import raises
@@ -45,7 +45,7 @@ IMAGE = chest_phantom(160, 128, 7, abnormal=False)
 
 
 def look(pool: Workers, ref: ImageRef, spec: InputSpec, *, detail: Detail = "needed") -> AnalysisResult:
-    return pool.look(AnalyseRequest(ref=ref, frame=spec, detail=detail), model=None)
+    return pool.analyse(AnalyseRequest(ref=ref, frame=spec, detail=detail), model=None)
 
 
 @pytest.fixture(scope="module")
@@ -70,10 +70,10 @@ def test_what_comes_back_is_what_the_same_code_gives_here(pool: Workers, tmp_pat
     ref = ImageRef(path=path)
     here = decode(path.read_bytes(), ref)
     read = look(pool, ref, SPEC)
-    expected = to_tensor(here, SPEC)
+    expected = to_network_input(here, SPEC)
     np.testing.assert_array_equal(read.values, expected.values)
     assert read.facts.pixel_map == expected.pixel_map
-    np.testing.assert_array_equal(read.facts.thumbnail, shrunk(here, 64))
+    np.testing.assert_array_equal(read.facts.thumbnail, block_thumbnail(here, 64))
     assert read.facts.content_sha256 == hashlib.sha256(path.read_bytes()).hexdigest() == pool.content_hash(ref)[0]
     assert (read.facts.rows, read.facts.columns, read.problem) == (160, 128, None)
     assert read.facts.decode_ms > 0
@@ -287,7 +287,7 @@ VALUES = np.full((64, 64, 1), 200, np.uint8)
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 
 
-def run(pool: Workers, model: Model, *, is_cancelled: Callable[[], bool] = lambda: False) -> Answer:
+def run(pool: Workers, model: Model, *, is_cancelled: Callable[[], bool] = lambda: False) -> NetworkOutput:
     return pool.run(VALUES, model=model, is_cancelled=is_cancelled)
 
 
@@ -309,7 +309,7 @@ def test_a_child_that_ends_while_it_loads_its_networks_costs_an_image_at_most(tm
         return ends.pop() if ends else child_command(service)
 
     with Workers(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
-        look = partial(pool.look, AnalyseRequest(ref=_image(tmp_path, "image.dcm"), runs="here"), model=model)
+        look = partial(pool.analyse, AnalyseRequest(ref=_image(tmp_path, "image.dcm"), runs="here"), model=model)
         for ask in (look, partial(run, pool, model)):
             with raises(BackendProblem, "worker_died"):
                 ask()  # two were lost
@@ -329,7 +329,7 @@ def test_an_image_that_ends_its_child_in_the_classifier_has_three_tries_and_is_s
         return strange_command(strange("end_in_classifier"))
 
     with Workers(1, timeout_s=60, memory_limit_mb=1024, command=command) as pool:
-        seen = pool.look(AnalyseRequest(ref=_image(tmp_path, name), runs="here"), model=tiny_model())
+        seen = pool.analyse(AnalyseRequest(ref=_image(tmp_path, name), runs="here"), model=tiny_model())
         assert seen.problem == reason("worker_died") and seen.stage == "inference"
         assert (seen.answer, seen.values, len(begun)) == (None, None, starts)
         assert seen.facts.rows == IMAGE.shape[0] and seen.facts.thumbnail is not None
@@ -352,7 +352,7 @@ def test_what_ends_the_network_of_one_pack_says_nothing_of_the_others(tmp_path: 
     assert (second.problem, second.stage, second.answer) == (reason("worker_died"), "inference", None)
 
 
-Said = Callable[[int, NDArray[np.uint8]], RanElsewhere]
+Said = Callable[[int, NDArray[np.uint8]], ElsewhereResult]
 
 
 def looked_elsewhere(
@@ -371,10 +371,10 @@ def test_a_worker_has_an_input_run_elsewhere_for_the_pack_that_asks(tmp_path: Pa
     """Whatever number the pack has in the worker, which loads the two the other way round."""
     asked = list[tuple[int, tuple[int, ...]]]()
 
-    def said(number: int, values: NDArray[np.uint8]) -> RanElsewhere:
+    def said(number: int, values: NDArray[np.uint8]) -> ElsewhereResult:
         asked.append((number, values.shape))
         codes = ("opacity", "label1")[: number + 1]
-        return RanElsewhere(scores=dict.fromkeys(codes, 0.9), features=np.zeros(4, np.float32))
+        return ElsewhereResult(scores=dict.fromkeys(codes, 0.9), features=np.zeros(4, np.float32))
 
     seen = looked_elsewhere(tmp_path, said)
     assert asked == [(0, (1, 64, 64, 1)), (1, (1, 64, 64, 1))]
@@ -382,10 +382,10 @@ def test_a_worker_has_an_input_run_elsewhere_for_the_pack_that_asks(tmp_path: Pa
 
 
 def test_a_worker_runs_itself_what_no_device_runs_and_leaves_what_cannot_be_run(tmp_path: Path) -> None:
-    def said(number: int, _values: NDArray[np.uint8]) -> RanElsewhere:
+    def said(number: int, _values: NDArray[np.uint8]) -> ElsewhereResult:
         if number:
             raise BackendProblem(reason("again_other_pack", pack="tiny"))
-        return RanElsewhere()
+        return ElsewhereResult()
 
     first, second = looked_elsewhere(tmp_path, said)
     assert first.answer is not None and first.problem is None
@@ -395,9 +395,9 @@ def test_a_worker_runs_itself_what_no_device_runs_and_leaves_what_cannot_be_run(
 def test_what_is_cancelled_while_a_device_was_waited_for_is_not_looked_at(tmp_path: Path) -> None:
     asked = list[int]()
 
-    def said(number: int, _values: NDArray[np.uint8]) -> RanElsewhere:
+    def said(number: int, _values: NDArray[np.uint8]) -> ElsewhereResult:
         asked.append(number)
-        return RanElsewhere()
+        return ElsewhereResult()
 
     with pytest.raises(PoolClosed):
         looked_elsewhere(tmp_path, said, is_cancelled=lambda: True)
@@ -430,15 +430,15 @@ def test_only_what_is_cancelled_itself_is_ended(tmp_path: Path) -> None:
         with stopped(pool):
             asked = threads.submit(run, pool, model, is_cancelled=is_over.is_set)
             time.sleep(0.2)  # it has the child
-            look = threads.submit(pool.look, AnalyseRequest(ref=image), model=model)
+            look = threads.submit(pool.analyse, AnalyseRequest(ref=image), model=model)
             wanted = threads.submit(run, pool, model)
             time.sleep(0.2)
-            pool.give_up()
+            pool.abort_calls()
             with pytest.raises(PoolClosed):
                 look.result(10)
             assert not asked.done() and not wanted.done()
             is_over.set()
-            pool.end_unwanted()
+            pool.abort_cancelled_calls()
             with pytest.raises(PoolClosed):
                 asked.result(10)
         assert wanted.result(30).scores.size

@@ -1,4 +1,4 @@
-"""JPEG by libjpeg-turbo; by Pillow where it is shrunk while it is decoded."""
+"""The JPEG codec: libjpeg-turbo in full resolution, Pillow for a reduced resolution."""
 
 from __future__ import annotations
 

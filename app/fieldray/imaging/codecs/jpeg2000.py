@@ -1,6 +1,6 @@
 """JPEG 2000 and its High-Throughput kind (ITU-T T.800, T.814): whole frames by OpenJPEG, lower resolutions by Pillow.
 
-A lower resolution is taken of the plain case only: one grey component, unsigned, untiled, of at least the precision
+A lower resolution is decoded only in the plain case: one grey component, unsigned, untiled, of at least the precision
 that the header states.
 """
 

@@ -1,4 +1,4 @@
-"""Lossless JPEG (process 14, ITU-T T.81) by libjpeg-turbo."""
+"""The codec of lossless JPEG (process 14, ITU-T T.81), by libjpeg-turbo."""
 
 from __future__ import annotations
 

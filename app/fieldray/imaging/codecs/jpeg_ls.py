@@ -1,7 +1,7 @@
-"""JPEG-LS (ITU-T T.87) by CharLS.
+"""The codec of JPEG-LS (ITU-T T.87), by CharLS.
 
 Where the end of a codestream is missing, CharLS reads zeros until a counter of 31 bits is full, which takes seconds. So
-each codestream is given an end.
+an end marker is added to each codestream.
 """
 
 from __future__ import annotations

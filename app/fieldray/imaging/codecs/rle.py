@@ -1,4 +1,4 @@
-"""RLE (PS3.5 annex G), by imagecodecs."""
+"""The codec of RLE (PS3.5 annex G), by imagecodecs."""
 
 from __future__ import annotations
 

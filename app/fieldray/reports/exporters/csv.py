@@ -1,15 +1,14 @@
-"""Results as a table for spreadsheets and scripts.
+"""The CSV export: results as a table for spreadsheets and scripts.
 
-UTF-8 with a byte order mark, because Excel misreads Cyrillic file names without one. Comma-separated, CRLF, with a
-header line; on demand with semicolons and decimal commas, as Excel expects them in Ukraine and wherever numbers have a
-comma. The columns are `content.COLUMNS`; new ones are only ever added at the end. Every row carries the notice.
+The encoding is UTF-8 with a byte order mark, because Excel misreads Cyrillic file names without one. Columns are
+separated by commas, and lines by CRLF; on request by semicolons with decimal commas, as Excel expects in Ukraine and
+other countries. The columns are `content.COLUMNS`; new ones are added only at the end. Every row has the notice.
 
-No text in the table may become a formula (CWE-1236), however a spreadsheet splits the lines: a Ukrainian Excel splits
-at semicolons, others at tabs, and then quotes protect only the first field of a line. So every field is quoted, and an
-apostrophe is put in front of whatever could begin a formula. That is one of `= + - @`, narrow or full-width, at the
-start of a text or after a separator (comma, semicolon, tab, bar, line break), even behind spaces, invisible characters
-and quotes. It is also put in front of a text that starts with a tab or a line break. The JSON export holds every text
-unchanged.
+No text may become a formula in a spreadsheet (CWE-1236), however the spreadsheet splits lines. A Ukrainian Excel splits
+at semicolons, others at tabs, and quotes then protect only the first field of a line. So every field is quoted, and an
+apostrophe is put before anything that could begin a formula: `= + - @`, narrow or full-width, at the start of a text or
+after a separator (comma, semicolon, tab, bar, line break), even behind spaces, invisible characters and quotes. A text
+that starts with a tab or a line break gets an apostrophe, too. The JSON export has every text unchanged.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ _BREAK: Final = re.compile("^(?=[\\t\\r\\n])")
 def write_csv(path: Path, stored: StoredRun) -> None:
     """Write one row per finding, and one per image without findings. Raises UsageProblem, StorageProblem."""
     from fieldray.reports.content import COLUMNS, rows_of
-    from fieldray.reports.outputs import own_text
+    from fieldray.reports.outputs import open_output
 
-    with own_text(path, is_own, encoding="utf-8-sig", inputs=stored.inputs) as stream:
+    with open_output(path, is_own, encoding="utf-8-sig", inputs=stored.inputs) as stream:
         write_rows(stream, COLUMNS, rows_of(stored), has_comma=stored.options.decimal_comma)
 
 
 def write_rows(stream: TextIO, columns: Iterable[str], rows: Iterable[Mapping[str, Value]], *, has_comma: bool) -> None:
-    """Write a table with a header line. `has_comma`: with semicolons and decimal commas."""
+    """Write a table with a header line; with `has_comma`, with semicolons and decimal commas."""
     writer = csv.writer(stream, quoting=csv.QUOTE_ALL, delimiter=";" if has_comma else ",")
     writer.writerow(columns)
     for row in rows:
@@ -58,7 +57,7 @@ def write_rows(stream: TextIO, columns: Iterable[str], rows: Iterable[Mapping[st
 
 
 def is_own(head: bytes) -> bool:
-    """Whether a file that begins with `head` is such a table, with nothing that a person may have added."""
+    """Return whether a file that begins with `head` is a table of this exporter, without additions by a person."""
     return head.startswith(_STARTS)
 
 

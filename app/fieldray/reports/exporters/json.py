@@ -1,7 +1,7 @@
-"""Results as one JSON document in UTF-8: the facts of the run, then every row.
+"""The JSON export: one document in UTF-8 with the facts of the run, and then every row.
 
-Characters that hide or reorder text on a screen (controls, bidirectional marks) are escaped: the document may be opened
-in an editor or a terminal. A JSON parser restores them.
+Characters that hide or reorder text on a screen (controls, bidirectional marks) are escaped, because a person may open
+the document in an editor or a terminal. A JSON parser restores them.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def write_json(path: Path, stored: StoredRun) -> None:
     StorageProblem.
     """
     from fieldray.reports.content import about_run, rows_of
-    from fieldray.reports.outputs import own_text
+    from fieldray.reports.outputs import open_output
 
     about, *others = map(about_run, stored.by_pack())
-    with own_text(path, is_own, inputs=stored.inputs) as stream:
+    with open_output(path, is_own, inputs=stored.inputs) as stream:
         stream.write('{"about": ' + _text(about, indent=1))
         if others:
             stream.write(',\n"other_packs": ' + _text(others, indent=1))
@@ -47,7 +47,7 @@ def _text(value: object, *, indent: int | None = None) -> str:
 
 
 def is_own(head: bytes) -> bool:
-    """Whether a file that begins with `head` is such a document."""
+    """Return whether a file that begins with `head` is a document of this exporter."""
     return bool(_BEGINNING.match(head))
 
 

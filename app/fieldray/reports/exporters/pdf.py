@@ -1,4 +1,4 @@
-"""A run as one PDF document: the run, the results, the pack with its performance, and the list of all images."""
+"""The PDF export: one document with the run, the results, the pack with its performance, and the list of all images."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from fieldray.reports.exporter import Exporter, StoredRun, is_own_pdf
 
 
 def write_pdf(path: Path, stored: StoredRun) -> None:
-    """Write the document. Raises UsageProblem, StorageProblem."""
-    from fieldray.reports.outputs import write_own
+    """Write the PDF document of a run. Raises UsageProblem, StorageProblem."""
+    from fieldray.reports.outputs import write_output
     from fieldray.reports.pdf_pages import run_document
 
-    write_own(path, is_own_pdf, run_document(stored), inputs=stored.inputs)
+    write_output(path, is_own_pdf, run_document(stored), inputs=stored.inputs)
 
 
 EXPORTER: Final = Exporter(

@@ -1,4 +1,6 @@
-"""A folder with a PDF document for each study: a page per image, with the image as the program showed it."""
+"""The PDF export by study: a folder with a document for each study, which has a page per
+image with the displayed image.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from collections.abc import Generator
 from typing import Final
 
 from fieldray.reports.exporter import Exporter, StoredRun, is_own_pdf
-from fieldray.reports.outputs import folder_of
+from fieldray.reports.outputs import folder_writer
 
 
 def _files(stored: StoredRun) -> Generator[tuple[str, bytes]]:
@@ -19,7 +21,7 @@ EXPORTER: Final = Exporter(
     name="pdf-studies",
     suffix="-studies",
     title="PDF, a document per study",
-    write=folder_of(_files, is_own_pdf),
+    write=folder_writer(_files, is_own_pdf),
     is_own=is_own_pdf,
     is_default=False,
 )

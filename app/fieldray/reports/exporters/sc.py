@@ -1,12 +1,12 @@
-"""Images as the program showed them, with the result burned in, as DICOM secondary captures: a folder of them."""
+"""The export of DICOM secondary captures: a folder of images as displayed, with the result burned in."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Final
 
-from fieldray.reports.exporter import Exporter, StoredRun, is_own_dicom, side_by_side
-from fieldray.reports.outputs import folder_of
+from fieldray.reports.exporter import Exporter, StoredRun, is_own_dicom, map_ahead
+from fieldray.reports.outputs import folder_writer
 
 if TYPE_CHECKING:
     from fieldray.reports.exporter import ImageResult
@@ -41,7 +41,7 @@ def _files(stored: StoredRun) -> Generator[tuple[str, bytes]]:
 
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="report") as threads:
         images = enumerate(stored.read_images(stored.results, SIDE), 1)
-        for number, data in side_by_side(file, images, threads, ahead=_THREADS):
+        for number, data in map_ahead(file, images, threads, ahead=_THREADS):
             if data is not None:
                 yield f"{number:05}.dcm", data
 
@@ -50,7 +50,7 @@ EXPORTER: Final = Exporter(
     name="sc",
     suffix="-sc",
     title="DICOM SC, images as shown",
-    write=folder_of(_files, is_own_dicom),
+    write=folder_writer(_files, is_own_dicom),
     is_own=is_own_dicom,
     is_default=False,
 )

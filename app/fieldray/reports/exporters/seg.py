@@ -1,4 +1,4 @@
-"""The lung fields as DICOM segmentations: a folder with one for each image in which they were found."""
+"""The export of DICOM segmentations: a folder with the lung fields of each image in which they were found."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from fieldray.reasons import reason
 from fieldray.reports.exporter import Exporter, StoredRun, is_own_dicom
-from fieldray.reports.outputs import folder_of
+from fieldray.reports.outputs import folder_writer
 
 
 def _files(stored: StoredRun) -> Generator[tuple[str, bytes]]:
@@ -30,7 +30,7 @@ EXPORTER: Final = Exporter(
     name="seg",
     suffix="-seg",
     title="DICOM SEG, lung fields",
-    write=folder_of(_files, is_own_dicom),
+    write=folder_writer(_files, is_own_dicom),
     is_own=is_own_dicom,
     is_default=False,
 )

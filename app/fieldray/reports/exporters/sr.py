@@ -1,4 +1,4 @@
-"""Results as DICOM structured reports: a folder with one for each screened image."""
+"""The export of DICOM structured reports: a folder with one report for each screened image."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Generator
 from typing import Final
 
 from fieldray.reports.exporter import Exporter, StoredRun, is_own_dicom
-from fieldray.reports.outputs import folder_of
+from fieldray.reports.outputs import folder_writer
 
 
 def _files(stored: StoredRun) -> Generator[tuple[str, bytes]]:
@@ -21,7 +21,7 @@ EXPORTER: Final = Exporter(
     name="sr",
     suffix="-sr",
     title="DICOM SR, structured reports",
-    write=folder_of(_files, is_own_dicom),
+    write=folder_writer(_files, is_own_dicom),
     is_own=is_own_dicom,
     is_default=False,
 )
