@@ -51,7 +51,7 @@ def test_a_folder_that_vanishes_is_said_until_it_is_back(desk: Desk, tmp_path: P
         desk.until_shown(f"{tmp_path} {words}", f"Watching {tmp_path} since ")
     assert "cannot be read now" not in desk.notices
     stop(desk)
-    desk.until_shown("Watching was stopped.")
+    desk.until_shown("The folder is no longer watched.")
     assert "can be read again" not in desk.notices
 
 
