@@ -195,7 +195,7 @@ def test_a_reader_that_talks_nonsense_costs_one_file(strange_pool: Workers, tmp_
     packed = tmp_path / "nonsense.zip"
     with zipfile.ZipFile(packed, "w") as archive:
         archive.write(bad.path, "a.dcm")
-    (found,) = discover([packed], members=strange_pool.members)
+    (found,) = discover([packed], members=strange_pool.zip_members)
     assert found.problem.code == "decoder_crashed"
     assert look(strange_pool, _image(tmp_path, "good.dcm"), SPEC).problem is None
 
