@@ -204,7 +204,7 @@ def test_each_hospital_is_left_out_once(tmp_path: Path) -> None:
     draw_lungs(tmp_path, learnt=12, evaluated=4)
     recipe = project(tmp_path, "lung-fields-quick")
     text = recipe.read_text(encoding="utf-8")
-    with pytest.raises(UsageProblem, match="needs two or more hospitals; the recipe has nih"):
+    with pytest.raises(UsageProblem, match="needs two or more hospitals, but the recipe has nih"):
         adapted("cross", recipe)
     unseen = """[[chests]]
 name = "shenzhen"

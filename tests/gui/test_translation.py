@@ -39,7 +39,7 @@ AUC ROC abnormal positive our clinic z
     yes all history compare list
     pack splits weights none learning_rate fieldray adapt RECIPE FOLDER pip install
     cluster certificates join start workflow sweep out send files tcp tls
-    measure slowest simulate output plot picture svg png
+    fetch t update measure slowest simulate output plot picture svg png
     mode sync async split server central distributed staleness torch workers PyTorch
     chmod unencrypted task status trials e table uncertain Last Modified
  BY CC COVID Data Goldbaum Image Kermany Mendeley ROC Repository Winther Zhang al et default packs pack fieldray ID

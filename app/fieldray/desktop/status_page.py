@@ -135,7 +135,7 @@ class StatusPage(Page):
                 translator.text("One image, ms"),
                 translator.text("Images per second, min / avg / max"),
                 translator.text("Slower by"),
-                translator.text("Published slowdown (Taran 2022)"),
+                translator.text("Slowdown (Taran 2022)"),
             )
             self._table = reading_table(headings, list(self._rows()))
             self._load.layout().insertWidget(2, self._table)  # type: ignore[union-attr]

@@ -303,9 +303,9 @@ OVERLAY: Final = "overlay.png"
 DISPLACEMENT: Final = "displacement.npy"
 _FILES: Final[Mapping[str, Kind]] = {WARPED_PRIOR: "png", OVERLAY: "png", DISPLACEMENT: "map"}
 _OPACITY: Final = 0.75
-_STRIP_PX: Final = 74
+_STRIP_PX: Final = 89
 _SWATCH_PX: Final = 12
-_LINE: Final = 94  # characters that fit below the image
+_LINE: Final = 88  # characters that fit below the image
 
 
 def pair_notice() -> str:

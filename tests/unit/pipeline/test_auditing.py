@@ -197,7 +197,7 @@ def test_another_run_of_the_same_bytes_is_set_beside_it(store: ResultStore, mode
                 store.path, PackOfRun(first), AuditRequest(labels="folders", against=PackOfRun(against)), model=model
             )
     empty = keep(store.path, [], spec=spec(model))
-    with pytest.raises(UsageProblem, match="also has: 0"):
+    with pytest.raises(UsageProblem, match=r"also in run \d+: 0"):
         audit_run(store.path, PackOfRun(first), AuditRequest(labels="folders", against=PackOfRun(empty)), model=model)
 
 

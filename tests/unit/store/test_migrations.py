@@ -186,7 +186,7 @@ def counted(function):
 class Killed(database.StoreConnection):
     execute = counted(database.StoreConnection.execute)
 database.StoreConnection = Killed
-for module, name in ((migrations, "replace_durably"), (migrations, "keep_copy"), (migrations, "remove_files")):
+for module, name in ((migrations, "replace_durably"), (migrations, "link_or_copy"), (migrations, "remove_files")):
     setattr(module, name, counted(getattr(module, name)))
 from pathlib import Path
 opening.open_database(Path(sys.argv[1])).close()
