@@ -107,7 +107,7 @@ class NodeProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveProgress:
-    """The progress of an archive. `resumed` images had results from an earlier start."""
+    """The progress of screening an archive, in images. `resumed` images already had results from an earlier start."""
 
     done: int
     total: int

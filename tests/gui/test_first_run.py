@@ -201,7 +201,7 @@ def test_a_folder_that_waits_for_an_answer_is_named_when_another_one_is_chosen(d
     desk.until_shown("not screened: /first")
     desk.choose("/second")
     assert "/second" not in desk.notices
-    press(desk.dialog(QMessageBox), "Yes, all patients")
+    press(desk.dialog(QMessageBox), "Yes, all patients are of this age")
     desk.until(lambda: [paths for paths, *_ in desk.rooms.session.started_with] == [(Path("/second"),)])
     assert "not screened: /first" in desk.notices
 
@@ -360,7 +360,7 @@ def test_a_question_goes_over_to_the_window_in_another_language(desk: Desk, aske
     desk.application.change_settings({"language": "uk"})
     box = desk.dialog(QMessageBox)
     assert "Чи всі пацієнти віком від 1 до 5 років?" in box.text() and "Знімки: /images" in box.informativeText()
-    press(box, "Так, усі пацієнти")
+    press(box, "Так, усі пацієнти цього віку")
     desk.until(lambda: desk.rooms.session.ages_confirmed == [True])
 
 

@@ -197,7 +197,7 @@ def test_ages_are_asked_for_all_packs_at_once(desk: Desk) -> None:
     asked = desk.dialog(QMessageBox)
     assert "Are all patients aged 18 to 95 years?" in texts(asked)
     assert "Tuberculosis 1.0.0 + Adults 1.0.0" in texts(asked)
-    press(asked, "Yes, all patients")
+    press(asked, "Yes, all patients are of this age")
     desk.until_listed(3)
     assert desk.rooms.session.ages_confirmed == [True]
     assert not dialogs(desk.window, QMessageBox)

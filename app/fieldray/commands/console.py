@@ -141,9 +141,9 @@ def add_commands(
 
 
 def text_option(text: str) -> str:
-    """Return the text of an option that names something; used as an argparse type.
+    """Return the value of a command-line option, and refuse an empty one; used as an argparse type.
 
-    An empty text is an error, because it usually comes from an unset variable of a script.
+    An empty value is an error, because it usually comes from an unset variable of a script.
     """
     if not text:
         raise argparse.ArgumentTypeError("it is empty; write . for the current folder")

@@ -102,7 +102,7 @@ class AuditPage(Page):
         self.positive, self.prevalence, self.sensitivity = QLineEdit(), QLineEdit(), number_box(50, 100, 90)
         self.prices, self.against = (QLineEdit(), QLineEdit(), QLineEdit()), choice_box(())
         self.positive.setPlaceholderText(text("automatic: labels such as abnormal, positive, 1"))
-        self.prevalence.setPlaceholderText(text("the share among these images"))
+        self.prevalence.setPlaceholderText(text("the prevalence among these images"))
         self.sensitivity.lineEdit().setTextMargins(FIELD_MARGIN, 0, 0, 0)
         fields = self.positive, self.unit, self.refers, self.prevalence, self.sensitivity, *self.prices, self.against
         for field in fields:

@@ -190,7 +190,7 @@ class ResultPanel(QScrollArea):
         self.heat_map_box.setChecked(self._switches.heat_map)
         self.opacity = slider(self._switches.heat_map_opacity)
         self.opacity.setAccessibleName(self._translator.text("Opacity of the heat map"))
-        opacity = lay_row(None, label(self._translator.text("Map opacity")), (self.opacity, 1))
+        opacity = lay_row(None, label(self._translator.text("Heat map opacity")), (self.opacity, 1))
         meaning = self._translator.text("Influence on the score, not the outline of a lesion")
         parts = self.heat_map_box, opacity, label(meaning, role="muted")
         return self._folding("heat_map", self._translator.text("Heat map"), *parts)

@@ -235,7 +235,7 @@ class Verdicts:
         return self._send(judged, given)
 
     def keep_stored_verdict(self, judged: VerdictSubject) -> Commands:
-        """Discard an unsaved verdict; the stored verdict counts, even another window's.
+        """Discard an unsaved verdict. The stored verdict applies, even if another window stored it.
 
         If nothing is to be written, the store is read again: another window may have changed its verdict meanwhile.
         """

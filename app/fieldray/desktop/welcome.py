@@ -170,7 +170,7 @@ def ages_box(parent: QWidget, question: IntentQuestion, screening: Screening, tr
         pack=" + ".join(f"{translator.pick(pack.source.names)} {pack.version}" for pack in intent.packs),
     )
     answers = {
-        text("Yes, all patients"): lambda: screening.answer(question, True),
+        text("Yes, all patients are of this age"): lambda: screening.answer(question, True),
         text("I do not know"): lambda: screening.answer(question, False),
     }
     asked = text("Are all patients aged {youngest} to {oldest} years?", youngest=youngest, oldest=oldest)

@@ -211,7 +211,7 @@ class PixelMap:
         return (row - self.row_offset) / self.row_scale, (column - self.column_offset) / self.column_scale
 
     def for_cells(self, cells: tuple[int, int], *, of: tuple[int, int]) -> PixelMap:
-        """Return the map for an output grid of the network that covers the whole input.
+        """Return the map from cells of the network's output grid to the image. The grid covers the whole input.
 
         cells  rows and columns of the output grid
         of     rows and columns of the input

@@ -56,7 +56,7 @@ _ABORT_INTERVAL_S: Final = 0.2
 
 
 class Cpu(Protocol):
-    """Whether the CPU can run one model. `workers.readiness.Readiness` describes the methods."""
+    """Tests and reports whether the CPU can run one model. `workers.readiness.Readiness` describes the methods."""
 
     @property
     def status(self) -> BackendStatus: ...

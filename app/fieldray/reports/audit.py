@@ -153,9 +153,9 @@ class AuditText(AuditWords):
         values = {"low": found.unsure_low, "high": found.unsure_high, "threshold": found.threshold}
         said = text(
             "Local operating point for {aim}: threshold {threshold}, uncertain from {low} to {high}. On these "
-            "images, the share of {units} with the condition that are referred is {sensitivity}. The share without "
-            "the condition that are not referred is {specificity}. The threshold was chosen on these images, so "
-            "expect slightly lower figures on other images.",
+            "images, sensitivity is {sensitivity} (referred, of the {units} with the condition), and specificity is "
+            "{specificity} (not referred, of the {units} without the condition). The threshold was chosen on these "
+            "images, so expect slightly lower figures on other images.",
             aim=aim,
             units=self._units(),
             sensitivity=self._percent(found.sensitivity),
@@ -306,9 +306,9 @@ class AuditText(AuditWords):
         else:
             yield text("The area under the ROC curve does not differ significantly between the packs.")
         yield text(
-            "Images with a label in both runs: {images}, of {patients} patients. Of {all} {units}, both packs "
-            "assessed {both}, only the first pack {first}, only the second pack {second}. Images of the first run "
-            "alone, which are left out: {elsewhere}.",
+            "Images with a label in both runs: {images}, of {patients} patients. Of {all} {units}, {both} were "
+            "assessed by both packs, {first} only by the first pack and {second} only by the second pack. Images "
+            "that only the first run contains are left out: {elsewhere}.",
             images=found.images,
             patients=found.patients,
             all=found.units,

@@ -52,7 +52,7 @@ class AuditWords:
         )
         images = translator.text("{images} of {patients} patients", images=found.images, patients=found.patients)
         missing = translator.text(
-            "{positives} with the condition, {negatives} without it; not counted in any figure",
+            "{positives} rows with the condition, {negatives} rows without it. No figure counts these rows.",
             positives=self.report.missing[True],
             negatives=self.report.missing[False],
         )

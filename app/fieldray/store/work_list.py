@@ -338,7 +338,9 @@ class HistoryQuery(ResultQuery):
                 yield from of_image[row_id]
 
     def tallies(self, since_s: float, until_s: float, *, folder: Path | None = None) -> tuple[ImageTally, ...]:
-        """Return the counts of the images that each pack saw for the first time in a period, the largest first.
+        """Return numbers of images by pack, class, reason and verdict, the largest number first.
+
+        An image counts if its first result of the pack falls in the period.
 
         since_s, until_s  the period, seconds since 1970
         folder            only images in this folder and its subfolders count; None for all

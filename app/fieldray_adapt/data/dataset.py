@@ -230,7 +230,7 @@ _SAID: Final = 5
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Dataset:
-    """Images with their targets (n, labels) and parts.
+    """Images with their targets (n, labels) and their parts of the split (training, validation, test or none).
 
     Attributes
     ----------

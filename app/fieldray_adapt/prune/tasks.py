@@ -195,7 +195,10 @@ class ImageTask:
     progress: Progress = lambda _what, _done, _total: None
 
     def zero_shares(self, specification: Specification, weights: Weights) -> ChannelScores:
-        """Return the APoZ on random training images, chosen by the seed of the schedule."""
+        """Return the average percentage of zeros (APoZ) of each channel on random training images.
+
+        The seed of the schedule decides which images are drawn.
+        """
         generator = np.random.default_rng(self.options.schedule.seed)
         chosen = np.sort(generator.permutation(len(self.training))[: self.calibration])
         parts = (chosen[at : at + _BATCH] for at in range(0, len(chosen), _BATCH))

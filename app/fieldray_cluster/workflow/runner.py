@@ -56,7 +56,10 @@ class TaskSource(Protocol):
     """A source of tasks that receives their results: the experiments of a workflow, or the trials of a sweep."""
 
     def restart(self) -> None:
-        """Start, or start again after a lost connection: running tasks are queued again."""
+        """Prepare the source for a start, or for a new start after the connection to the cluster was lost.
+
+        Tasks that were running are queued again.
+        """
 
     def next_task(self) -> tuple[TaskSpec, RetryPolicy] | None:
         """Return the next task that may begin; None if there is none now.
