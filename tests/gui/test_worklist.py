@@ -24,7 +24,7 @@ from pytestqt.qtbot import QtBot
 
 from fieldray.desktop.background import Background
 from fieldray.desktop.image_painting import Switches
-from fieldray.desktop.list_reader import KEYS, SeenRows, WorkRow
+from fieldray.desktop.list_reader import KEYS, RowCache, WorkRow
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.verdicts import Verdicts, VerdictSubject
 from fieldray.desktop.worklist_delegate import WorkListDelegate, wrap_text
@@ -278,7 +278,7 @@ def test_what_cannot_be_read_is_a_notice_and_is_tried_again(
     assert listed.board.notices == ()
     with monkeypatch.context() as patch:
         patch.setattr(HistoryQuery, "images", refuse)
-        rows: SeenRows = model._rows
+        rows: RowCache = model._rows
         rows.clear({})
         assert model.row_at(model.index(0, 0)) is None
         listed.until(lambda: [notice.key for notice in listed.board.notices] == ["list"])

@@ -318,10 +318,10 @@ def _print(report: AuditReport, console: Console) -> None:
 
 
 def _write(report: AuditReport, options: argparse.Namespace, console: Console) -> None:
-    from fieldray.reports.audit_files import audit_text, write_audit
+    from fieldray.reports.audit_files import audit_json, write_audit
 
     if options.json:
-        write_json(options.json, audit_text(report, names_people=options.names), console, kind="json")
+        write_json(options.json, audit_json(report, names_people=options.names), console, kind="json")
     if options.out:
         written = write_audit(options.out, report, language=options.language, names_people=options.names)
         console.print_lines(f"Written: {path}" for path in written)

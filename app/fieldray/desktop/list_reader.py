@@ -42,7 +42,7 @@ _MOST_KEPT: Final = 256
 _MOST_WAITING: Final = 3
 
 
-class SeenRows(QObject):
+class RowCache(QObject):
     """A cache of the rows that were read last. There is never a second copy of a row that somebody still holds.
 
     arrived  emitted when rows were read

@@ -17,7 +17,7 @@ from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersisten
 
 from fieldray.desktop.background import Background, Services
 from fieldray.desktop.image_painting import Switches
-from fieldray.desktop.list_reader import COLUMNS, KEYS, SeenRows, WorkRow, columns_of
+from fieldray.desktop.list_reader import COLUMNS, KEYS, RowCache, WorkRow, columns_of
 from fieldray.desktop.verdicts import State, Verdicts, VerdictSubject
 from fieldray.desktop.widgets import plain, plain_tip
 from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome
@@ -88,7 +88,7 @@ class WorkListModel(QAbstractTableModel):
         super().__init__(parent)
         self._translator, self._verdicts, self.switches = translator, verdicts, switches
         self._background, self._board = background, background.board
-        self._rows = SeenRows(background, self)
+        self._rows = RowCache(background, self)
         self._ids, self._begins, self._columns = _NO_ROWS, _NO_GROUPS, COLUMNS
         self._is_earlier = _NONE_EARLIER
         self._counts: Mapping[Category, int] = {}

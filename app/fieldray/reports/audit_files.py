@@ -41,7 +41,7 @@ from fieldray.reports.outputs import is_audit_table, require_folder, require_fre
 from fieldray.translation import Translator
 
 
-def audit_text(report: AuditReport, *, names_people: bool = False) -> str:
+def audit_json(report: AuditReport, *, names_people: bool = False) -> str:
     """Return the audit as JSON in ASCII. Raises StorageProblem."""
     return json.dumps(audit_document(report if names_people else _unnamed(report)), indent=1) + "\n"
 
@@ -181,7 +181,7 @@ def write_audit(folder: Path, report: AuditReport, *, language: str, names_peopl
     report = report if names_people else _unnamed(report)
     wording = AuditText(report, Translator(language))
     write_output(document, is_own_pdf, audit_pdf(wording))
-    write_output(figures, "json", audit_text(report, names_people=True).encode("ascii"))
+    write_output(figures, "json", audit_json(report, names_people=True).encode("ascii"))
     lines = [_line(case, report) | {"notice": NOTICE} for case in report.audit.cases]
     write_output(images, is_audit_table, _table(lines, wording.translator))
     if report.plan is None:

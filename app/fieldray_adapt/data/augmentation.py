@@ -224,13 +224,13 @@ def augment_with_mask(
         One mask (rows, columns), or several (rows, columns, n), of 0..255.
     """
     mesh = _mesh(image.shape, settings, generator)
-    changed = recolour(_moved(image, mesh), settings, generator=generator)
+    changed = augment_appearance(_moved(image, mesh), settings, generator=generator)
     if mask.ndim == 2:
         return changed, _moved(mask, mesh)
     return changed, np.stack([_moved(plane, mesh) for plane in mask.transpose(2, 0, 1)], axis=-1)
 
 
-def recolour(image: GreyImage, settings: PairAugmentation, *, generator: np.random.Generator) -> GreyImage:
+def augment_appearance(image: GreyImage, settings: PairAugmentation, *, generator: np.random.Generator) -> GreyImage:
     """Return a copy of an image with other grey levels, sharpness, borders and letters. No pixel is moved."""
     image = augment(image, settings.tone_augmentation, generator=generator)
     if settings.opacities and generator.random() < settings.opacities:

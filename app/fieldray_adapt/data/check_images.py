@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter
 
 from fieldray.domain.model import LUNG_CHECKS
-from fieldray_adapt.data.augmentation import GreyImage, PairAugmentation, augment_with_mask, recolour
+from fieldray_adapt.data.augmentation import GreyImage, PairAugmentation, augment_appearance, augment_with_mask
 
 Generator = np.random.Generator
 _LETTERS: Final = list("abcdefghijk lmnopqrstuvwxyz 0123456789 ")
@@ -232,9 +232,9 @@ class CheckImages:
             return np.invert(image) if generator.random() < _INVERTED else image
         if kind in CHEST_PART_KINDS:
             image = CHEST_PART_KINDS[kind](self.draw_chest(generator), generator)
-            return recolour(image, settings, generator=generator)
+            return augment_appearance(image, settings, generator=generator)
         image = SYNTHETIC_KINDS[kind](self.side, generator)
-        return recolour(image, settings, generator=generator) if generator.random() < _AUGMENTED else image
+        return augment_appearance(image, settings, generator=generator) if generator.random() < _AUGMENTED else image
 
     def _kind(self, generator: np.random.Generator) -> str:
         weights = dict(OOD_KIND_WEIGHTS) | ({"files": OOD_FILES_WEIGHT} if len(self.ood_images) else {})

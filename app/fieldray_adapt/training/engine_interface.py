@@ -46,7 +46,7 @@ class EngineSettings:
     outside_weights: tuple[float, ...] = ()
 
 
-class Trainable(Protocol):
+class Checkpointable(Protocol):
     """The methods by which a checkpoint saves and restores a network in training."""
 
     def weights(self) -> Weights:
@@ -62,7 +62,7 @@ class Trainable(Protocol):
         """Restore the optimiser from the state of an engine with equal specification and settings."""
 
 
-class Engine(Trainable, Protocol):
+class Engine(Checkpointable, Protocol):
     """A network in training.
 
     Images are (n, height, width, channels) float32 in 0..1. Targets are (n, labels) in 0..1, or nan if unknown.

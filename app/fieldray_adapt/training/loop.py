@@ -36,7 +36,7 @@ from fieldray_adapt.files import digest, open_arrays, save_arrays, to_builtins
 from fieldray_adapt.networks.specification import Specification, Weights
 from fieldray_adapt.recipes.tables import key, table
 from fieldray_adapt.training.engine_choice import open_engine, uses_torch
-from fieldray_adapt.training.engine_interface import Batch, Engine, EngineName, EngineSettings, Trainable
+from fieldray_adapt.training.engine_interface import Batch, Checkpointable, Engine, EngineName, EngineSettings
 
 CHECKPOINT_NAME: Final = "checkpoint.npz"
 """The file name of all checkpoints. The checkpoints of a step are removed once it is done."""
@@ -116,7 +116,7 @@ class Checkpoint:
         with open_arrays(self.path) as arrays:
             return _stored(arrays).key == _whole_key(kind, key)
 
-    def restore(self, engine: Trainable, *, key: str) -> CheckpointContent | None:
+    def restore(self, engine: Checkpointable, *, key: str) -> CheckpointContent | None:
         """Restore the engine's state, and return the rest. Returns None, without changes, if no state has this key."""
         if not self.path.is_file():
             return None
@@ -132,7 +132,7 @@ class Checkpoint:
         engine.set_optimiser_state(parts["optimiser"])
         return CheckpointContent(course=course, arrays=parts["more"])
 
-    def save(self, engine: Trainable, content: CheckpointContent, *, key: str) -> None:
+    def save(self, engine: Checkpointable, content: CheckpointContent, *, key: str) -> None:
         """Write the state of a training. Raises StorageProblem."""
         found = dict(zip(_ENGINE_PARTS, (engine.weights(), engine.optimiser_state()), strict=True))
         found["more"] = dict(content.arrays)
@@ -186,7 +186,7 @@ class TrainingState:
     history: list[EpochFigures] = field(default_factory=list)
     steps: int = 0
 
-    def resume(self, checkpoint: Checkpoint, engine: Trainable, *, key: str) -> bool:
+    def resume(self, checkpoint: Checkpoint, engine: Checkpointable, *, key: str) -> bool:
         """Load the checkpoint of this training into state and engine. Returns whether there was one."""
         if kept := checkpoint.restore(engine, key=key):
             self.average, self.history, self.steps = dict(kept.arrays), [*kept.course.history], kept.course.steps
@@ -195,7 +195,7 @@ class TrainingState:
 
 def train_epochs(
     task: TrainingTask,
-    engine: Trainable,
+    engine: Checkpointable,
     state: TrainingState,
     *,
     until: int,
@@ -228,7 +228,7 @@ def train_epochs(
 
 def train_or_resume(
     task: TrainingTask,
-    engine: Trainable,
+    engine: Checkpointable,
     *,
     average: Weights,
     epochs: int,

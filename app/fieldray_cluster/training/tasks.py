@@ -31,7 +31,7 @@ from fieldray_adapt.lungs.train import StageSamples, stage_learning_rate
 from fieldray_adapt.networks.specification import Specification, Weights, initial_weights
 from fieldray_adapt.training.classifier import Samples, Schedule, augmented_batch, draw_balanced, smooth_labels
 from fieldray_adapt.training.engine_choice import open_engine
-from fieldray_adapt.training.engine_interface import Engine, EngineName, EngineSettings, Trainable
+from fieldray_adapt.training.engine_interface import Checkpointable, Engine, EngineName, EngineSettings
 from fieldray_cluster.training.formulas import ServerKind
 from fieldray_cluster.training.shard import UpdateRule
 
@@ -141,7 +141,7 @@ class GradientResult:
 class Replica(ABC):
     """A network in a worker, with its training images."""
 
-    def __init__(self, network: Trainable) -> None:
+    def __init__(self, network: Checkpointable) -> None:
         self._network = network
 
     def weights(self) -> Weights:

@@ -19,7 +19,7 @@ from fieldray.audit.report import AuditReport
 from fieldray.errors import UsageProblem
 from fieldray.paths import user_data
 from fieldray.plain_text import visible
-from fieldray.reports.audit_files import audit_text, require_audit_files, write_audit
+from fieldray.reports.audit_files import audit_json, require_audit_files, write_audit
 from fieldray.reports.exporter import image_alias, pseudonym_key
 from fieldray.reports.outputs import is_own_report
 from hostile import ALL, forbidden_in, markup
@@ -62,7 +62,7 @@ def test_both_files_say_the_same_in_the_language_asked_for(
     alias = image_alias("/знімки/made-up-图1.png", key=pseudonym_key(user_data()))
     assert found["disagreements"][0]["image"] == alias  # as in the exports of a run: a path often holds a name
     assert not any("знімки" in str(value) for value in (found["paths"], found["labels_from"], found["disagreements"]))
-    assert audit_text(report) == figures.read_text("ascii")  # what `--json -` prints
+    assert audit_json(report) == figures.read_text("ascii")  # what `--json -` prints
     assert is_own_report(document.read_bytes()[:9999])
     assert is_own_report(figures.read_bytes())
     assert [case["image"] for case in found["cases"]] == [line["image"] for line in lines]
