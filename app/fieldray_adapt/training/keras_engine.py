@@ -181,7 +181,7 @@ _LEAST_KNOWN: Final = 1e-6
 
 
 class KerasState:
-    """Weights and optimiser state of a Keras model, as a checkpoint needs them (see `engine_interface.Checkpointable`)."""
+    """Weights and optimiser state of a Keras model for a checkpoint (see `engine_interface.Checkpointable`)."""
 
     model: Any
     _optimiser: Any
