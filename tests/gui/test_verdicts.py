@@ -30,7 +30,7 @@ from fieldray.desktop.worklist_model import VERDICT_ROLE
 from fieldray.domain.finding import Outcome, ReadFacts, Screened
 from fieldray.domain.run import ImageDone, Verdict, VerdictChoice
 from fieldray.errors import StorageProblem
-from fieldray.formatting import moment
+from fieldray.formatting import time_text
 from fieldray.reasons import reason
 from fieldray.settings import Settings
 from fieldray.store.results import ResultQuery, ResultStore
@@ -807,7 +807,7 @@ def test_the_panel_says_what_reports_print_of_the_verdict(desk: Desk) -> None:
     assert "Reports print: Verdict of the reader: not given." in texts(panel)
     desk.bench.judging.choose("disagree")
     desk.until(lambda: "Your verdict was saved." in texts(panel))
-    printed = f"Verdict of the reader: Disagree · {moment(Translator(), time.time())[:10]}"
+    printed = f"Verdict of the reader: Disagree · {time_text(Translator(), time.time())[:10]}"
     assert f"Reports print: {printed}" in texts(panel) and "enter your name in the settings" in texts(panel)
     desk.window.actions_by_name["settings"].trigger()
     dialog = desk.dialog(SettingsDialog)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fieldray.commands.run import PackRun
 from fieldray.domain.finding import ResultCount
-from fieldray.packs.verified import MANIFEST as LEGACY
+from fieldray.packs.verified import LEGACY_MANIFEST as LEGACY
 from fieldray.reasons import reason
 from tiny_models import tiny_model
 

@@ -19,7 +19,7 @@ from fieldray.domain.run import Overrides
 from fieldray.errors import BackendProblem
 from fieldray.imaging.reduction import TargetSize
 from fieldray.inference.backend import NetworkOutput
-from fieldray.packs.verified import MANIFEST as LEGACY
+from fieldray.packs.verified import LEGACY_MANIFEST as LEGACY
 from fieldray.pipeline.screen import screen_image
 from fieldray.reasons import reason
 from fieldray.workers.calls import AnalyseRequest, AnalysisResult
