@@ -66,8 +66,8 @@ smoke:                        ## try them in a root of their own, without Python
 	$(PYTHON) installer/smoke_test.py build/dist --pictures build/pictures
 
 # PREVIOUS is the .deb of the version before.
-update:                       ## try an update from PREVIOUS over a home full of results, and back (as root, after `make installer`)
-	$(PYTHON) installer/update_test.py $(PREVIOUS) build/dist/fieldray_*.deb --portable build/dist/fieldray-*-linux-x86_64.tar.xz
+update: $(STAMP)              ## try an update from PREVIOUS over a home full of results, and back (as root, after `make installer`)
+	$(BIN)/python installer/update_test.py $(PREVIOUS) build/dist/fieldray_*.deb --portable build/dist/fieldray-*-linux-x86_64.tar.xz
 
 wheel:                        ## `pip install` of the wheel in an environment of its own, also with the extra adapt
 	$(PYTHON) installer/wheel_test.py

@@ -350,11 +350,11 @@ def stored(trial: Trial, user: User) -> int:
     if not database.exists():
         return 0
     with contextlib.closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
-        try:
-            query = "SELECT count(*) FROM answers GROUP BY run_id ORDER BY 1 DESC LIMIT 1"
-            return int((connection.execute(query).fetchone() or (0,))[0])
-        except sqlite3.OperationalError:  # the tables are not made yet
-            return 0
+        for table in ("answers", "results"):  # of this version, and of version 11
+            with contextlib.suppress(sqlite3.OperationalError):  # no such table, or none yet
+                query = f"SELECT count(*) FROM {table} GROUP BY run_id ORDER BY 1 DESC LIMIT 1"
+                return int((connection.execute(query).fetchone() or (0,))[0])
+    return 0
 
 
 def _apt(trial: Trial, action: str, subject: str) -> Done:

@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -35,6 +36,7 @@ _KILLED_AFTER: Final = 30
 _MORE: Final = "/srv/more"
 _KEY: Final = "-".join(["0123"] * 16)  # nobody's
 _LIMIT_S: Final = 300
+_RESULT: Final = re.compile(r"(\S+) +(\S+) +(\S+) +(/home/\S+)$")  # of `fieldray history show`
 _VERDICTS: Final = """
     INSERT INTO verdicts (result_id, result_hash, choice, note, given_s, content_sha256, category, score)
     SELECT id, result_hash, 'disagree', 'тінь ребра', saved_s, content_sha256, category, score FROM results LIMIT 3
@@ -67,12 +69,15 @@ class Update:
         return self.seen()
 
     def seen(self, program: str = PROGRAM) -> dict[str, Any]:
-        """Return runs, results of the first run, keys and packs, as the commands list them."""
+        """Return runs, keys, and score, threshold, verdict and file of each result of the first run.
+
+        Class names and notes are left out, because a later version may word them otherwise.
+        """
         runs = json.loads("\n".join(self._said("history", "list", "--json", "-", program=program)))["runs"]
-        first = min(run["run"] for run in runs)
+        listed = self._said("history", "show", str(min(run["run"] for run in runs)), program=program)
         return {
             "runs": runs,
-            "results": self._said("history", "show", str(first), program=program),
+            "results": [" ".join(found) for line in listed for found in _RESULT.findall(line)],
             "keys": [line for line in self._said("packs", "trust", program=program) if _KEY in line],
         }
 
@@ -86,17 +91,26 @@ class Update:
         for name in ("results", "keys"):
             if missing := [line for line in before[name] if line not in now[name]]:
                 raise Unexpected(f"{name} are not as they were, {len(missing)} lines: {missing[:3]}")
-        is_judged = any("  disagree  " in line for line in before["results"])
+        is_judged = any(" disagree " in line for line in before["results"])
         if not (before["keys"] and len(before["runs"]) > 1 and is_judged):
             raise Unexpected("there was nothing to lose")
 
-    def require_resumed(self) -> None:
-        """Require that the new program resumes the killed run and takes over its results."""
+    def require_resumed(self) -> str:
+        """Require that the new program resumes the killed run and takes over its results. Returns what happened.
+
+        If the new program comes with another version of the pack, require that all images are screened with that.
+        """
+        packs = {run["pack"] for run in self.seen()["runs"]}
         done = self._trial.root.run(PROGRAM, "screen", _MORE, "--pack", PACK, "--json", "-", user=self._user)
         taken = [line for line in done.errors if " from an earlier run" in line]
         counts = [int(word) for line in taken for word in line.split() if word.isdigit()]
-        if done.code or len(done.output) != _STUDIES or not any(_KILLED_AFTER <= count < _STUDIES for count in counts):
+        is_other_pack = {run["pack"] for run in self.seen()["runs"]} != packs
+        is_resumed = any(_KILLED_AFTER <= count < _STUDIES for count in counts)
+        if done.code or len(done.output) != _STUDIES or not (is_resumed or is_other_pack):
             raise Unexpected("\n".join([f"not resumed: {len(done.output)} lines", *done.errors]))
+        if is_other_pack:
+            return "The pack has a new version, so all images of the killed run were screened with that version."
+        return "The run that was killed under the earlier version went on."
 
     def require_back(self, before: dict[str, Any]) -> str:
         """Require that the earlier version shows all results, or says why not and leaves the files. Returns which of
@@ -159,8 +173,7 @@ def _update(trial: Trial) -> None:
     _install(trial, trial.newer)
     update.require_kept(before)
     _say(f"{len(before['runs'])} runs, trust and choices are as they were after the update.")
-    update.require_resumed()
-    _say("The run that was killed under the earlier version went on.")
+    _say(update.require_resumed())
     after = update.seen()
     if trial.archive:
         place = trial.root.inside("/srv/portable")
