@@ -14,6 +14,7 @@ files, not JSON.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, get_args, get_type_hints
@@ -461,6 +462,9 @@ def schema() -> bytes:
     The schema's description lists the rules that JSON Schema cannot express.
     """
     found = msgspec.json.schema(AnyManifest)
+    for kind in found["$defs"].values():  # since Python 3.13 docstrings have no indentation
+        if "description" in kind:
+            kind["description"] = inspect.cleandoc(kind["description"])
     found |= {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": f"Fieldray model pack, format {SCHEMA_VERSION}: manifest.json",
