@@ -68,7 +68,7 @@ class BackendTable:
 
     @contextlib.contextmanager
     def added(self, entry: BackendEntry) -> Iterator[None]:
-        """Put another device first in the table during the block.
+        """Inside the `with` block, put one more device at the top of the device table.
 
         Raises ValueError if the table has a device of that name.
         """

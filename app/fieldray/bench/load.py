@@ -205,7 +205,7 @@ class StoredLoadStudy:
 
     @property
     def shown(self) -> tuple[StoredLoadCell, ...]:
-        """The figures of the first case of each backend. This case runs the backend as the program itself does."""
+        """The measurements that are shown: of each backend, those of its first case, which runs it as in screening."""
         first = {cell.backend: cell.case for cell in reversed(self.cells)}
         return tuple(cell for cell in self.cells if cell.case == first[cell.backend])
 

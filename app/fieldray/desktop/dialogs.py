@@ -132,7 +132,10 @@ class Licences:
 
 
 def licences(table: Path | None = None) -> Licences | None:
-    """Read the table of licences; None in a source checkout. Raises OSError or ValueError for a damaged table."""
+    """Read the table of licences of the installed program; return None in a source checkout, which has no table.
+
+    Raises OSError or ValueError for a damaged table.
+    """
     path = table or licence_table()
     return parse_json(path.read_bytes(), Licences) if path.is_file() else None
 

@@ -334,7 +334,7 @@ def picture_of(viewer: Viewer, translator: Translator) -> QImage | None:
 
 
 def copy_picture(viewer: Viewer, translator: Translator, board: NoticeBoard) -> None:
-    """Copy the picture to the clipboard, and show a notice."""
+    """Copy a picture of the image view to the clipboard, and show a message that says so."""
     picture = picture_of(viewer, translator)
     if picture is not None:
         QGuiApplication.clipboard().setImage(picture)

@@ -300,7 +300,7 @@ class ViewState:
         return replace(self, center=(min(max(x, 0.0), image.width), min(max(y, 0.0), image.height)))
 
     def zoomed(self, factor: float, image: Size, view: Size, *, about: Point | None = None) -> ViewState:
-        """Return the view zoomed by a factor. The image point under `about` stays in place."""
+        """Return a view that is zoomed by a factor. The image point under the screen position `about` does not move."""
         zoom = min(max(self.zoom * factor, _ZOOM_LIMITS[0]), _ZOOM_LIMITS[1])
         closer = replace(self, zoom=zoom)
         if about is None:

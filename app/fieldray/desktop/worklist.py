@@ -387,7 +387,10 @@ class WorkTable(QTableView):
 
 
 class WorkList(QWidget):
-    """Filter bar and table; `row_chosen` reports the selected row. The first selected row is that of `opened`."""
+    """The filter bar and the table of a run's images. `row_chosen` is emitted with the row that a person selects.
+
+    At the start the row `opened` is selected.
+    """
 
     row_chosen = Signal(object)
 
@@ -436,7 +439,7 @@ class WorkList(QWidget):
         self.filter_bar.fit_height(self.height())
 
     def step(self, rows: int) -> None:
-        """Select the next (1) or previous (-1) image."""
+        """Move the selection down by a number of rows: 1 selects the next image, -1 the previous image."""
         self._choose_row(self.table.currentIndex().row() + rows)
 
     def step_study(self, direction: int) -> None:

@@ -1,4 +1,4 @@
-"""Which thirds of two lungs are white: facts about each third, and the weights that decide.
+"""Measurements of the upper, middle and lower third of each lung, and the weights that decide which thirds are white.
 
 A third is judged by mask and grey, compared with the mirror image. A network trained on whole lungs also draws masks
 into white lungs, but lower, narrower or undecided. The weights come from logistic regression on lungs painted white.

@@ -42,7 +42,7 @@ _OF_FRAMES: Final = frozenset(
 
 
 def is_valid(uid: str) -> bool:
-    """Return whether a text is a valid UID (PS3.5 9.1)."""
+    """Return whether a text is a valid DICOM UID (DICOM PS3.5, section 9.1)."""
     return len(uid) <= _MOST_LETTERS and _PATTERN.fullmatch(uid) is not None
 
 

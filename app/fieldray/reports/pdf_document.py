@@ -219,7 +219,7 @@ class Document(FPDF):
         self.set_y(self.y + 5)
 
     def fields(self, fields: Sequence[Field], *, column: Column = WHOLE, label: float = 38, size: float = 8.5) -> None:
-        """Add lines with a label and a value. A value longer than a page continues on the next one."""
+        """Add a line for each field: its label and its value. A value longer than a page continues on the next page."""
         height = size * 0.494
         for field in fields:
             self._set("", size, TEXT)
