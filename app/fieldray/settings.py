@@ -64,7 +64,7 @@ def language_choices() -> tuple[str, ...]:
 TABLE: Final[tuple[Row, ...]] = (
     Row(key="language", label="Language", default="system", among=language_choices),
     Row(key="theme", label="Appearance", default="system", among=("system", "light", "dark")),
-    Row(key="hide_patient", label="Hide patient names and numbers", default=False),
+    Row(key="hide_patient", label="Hide patient names and IDs", default=False),
     Row(key="keep_folders", label="Remember recent folders", default=True),
     Row(key="reader", label="Your name and role, for the verdicts in reports", default=""),
     Row(key="heat_map_opacity", label="Heat map opacity, percent", default=45, low=0, high=100),

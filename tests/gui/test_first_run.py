@@ -292,7 +292,7 @@ def test_a_pack_that_comes_while_the_ages_are_asked_closes_the_question(desk: De
     desk.answer("children-1.0.0")
     desk.until(lambda: desk.rooms.session.ages_confirmed == [True])
     assert desk.in_use == "children-1.0.0"
-    desk.until(lambda: "before the question about" not in desk.notices)
+    desk.until(lambda: "before you answered the question about" not in desk.notices)
 
 
 def open_past(desk: Desk, folder: str) -> None:

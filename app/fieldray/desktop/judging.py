@@ -357,7 +357,7 @@ class VerdictBar(QWidget):
             widget.setVisible(is_lost)
         self.withdraw.setVisible(not is_lost and given.wanted is not None)
         self.again.setText(text("Save my verdict") if given.asks else text("Try again"))
-        keeps = text("Keep the verdict") if given.wanted is None else text("Withdraw")
+        keeps = text("Keep my verdict") if given.wanted is None else text("Withdraw")
         self.keep_stored_verdict.setText(text("Keep the other verdict") if given.asks else keeps)
 
     def discard_note(self) -> None:
@@ -382,7 +382,7 @@ class VerdictBar(QWidget):
         """What reports print of the verdict, and how the reader's name gets into them."""
         text, reader = self._translator.text, self._reader()
         said = text(
-            "Reports print: Verdict of the reader: {verdict}.",
+            "Reports will say: Verdict of the reader: {verdict}.",
             verdict=verdict_line(self._translator, verdict, reader=reader),
         )
         named = text("To print your name too, enter your name in the settings.")

@@ -302,7 +302,7 @@ class MainWindow(QMainWindow):
             self._box.deleteLater()
         self._asked = self._box = None
         if question is not None and is_typing():
-            action = Action(lambda t: t.text("Answer…"), self.setFocus, is_offer=True)
+            action = Action(lambda t: t.text("Answer the question…"), self.setFocus, is_offer=True)
             bench.board.post_reason("asked", reason("question_waits"), level="info", action=action)
             return
         bench.board.withdraw("asked")

@@ -96,7 +96,7 @@ class StatusPage(Page):
         events = self._bench.backends.values()
         lines = [backend_text(self._translator, event, self._bench.devices) for event in events]
         how = self._translator.text(
-            "Each line names a device, the runtime of the model, and the number of processes x threads."
+            "Each line names a device, the software that runs the model, and the number of processes x threads."
         )
         self.devices.setText(*(f"{name}: {detail}" for name, detail in lines), how)
         self.devices.setVisible(bool(lines))
@@ -131,10 +131,10 @@ class StatusPage(Page):
         if machine.study is not None:
             headings = (
                 translator.text("Device"),
-                translator.text("Load"),
+                translator.text("Other load"),
                 translator.text("One image, ms"),
                 translator.text("Images per second, min / avg / max"),
-                translator.text("Slower by"),
+                translator.text("Measured slowdown"),
                 translator.text("Slowdown (Taran 2022)"),
             )
             self._table = reading_table(headings, list(self._rows()))

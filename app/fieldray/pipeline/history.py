@@ -229,7 +229,7 @@ def comparison_blocks(
     return (
         Points(text("Two runs compared"), tuple(said)),
         Table("", (*columns[::2], text("Images")), rows),
-        Table("", (*columns, text("Change"), text("Image")), changes),
+        Table("", (*columns, text("Change of score"), text("Image")), changes),
     )
 
 

@@ -53,7 +53,7 @@ class AuditText(AuditWords):
     def _not_assessed(self, missed: NotAssessed) -> Figure:
         text = self.translator.text
         counts = text(
-            "{positives} with the condition, {negatives} without",
+            "{positives} with the condition, {negatives} without the condition",
             positives=missed.positives,
             negatives=missed.negatives,
         )
@@ -74,7 +74,7 @@ class AuditText(AuditWords):
         translator = self.translator
         prevalence = self._number(100 * self.report.audit.prevalence, digits=1)
         needed = translator.text(
-            "{positives} with the condition, {negatives} without",
+            "{positives} with the condition, {negatives} without the condition",
             positives=images_needed(at.detected.value),
             negatives=images_needed(at.falsely_referred.value),
         )
@@ -82,8 +82,8 @@ class AuditText(AuditWords):
         negative = translator.text("Negative predictive value at {prevalence} % prevalence", prevalence=prevalence)
         return [
             Figure(self.point_title(at), "", ""),
-            self._share(translator.text("Detected, of all with the condition"), at.detected),
-            self._share(translator.text("Falsely referred, of all without the condition"), at.falsely_referred),
+            self._share(translator.text("Share detected, of all with the condition"), at.detected),
+            self._share(translator.text("Share falsely referred, of all without the condition"), at.falsely_referred),
             *self._classes(at),
             self._share(translator.text("Sensitivity, assessed results only"), at.sensitivity),
             self._share(translator.text("Specificity, assessed results only"), at.specificity),
@@ -116,7 +116,8 @@ class AuditText(AuditWords):
             shares = [self._percent(share) for share in ((at.detected, at.falsely_referred) if at else (None, None))]
             rows.append((self._group_name(group.by, group.name), str(group.units), self.auc(group.auc), *shares))
         title = text(
-            "Groups with at least 20 {units} with the condition and 20 without, at the first operating point",
+            "Groups at the first operating point (with at least 20 {units} with the condition and 20 without the "
+            "condition)",
             units=self._units(),
         )
         return (Table(title, columns, _rows(rows), widths=(54.0, 18.0, 38.0, 34.0, 34.0)),) if rows else ()
@@ -261,8 +262,8 @@ class AuditText(AuditWords):
             return ()
         names = {
             "auc": text("Area under the ROC curve (AUC) of the scores"),
-            "detected": text("Detected, of all with the condition"),
-            "falsely_referred": text("Falsely referred, of all without the condition"),
+            "detected": text("Share detected, of all with the condition"),
+            "falsely_referred": text("Share falsely referred, of all without the condition"),
             "sensitivity": text("Sensitivity, results that both packs assessed"),
             "specificity": text("Specificity, results that both packs assessed"),
         }
@@ -271,13 +272,13 @@ class AuditText(AuditWords):
             text("Figure"),
             text("First pack"),
             text("Second pack"),
-            text("Second minus first (95 % interval)"),
+            text("Second pack minus first pack (95 % interval)"),
             *only,
         )
         rows = [(names[one.of], *self._paired(one)) for one in found.figures]
         title, heading = (
             text("Two packs compared on one set of images"),
-            text("Figures, with 95 % intervals by patient"),
+            text("Figures, with 95 % confidence intervals calculated by patient"),
         )
         widths = (50.0, 17.0, 17.0, 50.0, 22.0, 22.0)
         return Points(title, tuple(self._said_of_pairs(found))), Table(heading, columns, _rows(rows), widths=widths)
@@ -358,7 +359,7 @@ class AuditText(AuditWords):
             Paragraph(research_only(self.translator), "notice"),
             Fields("", tuple(Field(label, shorten(fact)) for label, fact in self.facts())),
             Table(
-                text("Figures, with 95 % intervals by patient"),
+                text("Figures, with 95 % confidence intervals calculated by patient"),
                 (text("Figure"), self._units(), text("Value (95 % interval)")),
                 _rows(self.figures()),
                 widths=(98.0, 30.0, 50.0),
@@ -396,7 +397,7 @@ class AuditText(AuditWords):
         )
         return Table(
             title,
-            (text("Mistake"), text("Score"), "", text("Image"), text("Pack")),
+            (text("Mistake of the pack"), text("Score"), "", text("Image"), text("Pack")),
             rows,
             widths=(30.0, 18.0, 6.0, 100.0, 24.0),
             categories=tuple((case.category,) for case in found),

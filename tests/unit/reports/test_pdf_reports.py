@@ -131,7 +131,7 @@ def test_a_study_is_told_in_words(language: str, one: Screened, tmp_path: Path) 
         "en": (
             "Flagged",
             "0.80",
-            "Operating point “screening”: 0.50",
+            "Operating point “screening”: threshold 0.50",
             "right lung 13.0 %",
             "Verdict of the reader: Disagree · Dr Reader · 2026-11-29 12:00",
         ),
@@ -276,7 +276,7 @@ def test_why_an_image_is_read_first_stands_above_all_else_and_once(one: Screened
     assert lungs.read_first is not None
     unseen = replace(one, lungs=lungs, notes=(lungs.read_first,))
     text = Wording(run_with([])).image(results_of([unseen])[0])
-    said = "The left lung is far smaller than the right lung: 2.0 % of the image, right lung 12.0 %."
+    said = "The left lung is far smaller than the right lung. Share of the image: left lung 2.0 %, right lung 12.0 %."
     assert (text.word, text.why) == ("Read first", said)
     assert said not in text.remarks
 
