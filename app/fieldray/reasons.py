@@ -57,7 +57,8 @@ NOTES: Final[Mapping[str, Template]] = {
                      "classify the image as normal. Screen the original image.",
     "decimal_comma": "Numbers in the header have a decimal comma, which DICOM does not allow. Each comma was read "
                      "as a decimal point.",
-    "syntax_contradicted": "The file is not encoded as its transfer syntax states. The actual encoding was used.",
+    "syntax_contradicted": "The pixels are not encoded as the file header says (Transfer Syntax). The actual "
+                           "encoding was used.",
     "end_was_missing": "The end marker of the image is missing. All pixels are present.",
     "lower_part_dark": "The lower part of the image is empty, so the lung bases may be missing. The image is "
                        "therefore not classified as normal. Check whether the empty part is collimation. Otherwise "
@@ -249,9 +250,10 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                           "copied without its files. Open the original disc, or copy the whole disc.",
                           "The DICOMDIR lists {count} files, and all of them are missing. The DICOMDIR was probably "
                           "copied without its files. Open the original disc, or copy the whole disc.", by="count"),
-    "index_empty": "The DICOMDIR lists no files. If you opened the DICOMDIR alone, open its folder instead.",
-    "index_damaged": "The DICOMDIR is damaged or incomplete. If you opened the DICOMDIR alone, open its folder "
-                     "instead, and check that all files were copied.",
+    "index_empty": "The DICOMDIR lists no files. If you opened only the DICOMDIR file, open the folder of the "
+                   "DICOMDIR instead.",
+    "index_damaged": "The DICOMDIR is damaged or incomplete. If you opened only the DICOMDIR file, open the folder "
+                     "of the DICOMDIR instead, and check that all files were copied.",
     "no_permission": "You do not have permission to read this file.",
     "empty": "The file is empty.",
     "truncated": "The file is incomplete: part of the image is missing.",
@@ -269,8 +271,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                                "read. Unpack the zip file and screen the folder.",
                                "The zip file contains {count} files. At most {limit} files of a zip file can be "
                                "read. Unpack the zip file and screen the folder.", by="count"),
-    "too_many_records": "The DICOMDIR has more than {limit} records, too many to read. If you opened the "
-                        "DICOMDIR alone, open its folder instead.",
+    "too_many_records": "The DICOMDIR has more than {limit} records, too many to read. If you opened only the "
+                        "DICOMDIR file, open the folder of the DICOMDIR instead.",
     "double_members": Plural("In this zip file, {count} name belongs to several different files: {file}. Only "
                              "the last file of this name was read. Make a new zip file in which every file has "
                              "its own name.",
@@ -417,10 +419,10 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                         "pack and its operating point, or screen the folder again.",
     "again_refused": "The image was turned, but is still not suitable. Read the image yourself, or choose to screen "
                      "the image anyway.",
-    "maps_incomplete": Plural("The maps of {count} image could not be written, because its file has changed or "
-                              "cannot be read.",
-                              "The maps of {count} images could not be written, because their files have changed or "
-                              "cannot be read.", by="count"),
+    "maps_incomplete": Plural("The maps (option --maps) of {count} image could not be written, because its file has "
+                              "changed or cannot be read.",
+                              "The maps (option --maps) of {count} images could not be written, because their files "
+                              "have changed or cannot be read.", by="count"),
     "other_patients": Plural("{count} image does not match this pack (age or body part). {patients} Check that "
                              "the right pack was chosen.",
                              "{count} images do not match this pack (age or body part). {patients} Check that the "
@@ -467,7 +469,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "energy_not_counted": "Power consumption cannot be measured: Linux gives no energy counter on this computer "
                           "(/sys/class/powercap).",
     "energy_denied": "Only the administrator may read {path}. Run the command as root to measure power consumption.",
-    "priority_denied": "This user may not change the priority of a process on this computer.",
+    "priority_denied": "You may not change the priority of a process on this computer.",
     "host_trial_well": "A test image was read and processed by {pack} on {backend} within {seconds} s.",
     "host_trial_stopped": "The test image could not be screened: {detail}.",
     "host_library_missing": "Parts of the program are missing: {names}. Reinstall the program.",

@@ -60,15 +60,15 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                     "step that depends on them is repeated.",
     "data_split": "No row is for training: the split column has the values {values}. In the recipe's key splits, "
                   "name the values that mean training.",
-    "data_split_table": "Row {row} of {path} cannot be used. Each row must name one patient and one part ({parts} "
-                        "or none). A patient may stand in one row only.",
+    "data_split_table": "Row {row} of {path} cannot be used. Each row must name one patient and one part of the "
+                        "split ({parts} or none). A patient may stand in one row only.",
     "data_split_nobody": "The table {path} lists none of the patients of the data. Compare the patient IDs of the "
                          "table with those of the data.",
     "data_none_readable": "None of the images in the data set can be read. The first is {path}: {detail}",
     "adapt_not_installed": "The toolchain for making packs is not installed ({name} is missing). Install it: pip "
                            "install 'fieldray[adapt]'.",
     "cross_one_hospital": "Cross-validation by hospital needs two or more hospitals, but the recipe has {found}.",
-    "step_missing": "Run the step {step} first: fieldray adapt {step} RECIPE.",
+    "step_missing": "First run the step {step}: fieldray adapt {step} RECIPE",
     "teacher_unfit": "{path} does not contain the weights of an EfficientNet-Lite0 with the layer names of PyTorch.",
     "weights_unfit": "No layer of the weights in {path} fits the network of the recipe.",
     "data_class_empty": "The {part} part of the data has no {kind} images for the label {label}.",

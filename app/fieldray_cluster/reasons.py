@@ -26,7 +26,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                     "cluster, for example 192.168.1.10.",
     "cluster_lost": "The connection to the cluster was lost. Results so far are kept. To continue, start the "
                     "command again.",
-    "cluster_node_problem": "{node} gets no work: {detail}",
+    "cluster_node_problem": "The node {node} gets no work: {detail}",
     "cluster_other_version": "The program versions differ: {there} on the node, {here} on this computer. Install "
                              "the same versions on every computer.",
     "cluster_no_pack": "The node cannot use the pack {pack}: {detail}",
@@ -57,9 +57,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                          "{name}. To begin again, name another folder with --out, or delete the folder.",
     "archive_failed": Plural("{count} image failed. To try the image again, start the command again.",
                              "{count} images failed. To try these images again, start the command again.", by="count"),
-    "archive_one_address": "An address of images on a server must stand alone. Name only this address, without "
-                           "other paths and without --send-files. Every computer reads the images from the server "
-                           "itself.",
+    "archive_one_address": "To screen images on a server, name only the address of these images, without other "
+                           "paths and without --send-files. Every computer reads the images from the server itself.",
     "archive_no_protocol": "The address {address} is not supported. Supported addresses begin with: s3, http, "
                            "https, sftp.",
     "archive_no_library": "{address} cannot be read: {detail}. Install the missing module.",
@@ -91,7 +90,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                         "certificates FOLDER",
     "cluster_unencrypted": "Name the folder of the certificates with --certificates (made by: fieldray cluster "
                            "certificates FOLDER). Without certificates, everybody who reaches the port of this "
-                           "computer can run programs as you. To allow that, use --unencrypted.",
+                           "computer can run programs as you. To work without certificates all the same, use "
+                           "--unencrypted.",
     "cluster_certificates_there": "{folder} already contains {name}. Choose an empty folder: existing certificates "
                                   "are never replaced.",
     "training_needs_mode": Plural("In this mode, {workers} worker trains alone. Choose another mode for several "
@@ -117,8 +117,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                                    "computers join, or ask for fewer workers.",
                                    "{workers} workers are asked for, but the cluster has {there} processes. Let "
                                    "more computers join, or ask for fewer workers.", by="there"),
-    "training_server_lost": "The process that holds the weights has ended. Training is saved up to the last epoch. "
-                            "To resume, start the command again.",
+    "training_server_lost": "The process that holds the network's weights has ended. Training is saved up to the "
+                            "last epoch. To resume, start the command again.",
     "training_worker_lost": Plural("Worker {worker} was lost {times} time in one epoch. Training is saved up to the "
                                    "last epoch. To resume, start the command again.",
                                    "Worker {worker} was lost {times} times in one epoch. Training is saved up to "
@@ -126,12 +126,14 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "training_worker_again": "Worker {worker} was lost. Another process takes its place.",
     "training_measured_lost": "The process on {host} that measures the network speed does not answer or has ended. "
                               "Check that {host} can be reached, then start the command again.",
-    "training_host_busy": "The process on {host} that should hold the weights is busy with other work or has left "
-                          "the cluster. Wait until the other work ends, or let more computers join. Then start the "
-                          "command again.",
-    "training_server_unreached": "The processes that hold the weights cannot be reached ({hosts}): {detail}. Check that every computer of the cluster may connect to every other one.",
-    "training_node_folder": "{node} cannot read the training images in {path}. Put the folder of the run on a share "
-                            "that every node mounts at the same path.",
+    "training_host_busy": "The process on {host} that should hold the network's weights is busy with other work or "
+                          "has left the cluster. Wait until the other work ends, or let more computers join. Then "
+                          "start the command again.",
+    "training_server_unreached": "The processes that hold the network's weights cannot be reached ({hosts}): "
+                                 "{detail}. Check that every computer of the cluster may connect to every other "
+                                 "one.",
+    "training_node_folder": "The node {node} cannot read the training images in {path}. Put the folder of the run "
+                            "on a share that every node mounts at the same path.",
     "training_node_other": "The images in {path} on {node} differ from those on this computer. Put the folder of "
                            "the run on a share that every node mounts at the same path. Then start the command "
                            "again.",
@@ -144,7 +146,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                         "differs a little from training in one process.",
     "workflow_blocked": "This task was not started, because the task {parent} failed. See the cause with: fieldray "
                         "workflow status RECIPE --task {parent}. Then run the workflow again.",
-    "workflow_other_answer": "The cluster returned the answer of another task. Run the workflow again. If the error "
+    "workflow_other_answer": "The cluster returned the result of another task. Run the workflow again. If the error "
                              "happens again, restart the cluster.",
     "workflow_exit": "The command ended with the exit code {exit_code}.",
     "workflow_signal": "The command was ended by the signal {number}.",
@@ -152,14 +154,14 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "workflow_worker_lost": Plural("The process of this task crashed {count} time.",
                                    "The processes of this task crashed {count} times.", by="count"),
     "workflow_stopped": "The task was stopped before the end.",
-    "workflow_node_failed": "{node} could not run the task: {detail}.",
+    "workflow_node_failed": "The node {node} could not run the task: {detail}.",
     "workflow_input_missing": "{path} does not exist.",
-    "workflow_node_folder": "{node} cannot read {path}. Put the folder of the recipe on a share that every node "
-                            "mounts at the same path.",
+    "workflow_node_folder": "The node {node} cannot read {path}. Put the folder of the recipe on a share that every "
+                            "node mounts at the same path.",
     "workflow_not_running": "No workflow is running in {path}.",
     "workflow_no_run": "There is no run of this recipe yet ({path}).",
-    "workflow_journal": "The journal {path} is damaged in line {line}. Delete that line and run the command again. "
-                        "Finished tasks are kept.",
+    "workflow_journal": "The journal of the workflow {path} is damaged in line {line}. Delete that line and run the "
+                        "command again. Finished tasks are kept.",
     "workflow_no_task": "There is no task {task} in this workflow.",
     "workflow_is_sweep": "The recipe {path} has a table [sweep], so the recipe describes a sweep. Use: fieldray "
                          "workflow sweep {path}",

@@ -282,7 +282,7 @@ def test_a_pack_that_turns_out_broken_is_told_and_hides_none_beside_it(desk: Des
     assert desk.in_use == "made-up-1.2.0"
     desk.window.actions_by_name["packs"].trigger()
     buttons = desk.window.packs_page.findChildren(QPushButton)
-    [button for button in buttons if button.text() == "Use"][1].click()
+    [button for button in buttons if button.text() == "Use this pack"][1].click()
     desk.until(lambda: desk.in_use == "lungs-2.0.0")
 
 

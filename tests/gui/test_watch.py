@@ -37,7 +37,7 @@ def test_an_empty_folder_is_watched_until_stop_is_pressed(desk: Desk, tmp_path: 
     assert desk.rooms.session.watched == [True]
     desk.until_shown(f"Watching {tmp_path} since ")
     desk.rooms.publish(Progress(done=3, total=5, total_is_final=False, images_per_s=0.1, remaining_s=20.0))
-    desk.until(lambda: desk.window.toolbar.progress_text.text() == "Watching: 3 done, 2 waiting")
+    desk.until(lambda: desk.window.toolbar.progress_text.text() == "Watching: 3 images done, 2 waiting")
     stop(desk)
     desk.until_shown("Watching the folder has stopped. New results: 1. Files that are not screened yet: 2.")
     assert "Watching" not in desk.notices

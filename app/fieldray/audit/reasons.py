@@ -97,23 +97,23 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "audit_other_pack": "Run {run} did not use the pack {pack}. Only the operating points that the run used can be "
                         "audited.",
     "audit_run_unfinished": "The run did not finish, so no audit can be made.",
-    "drift_scores": "The scores of this run differ from those of {reference}: the mean score is {now}, and was "
-                    "{before}. Population stability index: {index} (limit {limit}; {images} images in this run, "
-                    "{others} in the reference).",
+    "drift_scores": "The scores have changed. The mean score is {now} in this run, and {before} in the reference "
+                    "({reference}). Population stability index: {index} (limit {limit}). Compared: {images} images "
+                    "of this run with {others} reference images.",
     "instances_shared": Plural("{count} file shares a SOP Instance UID with a different image. A PACS will treat both as one "
                                "image. Correct the UID before archiving.",
                                "{count} files share a SOP Instance UID with a different image. A PACS will treat them as "
                                "one image. Correct the UIDs before archiving.", by="count"),
     "drift_evidence": "The images may show other patients than the pack was made for. Check that the right pack was "
-                      "chosen. In {now} of 100 images of this run, the heat map lies outside the lungs. For "
-                      "comparison, {reference}: {before} of 100. Population stability index: {index} (limit "
-                      "{limit}; {images} images in this run, {others} in the reference).",
-    "drift_refused": "In this run, {now} of 100 images are not suitable. Of {reference}, {before} of 100 were not "
-                     "suitable. Population stability index: {index} (limit {limit}; {images} images in this run, "
-                     "{others} in the reference).",
-    "drift_exposure": "The exposure of the images of this run differs from that of {reference}: the mean grey level "
-                      "is {now} of 255, and was {before}. Population stability index: {index} (limit {limit}; "
-                      "{images} images in this run, {others} in the reference).",
+                      "chosen. The heat map lies outside the lungs in {now} of 100 images of this run, and in "
+                      "{before} of 100 images of the reference ({reference}). Population stability index: {index} "
+                      "(limit {limit}). Compared: {images} images of this run with {others} reference images.",
+    "drift_refused": "The share of images that are not suitable has changed: {now} of 100 in this run, and {before} "
+                     "of 100 in the reference ({reference}). Population stability index: {index} (limit {limit}). "
+                     "Compared: {images} images of this run with {others} reference images.",
+    "drift_exposure": "The exposure of the images has changed. The mean grey level (0 to 255) is {now} in this run, "
+                      "and {before} in the reference ({reference}). Population stability index: {index} (limit "
+                      "{limit}). Compared: {images} images of this run with {others} reference images.",
     "drift_no_reference": "The pack has no reference distribution of scores. Scores can only be compared with those "
                           "of earlier images of this folder.",
     "constancy_passed": "Constancy test of {pack} ({device}), {day}: passed. {images} images gave the expected "
@@ -127,7 +127,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                        "nothing was compared. Today's results of {images} images were kept for comparison in later "
                        "tests. Next test: {due}.",
     "constancy_never": "Constancy test of {pack}: not run on this computer yet.",
-    "constancy_due": "The constancy test is overdue since {due}. Run the constancy test.",
+    "constancy_due": "The constancy test has been overdue since {due}. Run the constancy test.",
     "constancy_not_run": "Constancy test ({device}): not run. {detail}",
     "constancy_image": "{image}: expected result {expected}, found {found}.",
     "constancy_busy": "The constancy test was not run: a run is under way, or another pack was chosen. Wait until "

@@ -113,7 +113,7 @@ class AuditPage(Page):
             (text("Count images, examinations or patients"), self.unit),
             (text("Images that count as referred"), self.refers),
             (text("Prevalence among your patients, %"), self.prevalence),
-            (text("Wanted sensitivity, %"), self.sensitivity),
+            (text("Target sensitivity, %"), self.sensitivity),
             (text("Cost of one screening"), self.prices[0]),
             (text("Cost of the confirmatory test, per referral"), self.prices[1]),
             (text("Cost of a second reading, per uncertain result"), self.prices[2]),

@@ -117,12 +117,12 @@ def _texts(translator: Translator, question: PackQuestion) -> tuple[str, str, st
             translator.text("Use this model once"),
         )
     return (
-        translator.text("Use an older version?"),
+        translator.text("Use an older version of the pack?"),
         translator.text(
             "A newer version comes with the program or has been used on this computer. The older version may have "
             "known faults."
         ),
-        translator.text("Use the older version once"),
+        translator.text("Use the older version of the pack once"),
     )
 
 
@@ -257,7 +257,7 @@ class PacksPage(Page):
             used = push_button(translator.text("In use"), icon=icon("check", self._theme, "disabled"))
             used.setEnabled(False)
             return [*buttons, used]
-        use = translator.text("Review this pack…") if candidate.problem else translator.text("Use")
+        use = translator.text("Review this pack…") if candidate.problem else translator.text("Use this pack")
         return [*buttons, push_button(use, lambda: self._packs.use(candidate))]
 
 

@@ -256,7 +256,7 @@ class PriorBar(QWidget):
         self.dates, self.doubts = label(role="heading"), label(role="warning")
         self.state, self.notice = label(), label(comparison_notice(translator), role="muted")
         self.buttons = self._make_buttons(actions)
-        self.list_key = push_button(translator.text("Show the list ({key})", key="F8"), actions["panels"].trigger)
+        self.list_key = push_button(translator.text("Show the work list ({key})", key="F8"), actions["panels"].trigger)
         self.list_key.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.list_key.hide()  # until the list is hidden
         close = push_button("", comparing.stop, icon=icon("close", theme), named=translator.text("Stop comparing"))

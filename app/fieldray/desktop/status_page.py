@@ -80,9 +80,9 @@ class StatusPage(Page):
     def _make_plot(self) -> QWidget:
         text, machine = self._translator.text, self._machine
         figures: dict[str, tuple[Callable[[Sample], float | None], float]] = {
-            text("Images per second, network alone"): (lambda sample: sample.fps, 2.0),
+            text("Images per second of the network alone"): (lambda sample: sample.fps, 2.0),
             text("CPU of the whole computer, %"): (lambda sample: sample.cpu_percent, 100.0),
-            text("Memory of this program, MB"): (lambda sample: sample.memory_mb, 100.0),
+            text("Memory used by this program, MB"): (lambda sample: sample.memory_mb, 100.0),
         }
         self.plots = [
             RunPlot(title, figure, machine, full=full, translator=self._translator, theme=self._theme)
@@ -121,7 +121,7 @@ class StatusPage(Page):
     def _show_study(self) -> None:
         machine, translator = self._machine, self._translator
         done, total = machine.progress
-        self.button.setText(translator.text("Stop") if machine.is_busy else translator.text("Measure now"))
+        self.button.setText(translator.text("Stop") if machine.is_busy else translator.text("Measure speed now"))
         self.button.setEnabled(machine.is_busy or machine.can_measure)
         self.state.setText(*_state(translator, machine, done, total))
         if machine.study is self._shown_study:
@@ -176,7 +176,9 @@ def _state(translator: Translator, machine: ComputerLoad, done: int, total: int)
     if study is not None:
         packs = ", ".join(sorted({cell.pack for cell in study.shown}))
         yield translator.text(
-            "Measured {when} with {pack}.", when=time_text(translator, study.made.timestamp()), pack=packs
+            "Speed measured {when} with the pack {pack}.",
+            when=time_text(translator, study.made.timestamp()),
+            pack=packs,
         )
         if study.is_disturbed:
             yield translator.text(

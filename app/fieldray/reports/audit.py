@@ -62,7 +62,7 @@ class AuditText(AuditWords):
 
     def _agreement(self, found: Agreement) -> Figure:
         text = self.translator.text
-        names = {"pack": text("the pack"), "reference": text("the reference")}
+        names = {"pack": text("the pack"), "reference": text("the reference labels")}
         first, second = (names.get(one) or text("reader {name}", name=one) for one in (found.first, found.second))
         counts = text("{count} of {of}", count=found.agreed, of=found.units)
         what = text(
@@ -130,13 +130,13 @@ class AuditText(AuditWords):
         if not drifts:
             return [
                 translator.text(
-                    "Drift: not checked. The check needs 50 images of this run and 50 reference images, of the pack "
-                    "or of earlier runs."
+                    "Drift was not checked. The check needs 50 images of this run, and 50 reference images of the "
+                    "pack or of earlier runs."
                 )
             ]
         out = [translator.reason(drift.summary) for drift in drifts if drift.is_out]
         steady = translator.text(
-            "Drift: none found. The scores, the share of images that are not suitable, and the exposure were "
+            "No drift was found. The scores, the share of images that are not suitable, and the exposure were "
             "compared as far as there are enough images."
         )
         return out or [steady]
@@ -345,7 +345,9 @@ class AuditText(AuditWords):
         )
         return (
             ShareChart(titles=(text("ROC curve"), text("1 – specificity"), text("Sensitivity")), line=found.curve),
-            ShareChart(titles=(text("Calibration"), text("Mean score"), text("Share with the condition")), marks=marks),
+            ShareChart(
+                titles=(text("Calibration"), text("Mean score"), text("Observed share with the condition")), marks=marks
+            ),
             *([ShareChart(titles=workload, line=line)] if line else []),
         )
 

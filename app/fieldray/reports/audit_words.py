@@ -81,7 +81,7 @@ class AuditWords:
 
     def _labels_from(self) -> str:
         known = {
-            "folders": self.translator.text("names of the folders"),
+            "folders": self.translator.text("folder names"),
             "verdicts": self.translator.text("the reader's verdicts"),
         }
         source = self.report.subject.labels_from  # else the path of a table

@@ -129,7 +129,7 @@ class Wording:
             Paragraph(_joined(heading, text("Summary")), "heading"),
             *(Paragraph(f"{self._word(category)}: {counts[category]}", "count", category) for category in came),
             *map(Paragraph, self.run_remarks()),
-            Fields(text("The pack"), self.pack()),
+            Fields(text("Model pack"), self.pack()),
             *(part for point in self._pack.operating_points for part in self._point_blocks(point)),
             Fields(text("Program, packs and settings"), self.provenance()),
         )

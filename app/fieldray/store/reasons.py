@@ -23,8 +23,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "history_month": "{text} is not a month. Write a month as year-month, for example 2026-11.",
     "history_confirm": "Nothing was deleted. Add --yes to delete.",
     "history_which": "Name the numbers of the runs to delete, or delete all runs with --all.",
-    "history_deletes": Plural("{results} result will be deleted for good, with its preview and its map.",
-                              "{results} results will be deleted for good, with their previews and maps.", by="results"),
+    "history_deletes": Plural("{results} result will be deleted for good, with its preview and its heat map.",
+                              "{results} results will be deleted for good, with their previews and heat maps.", by="results"),
     "history_verdicts": Plural("{count} verdict on these results will be deleted too and cannot be restored.",
                                "{count} verdicts on these results will be deleted too and cannot be restored.", by="count"),
     "history_verdicts_kept": Plural("{count} verdict is kept, because another run has the same result.",
@@ -33,9 +33,9 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "history_files_stay": "The image files are not touched.",
     "history_no_patient": "No result has the patient ID {patient}. Write the whole patient ID.",
     "history_patient_deletes": Plural("{results} result of this patient will be deleted for good from all runs, "
-                                      "with its preview and its map. The runs stay.",
+                                      "with its preview and its heat map. The runs stay.",
                                       "{results} results of this patient will be deleted for good from all runs, "
-                                      "with their previews and maps. The runs stay.", by="results"),
+                                      "with their previews and heat maps. The runs stay.", by="results"),
     "history_patient_deleted": Plural("{results} result of the patient was deleted.", "{results} results of the patient were deleted.", by="results"),
     "history_deleted": Plural("{count} run was deleted.", "{count} runs were deleted.", by="count"),
     "history_freed": "The results database is now {freed_mb} MB smaller.",
@@ -45,9 +45,9 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                          "program is using the results database, or the disk is full. Close that program or free "
                          "disk space, then delete once more.",
     "history_files_gone": Plural("The file of {count} image no longer exists. The window still shows its result, "
-                                 "map and preview.",
+                                 "heat map and preview.",
                                  "The files of {count} images no longer exist. The window still shows their "
-                                 "results, maps and previews.", by="count"),
+                                 "results, heat maps and previews.", by="count"),
     "history_other_label": "The two packs look for different findings, so their scores cannot be compared.",
     "store_whole": "The results database is not damaged. Results: {results}. Verdicts: {verdicts}. Previews: "
                    "{pictures}. The files take {size_mb} MB.",

@@ -206,7 +206,7 @@ def test_a_server_that_ends_is_said_and_the_training_resumes(own_client: Client,
             psutil.Process(_processes(own_client)[2]).send_signal(signal.SIGKILL)
 
     plan = Plan(workers=2, mode="async")
-    with pytest.raises(EnvironmentProblem, match="process that holds the weights has ended"):
+    with pytest.raises(EnvironmentProblem, match="process that holds the network's weights has ended"):
         _train(own_client, plan, tmp_path, epochs=12, progress=kill)
     _, history = _train(own_client, plan, tmp_path, epochs=12)
     assert len(history) == 12
