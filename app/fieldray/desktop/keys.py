@@ -61,7 +61,7 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("panels", ("F8",), "view", lambda t: t.text("Hide or show the list and the result")),
     Key("keep_image", ("C",), "view", lambda t: t.text("Pin this image to compare it with other images, or unpin")),
     Key("link", ("K",), "view", lambda t: t.text("Link or unlink window, level and zoom of two images")),
-    Key("invert", ("I",), "view", lambda t: t.text("Invert")),
+    Key("invert", ("I",), "view", lambda t: t.text("Invert black and white")),
     Key("rotate_right", ("R",), "view", lambda t: t.text("Rotate right")),
     Key("rotate_left", ("L",), "view", lambda t: t.text("Rotate left")),
     Key("flip_left_right", ("F",), "view", lambda t: t.text("Flip left-right")),
@@ -72,7 +72,7 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("pan_right", ("Shift+Right",), "view", lambda t: t.text("Move the view right"), "reading"),
     Key("pan_up", ("Shift+Up",), "view", lambda t: t.text("Move the view up"), "reading"),
     Key("pan_down", ("Shift+Down",), "view", lambda t: t.text("Move the view down"), "reading"),
-    Key("fit", ("=",), "view", lambda t: t.text("Fit to window")),
+    Key("fit", ("=",), "view", lambda t: t.text("Fit the image to the window")),
     Key("reset", ("Space",), "view", lambda t: t.text("Reset the view"), "reading"),
     Key("undo", ("Ctrl+Z",), "view", lambda t: t.text("Undo the last verdict or view change")),
     Key("prior", ("E",), "compare", lambda t: t.text("Compare with the newest prior image, or stop comparing")),
@@ -126,7 +126,7 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("withdraw", ("Ctrl+0",), "program", lambda t: t.text("Withdraw my verdict")),
     Key("cancel", ("Esc",), "program", lambda t: t.text("Cancel, or leave the search field")),
     Key("guide", ("F1",), "program", lambda t: t.text("User guide")),
-    Key("keys", ("?",), "program", lambda t: t.text("This list of keys")),
+    Key("keys", ("?",), "program", lambda t: t.text("List of keys and mouse actions")),
 )
 # fmt: on
 _VERDICTS: Final = (*VERDICT_VALUES, "withdraw")
@@ -274,7 +274,7 @@ def mouse_lines(translator: Translator) -> list[tuple[str, str]]:
     """Return the mouse actions on the image, each with its explanation."""
     return [
         (translator.text("Drag with left button"), translator.text("Window (left and right) and level (up and down)")),
-        (translator.text("Drag with middle button"), translator.text("Pan the image")),
+        (translator.text("Drag with middle button"), translator.text("Move the image")),
         (translator.text("Drag with right button"), translator.text("Zoom")),
         (translator.text("Right click"), translator.text("Menu")),
         (translator.text("Double click"), translator.text("Full screen: show only the image, or return to the window")),

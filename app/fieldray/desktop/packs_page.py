@@ -304,7 +304,7 @@ def standing(translator: Translator, candidate: PackCandidate, *, is_of_shipped_
         else translator.text("Signed by a key you trust"),
         "unknown_key": translator.text("Signed by a key that is not trusted yet"),
         "legacy": translator.text("Unsigned legacy model, operating point unknown"),
-        "broken": translator.text("Cannot be used"),
+        "broken": translator.text("This pack cannot be used"),
     }
     return f"{origins[candidate.origin]}. {trust[candidate.trust]}"
 

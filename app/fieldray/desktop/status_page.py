@@ -148,7 +148,7 @@ class StatusPage(Page):
             figures = (number(translator, fps, digits=1) for fps in (cell.fps_min, cell.fps_avg, cell.fps_max))
             yield (
                 backend_name(translator, cell.backend),
-                _share(translator, cell.level.share) if cell.level.share else translator.text("no other load"),
+                _share(translator, cell.level.share) if cell.level.share else translator.text("without other load"),
                 number(translator, cell.mean_ms, digits=2),
                 " / ".join(figures),
                 _share(translator, cell.increase, digits=1) if cell.level.share else "",
