@@ -84,7 +84,7 @@ NOTES: Final[Mapping[str, Template]] = {
                           "the orientation of the image.",
     "burned_in_annotation": "The file says that the image has burned-in text. The text may name the patient.",
     "pixels_not_cleaned": "Text burned into an image may name the patient. This text stays in every exported file "
-                          "that shows the image: PDF, DICOM SC (secondary capture) and maps.",
+                          "that shows the image: PDF, DICOM SC (secondary capture) and heat maps.",
     "pixels_not_square": "The pixels of the file are not square. The image is shown and screened with the correct "
                          "aspect ratio.",
     "lungs_cut_off_top": "The lungs are cut off at the top of the image.",

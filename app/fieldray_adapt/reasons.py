@@ -47,7 +47,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "data_row": "{path}, line {line}: {detail}.",
     "data_empty": "The data set {name} has none of the images that the recipe asks for ({path}).",
     "data_patient": "The pattern {pattern} finds no patient in the file name {name}. The first group in "
-                    "(parentheses) must match the patient.",
+                    "(parentheses) must match the patient ID.",
     "data_leak": "Patient {patient} is in two parts of the split: {first} and {second}. Nothing was trained: the "
                  "results would look better than they are. Put all images of a patient into one part.",
     "data_copies": "Patient {patient} and patient {other} have the same image, so they are one patient in two parts "

@@ -70,9 +70,9 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "audit_specificity": "The specificity is a share between 0 and 1, for example 0.7, not {value}.",
     "audit_threshold": "The threshold {value} is not between 0 and 1, or detects no positive image. Choose a lower "
                        "threshold from the threshold plan.",
-    "audit_against": "{text} is not the number of a run. To compare with a pack, first screen the folder with that "
-                     "pack: fieldray screen FOLDER --pack {text}. Then name the number of the new run, which this "
-                     "command shows: fieldray history list",
+    "audit_against": "{text} is not the number of a run. To compare two packs, first screen the folder with the "
+                     "other pack: fieldray screen FOLDER --pack {text}. Then name the number of the new run. To "
+                     "list all runs: fieldray history list",
     "audit_price": "A cost must be a number of 0 or more, not {value}.",
     "audit_pairs_one_class": "The runs cannot be compared. A comparison needs images with the condition and images "
                              "without the condition. Images with a label that are also in run {run}: {images}. "

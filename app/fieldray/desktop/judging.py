@@ -344,7 +344,8 @@ class VerdictBar(QWidget):
         captions: dict[State | None, str] = {
             None: self._printed(None),
             "saving": text("Your verdict is being saved…"),
-            "saved": text("Your verdict is saved, the note is not. Enter saves the note, Esc discards the note.")
+            "saved": text("Your verdict is saved, but the note is not. Press Enter to save the note, or Esc to "
+                          "discard the note.")
             if given.is_typing else text("Your verdict was saved.") + " " + self._printed(given.wanted),
             "not_saved": "",
         }  # fmt: skip
@@ -415,7 +416,7 @@ def close_when_saved(parent: QWidget, judging: Judging, translator: Translator, 
 
     text = translator.text
     answers = {text("Close without saving"): give_up}
-    lost = text("These verdicts are not saved and would be lost:")
+    lost = text("If you close the window now, these verdicts are lost:")
     box = question_box(parent, lost, answers=answers, no=text("Keep the window open"))
 
     def refresh() -> None:

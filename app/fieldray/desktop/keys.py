@@ -59,7 +59,8 @@ KEYS: Final[tuple[Key, ...]] = (
                                                          "smaller and cropped)")),
     Key("full_screen", ("F11",), "view", lambda t: t.text("Full screen: show only the image, or return to the window")),
     Key("panels", ("F8",), "view", lambda t: t.text("Hide or show the list and the result")),
-    Key("keep_image", ("C",), "view", lambda t: t.text("Pin this image to compare it with other images, or unpin")),
+    Key("keep_image", ("C",), "view", lambda t: t.text("Pin this image to compare it with other images, or unpin "
+                                                       "this image")),
     Key("link", ("K",), "view", lambda t: t.text("Link or unlink window, level and zoom of two images")),
     Key("invert", ("I",), "view", lambda t: t.text("Invert black and white")),
     Key("rotate_right", ("R",), "view", lambda t: t.text("Rotate right")),
@@ -279,5 +280,5 @@ def mouse_lines(translator: Translator) -> list[tuple[str, str]]:
         (translator.text("Right click"), translator.text("Menu")),
         (translator.text("Double click"), translator.text("Full screen: show only the image, or return to the window")),
         (translator.text("Wheel"), translator.text("Next or previous image")),
-        (translator.text("Ctrl + wheel"), translator.text("Zoom at the pointer")),
+        (translator.text("Ctrl + wheel"), translator.text("Zoom at the mouse pointer")),
     ]

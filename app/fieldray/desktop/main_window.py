@@ -530,7 +530,7 @@ class MainWindow(QMainWindow):
 
     def _ask_to_close(self) -> None:
         text = self._translator.text
-        more = text("Results so far are kept. The next start continues this run.")
+        more = text("Results so far are kept. If you open the folder again, the run continues.")
         answers = {text("Stop and close"): self._leave}
         question_box(self, text("A run is in progress."), more, answers=answers, no=text("Continue the run")).open()
 

@@ -119,8 +119,8 @@ def _texts(translator: Translator, question: PackQuestion) -> tuple[str, str, st
     return (
         translator.text("Use an older version of the pack?"),
         translator.text(
-            "A newer version comes with the program or has been used on this computer. The older version may have "
-            "known faults."
+            "A newer version of this pack comes with the program or has been used on this computer. The older "
+            "version may have known faults."
         ),
         translator.text("Use the older version of the pack once"),
     )

@@ -245,7 +245,7 @@ def draw_difference_legend(painter: QPainter, area: QRect, translator: Translato
     """Draw the legend of the difference colours. Returns the remaining area."""
     metrics, room, text = painter.fontMetrics(), area.width() - 2 * _MARGIN, translator.text
     rest = text(
-        "Differences inside the lungs of more than {times} times the noise, each with a number",
+        "Shown are differences inside the lungs that exceed {times} times the noise. Each has a number.",
         times=f"{CHANGE_SHOWN:g}",
     )
     lines: list[tuple[tuple[int, int, int] | None, str, int]] = [

@@ -154,8 +154,8 @@ class AuditText(AuditWords):
         values = {"low": found.unsure_low, "high": found.unsure_high, "threshold": found.threshold}
         said = text(
             "Local operating point for {aim}: threshold {threshold}, uncertain from {low} to {high}. On these "
-            "images, sensitivity is {sensitivity} (referred, of the {units} with the condition), and specificity is "
-            "{specificity} (not referred, of the {units} without the condition). The threshold was chosen on these "
+            "images, of the {units} with the condition, {sensitivity} are referred (sensitivity). Of the {units} "
+            "without the condition, {specificity} are not referred (specificity). The threshold was chosen on these "
             "images, so expect slightly lower figures on other images.",
             aim=aim,
             units=self._units(),
@@ -188,7 +188,7 @@ class AuditText(AuditWords):
             )
         prevalence = self._number(100 * plan.prevalence, digits=1)
         screened = text(
-            "Of {count} {units} screened at a prevalence of {prevalence} %",
+            "Expected numbers for {count} {units} screened at a prevalence of {prevalence} %",
             count=SCREENED,
             units=self._units(),
             prevalence=prevalence,
