@@ -167,9 +167,9 @@ def _state(translator: Translator, machine: ComputerLoad, done: int, total: int)
         yield translator.text("Measuring: {done} of {total}", done=done, total=total)
         return
     yield translator.text(
-        "This measures the speed of the pack in use for about a minute, on one thread. To imitate other programs, "
-        "all CPU cores are kept busy for the share of time in the column “Other load”. The last column shows the "
-        "slowdown that Taran published in 2022 for other computers."
+        "The program measures the speed of the pack in use for about a minute, on one thread. To imitate other "
+        "programs, all CPU cores are kept busy for the share of time in the column “Other load”. The last column "
+        "shows the slowdown that Taran published in 2022 for other computers."
     )
     if machine.problem is not None:
         yield translator.reason(machine.problem)
