@@ -224,7 +224,7 @@ def test_a_host_that_is_busy_with_other_work_is_named(
         for place in client.scheduler_info(n_workers=-1)["workers"]
     ]
     wait_for(lambda: all(client.processing().values()))
-    with pytest.raises(EnvironmentProblem, match=r"process on 127\.0\.0\.1 that should hold the weights is busy"):
+    with pytest.raises(EnvironmentProblem, match=r"on 127\.0\.0\.1 that should hold the network's weights is busy"):
         list(_epochs(client, ALONE, task_in(tmp_path)))
     client.gather(others)
 
@@ -235,7 +235,7 @@ def test_servers_that_nobody_can_connect_to_are_named(
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     monkeypatch.setattr(session, "start_server", lambda *_, **__: ("127.0.0.1", port))
-    with pytest.raises(EnvironmentProblem, match=r"hold the weights cannot be reached \(127\.0\.0\.1\)"):
+    with pytest.raises(EnvironmentProblem, match=r"hold the network's weights cannot be reached \(127\.0\.0\.1\)"):
         list(_epochs(client, ALONE, task_in(tmp_path)))
 
 
