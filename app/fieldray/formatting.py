@@ -357,7 +357,7 @@ def calendar_date(translator: Translator, day: datetime.date) -> str:
 def earlier_text(translator: Translator, header: ImageHeader) -> str:
     """Return the mark of an image of an earlier day than its patient's newest image in a run."""
     # Translators: of an X-ray, in a list below the one of today
-    return translator.text("earlier, {date}", date=date(translator, header.study_date))
+    return translator.text("earlier image, {date}", date=date(translator, header.study_date))
 
 
 def time_text(translator: Translator, seconds: float) -> str:

@@ -62,7 +62,7 @@ class StatusPage(Page):
             text("Lowest images per second"),
             text("Mean images per second"),
             text("Highest images per second"),
-            text("First image, ms"),
+            text("Time of the first image, ms"),
             text("Time per image, 95th percentile, ms"),
         )
         for index, (name, value) in enumerate(zip(names, self._values, strict=True)):
@@ -81,7 +81,7 @@ class StatusPage(Page):
         text, machine = self._translator.text, self._machine
         figures: dict[str, tuple[Callable[[Sample], float | None], float]] = {
             text("Images per second of the network alone"): (lambda sample: sample.fps, 2.0),
-            text("CPU of the whole computer, %"): (lambda sample: sample.cpu_percent, 100.0),
+            text("CPU load of the whole computer, %"): (lambda sample: sample.cpu_percent, 100.0),
             text("Memory used by this program, MB"): (lambda sample: sample.memory_mb, 100.0),
         }
         self.plots = [
@@ -132,7 +132,7 @@ class StatusPage(Page):
             headings = (
                 translator.text("Device"),
                 translator.text("Other load"),
-                translator.text("One image, ms"),
+                translator.text("Time per image, ms"),
                 translator.text("Images per second, min / avg / max"),
                 translator.text("Measured slowdown"),
                 translator.text("Slowdown (Taran 2022)"),
