@@ -452,8 +452,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "own_image": "The program made this picture from another image, so the picture was not screened.",
     "own_reports": Plural("{count} result file of this program was found among the images and left out.",
                           "{count} result files of this program were found among the images and left out.", by="count"),
-    "ages_apart": "These packs have no patient age in common: {packs}. Screen without confirming the ages, or with "
-                  "one pack at a time.",
+    "ages_apart": "No patient age fits all of these packs: {packs}. Screen without confirming the ages, or with one "
+                  "pack at a time.",
     "operating_point": "The pack has no operating point named {name}. Its operating points are: {known}.",
     "no_screen": "No display is available for the window. Use the command line instead: {command}",
     "setting_type": "The setting {key} cannot be {value}. The value must be of the type {kind}.",
