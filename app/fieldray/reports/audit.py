@@ -267,7 +267,7 @@ class AuditText(AuditWords):
             "sensitivity": text("Sensitivity, results that both packs assessed"),
             "specificity": text("Specificity, results that both packs assessed"),
         }
-        only = text("Correct with the first pack only"), text("Correct with the second pack only")
+        only = text("Only first pack correct"), text("Only second pack correct")
         columns = (
             text("Figure"),
             text("First pack"),
