@@ -203,8 +203,8 @@ def test_the_difference_is_in_two_colours_inside_its_regions(desk: Desk, view: P
     assert desk.window.prior_card.opacity.isVisible()
     said = texts(desk.window.prior_card)
     assert "2 regions differ by more than the noise." in said
-    assert "1. Denser in the current image: 5.0 times the noise, 0.6 % of the image" in said
-    assert "2. Less dense in the current image: 4.0 times the noise" in said
+    assert "1. Denser in the current image: difference 5.0 times the noise, area 0.6 % of the image" in said
+    assert "2. Less dense in the current image: difference 4.0 times the noise" in said
 
 
 def test_what_is_no_region_has_no_colour(desk: Desk, comparing: Comparing) -> None:

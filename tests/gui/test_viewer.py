@@ -76,7 +76,7 @@ def test_middle_drag_moves_and_right_drag_zooms(viewer: Viewer) -> None:
 def test_right_click_without_a_drag_opens_the_menu(desk: Desk, viewer: Viewer) -> None:
     drag(viewer, Qt.MouseButton.RightButton, (0, 0))
     menu = next(menu for menu in desk.window.findChildren(QMenu) if menu.isVisible())
-    assert "Invert\tI" in [action.text() for action in menu.actions()]
+    assert "Invert black and white\tI" in [action.text() for action in menu.actions()]
     assert viewer.state == ViewState()
     menu.close()
 

@@ -40,7 +40,7 @@ def test_an_empty_folder_is_watched_until_stop_is_pressed(desk: Desk, tmp_path: 
     desk.until(lambda: desk.window.toolbar.progress_text.text() == "Watching: 3 images done, 2 waiting")
     stop(desk)
     desk.until_shown("Watching the folder has stopped. New results: 1. Files that are not screened yet: 2.")
-    assert "Watching" not in desk.notices
+    assert f"Watching {tmp_path}" not in desk.notices
 
 
 def test_a_folder_that_vanishes_is_said_until_it_is_back(desk: Desk, tmp_path: Path) -> None:

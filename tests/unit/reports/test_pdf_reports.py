@@ -137,7 +137,7 @@ def test_a_study_is_told_in_words(language: str, one: Screened, tmp_path: Path) 
         ),
         "uk": (
             "Позначено",
-            "Робоча точка «screening»: 0,50",
+            "Робоча точка «screening»: поріг 0,50",
             "13,0 %",
             "Оцінка лікаря: Незгода · Dr Reader · 29.11.2026 12:00",
         ),
@@ -166,7 +166,8 @@ def test_a_prior_image_that_was_compared_is_named(language: str, one: Screened, 
     said = {
         "en": (
             "Compared with a prior image", "2021-02-05 · 3 years 2 months earlier", "0.83",
-            "1. Denser in the current image: 5.0 times the noise, 0.5 % of the image", "The images are not comparable.",
+            "1. Denser in the current image: difference 5.0 times the noise, area 0.5 % of the image",
+            "The images are not comparable.",
             "The program cannot tell whether both images show the same patient", "not show the course of a disease",
         ),
         "uk": (
