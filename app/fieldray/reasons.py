@@ -131,9 +131,9 @@ NOTES: Final[Mapping[str, Template]] = {
     "perhaps_mirrored": "The image may be mirrored left to right. Check the side marker in the image (L or R).",
     "unlike_measured": "The image is unlike the images that this pack was measured on. The score may be less "
                        "reliable.",
-    "unsigned_operating_point_unknown": "Unsigned legacy model: the operating point and the accuracy are unknown. "
-                                        "The model has one output for each class, and the larger output decides the "
-                                        "class.",
+    "unsigned_operating_point_unknown": "Unsigned legacy model, operating point unknown. The accuracy was not "
+                                        "measured. The model has one output for each class, and the larger output "
+                                        "decides the class.",
     "evidence_outside": "Only {percent} % of the heat map is inside the lungs. A border, label or device outside "
                         "the lungs may have raised the score. Read the score with caution.",
 }
