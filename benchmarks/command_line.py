@@ -67,7 +67,7 @@ class Command:
                 given["model"] = load_pack(library, pack, options)
             elif self.takes == "screen":
                 given["options"] = screen_options
-            return function(**given, notify=console.bar)
+            return function(**given, notify=console.show_bar)
 
         parser.set_defaults(command=_written(measured, typed, self.paths))
 

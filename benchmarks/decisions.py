@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from benchmarks.image_files import KINDS, ImageKind, enlarged, read_image, write_image
 from benchmarks.reports import Mark, at_most
 from fieldray.bench.benchmark_case import Points, Report, Table
-from fieldray.domain.assessment import Assessment, choose
 from fieldray.domain.finding import Decision, Failed, Outcome, Screened
 from fieldray.domain.image import ImageRef
 from fieldray.domain.model import Model
+from fieldray.domain.pack_setup import PackSetup, set_up_pack
 from fieldray.errors import InputProblem, UsageProblem
 from fieldray.imaging.discover import discover
 from fieldray.inference.engine import Engine
@@ -49,7 +49,7 @@ Notify = Callable[[str], None]
 class Program:
     """The screening of an image: settings, workers, and the choice of the device."""
 
-    assessment: Assessment
+    setup: PackSetup
     workers: Workers
     engine: Engine
 
@@ -57,7 +57,7 @@ class Program:
         """Return the outcome of an image, read as far as needed, or in full."""
         return screen_image(
             ref,
-            assessment=self.assessment,
+            setup=self.setup,
             workers=self.workers,
             engine=self.engine,
             detail="full" if in_full else "needed",
@@ -131,7 +131,7 @@ def report(model: Model, *, folder: Path, most: int, kinds: Sequence[str], notif
         engine = open_now.enter_context(Engine(lambda _: None, cpu=functools.partial(Readiness, workers)))
         engine.open(model)
         engine.next_device(model)
-        program = Program(assessment=choose(model), workers=workers, engine=engine)
+        program = Program(setup=set_up_pack(model), workers=workers, engine=engine)
         compared = compare(folder, program, most=most, cores=cores, kinds=kinds, notify=notify)
     if not compared.pairs:
         raise UsageProblem(reason("nothing_to_measure"))
@@ -174,7 +174,7 @@ def compare(
         for batch in _batches(refs):
             notify(f"from image {batch[0][0] + 1}")
             for kind, outcomes in threads.map(both, batch):
-                _add(compared, kind, outcomes, program.assessment)
+                _add(compared, kind, outcomes, program.setup)
     return compared
 
 
@@ -186,7 +186,7 @@ def _both(
     A file that was written for this is removed.
     """
     number, source = item
-    ages = program.assessment.model.manifest.accepted.ages_years
+    ages = program.setup.model.manifest.accepted.ages_years
     made = _large_enough(source, number, place, kinds, age_years=sum(ages) // 2 if ages else None)
     if made is None:
         return "", ()
@@ -197,13 +197,13 @@ def _both(
     return kind, outcomes
 
 
-def _add(compared: Compared, kind: str, outcomes: tuple[Outcome, ...], assessment: Assessment) -> None:
+def _add(compared: Compared, kind: str, outcomes: tuple[Outcome, ...], setup: PackSetup) -> None:
     failed = sorted({outcome.reason.code for outcome in outcomes if isinstance(outcome, Failed)})
     if not outcomes or failed:
         compared.unread[", ".join(failed) or "source"] += 1
         return
     compared.images[kind] += 1
-    for label in assessment.model.manifest.labels:
+    for label in setup.model.manifest.labels:
         compared.pairs.append(pair_of(kind, label.code, *outcomes))
 
 

@@ -130,7 +130,7 @@ def _chest(number: int) -> tuple[Image, LungFields]:
         rotation_degrees=0,
         is_inverted=False,
         is_mirrored=False,
-        kept=CompressedShares.of(lung_mask(_LUNG_SIDE, _LUNG_SIDE, number), 128),
+        compressed_shares=CompressedShares.compress(lung_mask(_LUNG_SIDE, _LUNG_SIDE, number), 128),
         pixel_map=PixelMap(rows / _LUNG_SIDE, 0.0, columns / _LUNG_SIDE, 0.0),
         evidence_inside=0.8,
     )

@@ -28,7 +28,7 @@ from PIL import Image
 
 from fieldray.bench.benchmark_case import Points, Report, Table
 from fieldray.domain.image import ImageRef
-from fieldray.offline import reach
+from fieldray.offline import allow_networks
 from fieldray_adapt.networks.architectures import resnet34, resnet50, squeezenet, vgg16
 from fieldray_adapt.training.keras_engine import build_network
 from fieldray_cluster.object_server import ObjectServer, address_to_path
@@ -103,7 +103,7 @@ _NETWORKS: Final[Mapping[str, Callable[[], Any]]] = {
 @contextlib.contextmanager
 def _served(files: Sequence[Path]) -> Iterator[ObjectServer]:
     """Yield a server with an object for each file."""
-    reach(("127.0.0.0/8",))
+    allow_networks(("127.0.0.0/8",))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -18,8 +18,8 @@ from typing import Any, Final
 from fieldray.bench.benchmark_case import Points, Report, Table
 from fieldray_cluster.training.formulas import MODES, SERVERS, Measurements, Mode, ServerKind, estimate_training
 from fieldray_cluster.training.session import choose_processes, open_plan_client, open_registry, train_epochs_on_cluster
-from fieldray_cluster.training.shard import Layout, ShardState
-from fieldray_cluster.training.tasks import DividedTask, Plan
+from fieldray_cluster.training.shard import ShardState, WeightLayout
+from fieldray_cluster.training.tasks import DividedTask, TrainingPlan
 from fieldray_cluster.training.trainer import ClusterTimes, measure_cluster, measure_step_s, open_training_task
 
 Notify = Callable[[str], None]
@@ -46,7 +46,7 @@ class Case:
 def report(recipe: Path, *, count: int, notify: Notify) -> Report:
     """Train `count` epochs in each mode, and compare the time of an epoch with the formulas. Returns the report."""
     notify("times of a gradient and of a transfer")
-    costs = measure_cluster(recipe, Plan(), repeats=_REPEATS)
+    costs = measure_cluster(recipe, TrainingPlan(), repeats=_REPEATS)
     with open_training_task(recipe) as task:
         steps_s = {workers: statistics.fmean(_steps_s(task, workers)) for workers in _WORKERS}
         found = list(_cases(task, costs, steps_s, count, notify))
@@ -77,7 +77,7 @@ def report(recipe: Path, *, count: int, notify: Notify) -> Report:
 
 def _steps_s(task: DividedTask, workers: int) -> list[float]:
     """Return the seconds of a step in each of several workers at once."""
-    plan = Plan(workers=workers, mode="sync-join")
+    plan = TrainingPlan(workers=workers, mode="sync-join")
     with open_plan_client(plan) as client:
         addresses = choose_processes(open_registry(client), plan)[:workers]
         tasks = [client.submit(measure_step_s, task, _REPEATS, workers=[place], pure=False) for place in addresses]
@@ -92,7 +92,7 @@ def _cases(
     )
     for mode, server, workers in itertools.product(MODES, SERVERS, _WORKERS):
         notify(f"{mode} {server} {workers}")
-        times_s = _epochs_s(task, Plan(workers=workers, mode=mode, server=server), count)
+        times_s = _epochs_s(task, TrainingPlan(workers=workers, mode=mode, server=server), count)
         predicted_s = estimate_training(measured, mode=mode, server=server, workers=workers).span.mean_s
         gradients = costs.batches if mode == "sync-split" else -(-costs.batches // workers)
         yield Case(
@@ -102,11 +102,11 @@ def _cases(
         )  # fmt: skip
 
 
-def _epochs_s(task: DividedTask, plan: Plan, count: int) -> Sequence[float]:
+def _epochs_s(task: DividedTask, plan: TrainingPlan, count: int) -> Sequence[float]:
     weights = task.open().weights()
-    layout = Layout.of(weights)
+    layout = WeightLayout.from_weights(weights)
     with open_plan_client(plan) as client:
-        state = ShardState.new(layout.vector(weights))
+        state = ShardState.initial(layout.vector(weights))
         course = train_epochs_on_cluster(client, plan=plan, task=task, layout=layout, state=state)
         with contextlib.closing(course):
             ends = [epoch.ended_s for epoch in itertools.islice(course, count)]

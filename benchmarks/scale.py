@@ -23,7 +23,7 @@ from fieldray.paths import results_path
 from fieldray.pipeline.history import History
 from fieldray.processes.child import Child
 from fieldray.processes.wire import Message
-from fieldray.store.database import companions
+from fieldray.store.database import companion_files
 
 Notify = Callable[[str], None]
 FIRST_PAGE_S: Final = 1.0
@@ -57,7 +57,7 @@ def report(model: Model, *, count: int, notify: Notify, steps: int = 250, arriva
         made = DrawnRun(model, drawn=min(24, 1 + count // 100))
         run_id = made.save(database, count, progress=lambda done: notify(f"{done} of {count} results saved"))
         saved_s = time.perf_counter() - began_s
-        size = sum(file.stat().st_size for file in (database, *companions(database)) if file.exists())
+        size = sum(file.stat().st_size for file in (database, *companion_files(database)) if file.exists())
         notify("reading by SQL")
         queries = _queries(database, run_id)
         notify("the window")
@@ -109,9 +109,9 @@ def _queries(database: Path, run_id: int) -> list[tuple[str, int, float]]:
     lists, found = History(database), []
     for limit, queries in ((256, {"the first page": _QUERIES["as usual"]}), (None, _QUERIES)):
         for name, (wanted, order) in queries.items():
-            lists.listed(run_id, wanted, order, limit=limit)
+            lists.list_rows(run_id, wanted, order, limit=limit)
             began_s = time.perf_counter()
-            rows = len(lists.listed(run_id, wanted, order, limit=limit).row_ids)
+            rows = len(lists.list_rows(run_id, wanted, order, limit=limit).row_ids)
             found.append((name, rows, time.perf_counter() - began_s))
     return found
 

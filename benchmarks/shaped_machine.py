@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from fieldray.offline import reach, stay_offline
+from fieldray.offline import allow_networks, stay_offline
 
 if TYPE_CHECKING:
-    from fieldray_cluster.training.tasks import Plan
+    from fieldray_cluster.training.tasks import TrainingPlan
 
 
 def main() -> int:
@@ -26,7 +26,7 @@ def main() -> int:
     stay_offline(joins_cluster=True)
     from benchmarks.namespaces import NETWORK  # only now: nothing is imported that the guard has not seen
 
-    reach((f"{NETWORK}.0/24", sys.argv[1]))
+    allow_networks((f"{NETWORK}.0/24", sys.argv[1]))
     machine = _Machine(sys.argv[1])
     try:
         for line in sys.stdin:
@@ -60,7 +60,7 @@ class _Machine:
 
     def gradients(self, repeats: int) -> Any:
         """Return median seconds of a gradient, of a whole step without transfers, and of a gradient's CPU time."""
-        from fieldray_cluster.training.tasks import Plan
+        from fieldray_cluster.training.tasks import TrainingPlan
 
         replica, layout = self._learner.open(), self._learner.layout
         values, times = layout.vector(replica.weights()), list[tuple[float, float, float]]()
@@ -68,7 +68,7 @@ class _Machine:
             began_s = time.perf_counter()
             replica.set_weights(layout.weights(values))
             set_s, used_s = time.perf_counter(), time.process_time()
-            taken = replica.gradient(0, step % self._learner.batches, Plan(), 0)
+            taken = replica.gradient(0, step % self._learner.batches, TrainingPlan(), 0)
             taken_s, used_s = time.perf_counter(), time.process_time() - used_s
             layout.vector(taken.gradient)
             times.append((taken_s - set_s, time.perf_counter() - began_s, used_s))
@@ -88,7 +88,7 @@ class _Machine:
             plan=made,
             updates_per_epoch=made.updates_per_epoch(batches),
         )
-        state = ShardState.new(layout.vector(task.first_weights())).part(runs)
+        state = ShardState.initial(layout.vector(task.first_weights())).part(runs)
         served = ShardServer(service, state, host=self._host, token=token)
         self._open.append(served)
         return served.address
@@ -168,11 +168,11 @@ class _StandIn:
 
     @property
     def layout(self) -> Any:
-        from fieldray_cluster.training.shard import Layout
+        from fieldray_cluster.training.shard import WeightLayout
 
-        return Layout(("weights/kernel",), ((self.elements,),))
+        return WeightLayout(("weights/kernel",), ((self.elements,),))
 
-    def rate(self, _epoch: int, _share: float) -> float:
+    def learning_rate(self, _epoch: int, _share: float) -> float:
         return 1e-3
 
     def open(self) -> Any:
@@ -204,7 +204,7 @@ class _Learner:
         from fieldray_adapt.networks.specification import initial_weights
         from fieldray_adapt.training.classifier import Schedule
         from fieldray_adapt.training.engine_interface import EngineSettings
-        from fieldray_cluster.training.shard import Layout
+        from fieldray_cluster.training.shard import WeightLayout
         from fieldray_cluster.training.tasks import DividedClassifier
 
         whole = NETWORKS[kind](height=side, width=side, labels=1)
@@ -219,7 +219,7 @@ class _Learner:
             arrays=Path(arrays),
             arrays_sha256=sha256,
         )
-        self.layout = Layout.of(initial_weights(made, seed=0))
+        self.layout = WeightLayout.from_weights(initial_weights(made, seed=0))
         self._replica: Any = None
 
     def first_weights(self) -> Any:
@@ -235,10 +235,10 @@ class _Learner:
         return self._replica
 
 
-def _plan(order: dict[str, Any]) -> Plan:
-    from fieldray_cluster.training.tasks import Plan
+def _plan(order: dict[str, Any]) -> TrainingPlan:
+    from fieldray_cluster.training.tasks import TrainingPlan
 
-    return Plan(**order)
+    return TrainingPlan(**order)
 
 
 if __name__ == "__main__":

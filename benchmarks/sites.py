@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from benchmarks.processes import CHECKOUT
 from fieldray.audit.figures import category_at, scored_arrays
-from fieldray.audit.units import Case, rank
+from fieldray.audit.units import Case, ranking_score
 from fieldray.bench.benchmark_case import Report, Table
 from fieldray.domain.finding import Category
 from fieldray.domain.metrics import Scores, Truth, logit, sigmoid, threshold_for_sensitivity
@@ -65,7 +65,7 @@ class Films:
     @property
     def ranks(self) -> Scores:
         """The scores (n,): infinite for *read first*, below all others without a score."""
-        return np.array([rank(case) for case in self.cases])
+        return np.array([ranking_score(case) for case in self.cases])
 
     @property
     def patients(self) -> NDArray[np.str_]:

@@ -155,8 +155,8 @@ def fit(made: list[Any]) -> list[str]:
     return [
         *(f"{name}: {np.count_nonzero(above & of)} of {np.count_nonzero(of)}" for name, of in counted),
         f"WEIGHTS {found[:-4]}",
-        f"OF_THIRD {[round(value - limit, 2) for value in found[-4:-1]]}",
-        f"OF_LEFT {found[-1]}",
+        f"THIRD_INTERCEPTS {[round(value - limit, 2) for value in found[-4:-1]]}",
+        f"LEFT_LUNG_INTERCEPT {found[-1]}",
     ]
 
 

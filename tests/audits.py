@@ -8,14 +8,14 @@ from fieldray.audit.drift import drift_of
 from fieldray.audit.figures import audit
 from fieldray.audit.report import (
     AuditReport,
+    AuditSubject,
     ComparedPack,
     PackComparison,
     PairedFigure,
     Prices,
     ProposalGoal,
-    Subject,
-    plan,
     propose,
+    threshold_plan,
 )
 from fieldray.audit.units import Case, Rule
 from fieldray.domain.image import ImageHeader
@@ -52,7 +52,7 @@ def audit_report(
             )
         )  # fmt: skip
     point, names = points[0], {"en": text, "uk": text}
-    subject = Subject(
+    subject = AuditSubject(
         pack=text, names=names, trust="signed", fingerprint="ab12", model_sha256="c" * 64, label=point.label,
         meaning=names, labels_from=text, run_id=3, paths=("/знімки", text), program_version=text, made_s=1e9,
     )  # fmt: skip
@@ -64,7 +64,7 @@ def audit_report(
         missing={True: 0, False: 0},
         drifts=(drift_of([60, 0], [0, 60], of="scores"),),
         proposal=proposal,
-        plan=plan(cases, thresholds, rule=rule, pattern=point, prevalence=0.1, prices=prices),
+        plan=threshold_plan(cases, thresholds, rule=rule, pattern=point, prevalence=0.1, prices=prices),
         paired=_paired_with_another(ComparedPack(run_id=3, pack=text, label=point.label, point=point)),
     )
 

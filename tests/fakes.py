@@ -26,12 +26,12 @@ from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.source import Stamps
 from fieldray.inference.backend import NetworkOutput
 from fieldray.reasons import Reason, reason
-from fieldray.workers.calls import AnalyseRequest, AnalysisResult, ElsewhereRequest, ElsewhereResult, load_request
+from fieldray.workers.calls import AnalyseRequest, AnalysisResult, DeviceRunRequest, DeviceRunResult, load_request
 from fieldray.workers.image_worker import Worker
 from fieldray.workers.pool import PoolClosed
 
 PIXEL_MAP = PixelMap(1.0, 0.0, 1.0, 0.0)
-RunElsewhere = Callable[[int, NDArray[np.uint8]], ElsewhereResult]
+RunElsewhere = Callable[[int, NDArray[np.uint8]], DeviceRunResult]
 
 
 def hash_of(ref: ImageRef) -> str:
@@ -259,7 +259,7 @@ class LungReaders(FakeReaders):
             raise BackendProblem(self._finder.unloadable)
         return self._finder
 
-    def _elsewhere(self, question: ElsewhereRequest) -> ElsewhereResult:
+    def _elsewhere(self, question: DeviceRunRequest) -> DeviceRunResult:
         assert self._run
         return self._run(question.number, question.values)
 

@@ -16,7 +16,7 @@ from fieldray.domain.comparison import (
     ChangeRegion,
     FramedImage,
     Incomparable,
-    Match,
+    MatchedSquare,
     PairComparison,
 )
 from fieldray.domain.finding import Outcome
@@ -74,7 +74,7 @@ def pair_comparison(
         top, strength = 120 + 60 * number, 5.0 - 9 * (number % 2)
         change[top : top + 40, 180:220] = strength
         found.append(ChangeRegion(box=Box(top=top, left=180, rows=40, columns=40), area_px=1600, strength=strength))
-    match = Match(row=200, column=200, is_kept=True)
+    match = MatchedSquare(row=200, column=200, is_kept=True)
     alignment = Alignment(
         displacement=np.full((FRAME_SIDE, FRAME_SIDE, 2), shift, np.float32),
         matches=(match, replace(match, row=300.0, is_kept=False)),

@@ -70,7 +70,7 @@ def lungs_in(rows: int, columns: int) -> LungFields:
         rotation_degrees=0,
         is_inverted=False,
         is_mirrored=False,
-        kept=CompressedShares.of(shares, 128),
+        compressed_shares=CompressedShares.compress(shares, 128),
         pixel_map=PixelMap(rows / _LUNG_SIDE, 0.0, columns / _LUNG_SIDE, 0.0),
         evidence_inside=0.75,
     )

@@ -14,7 +14,7 @@ import pytest
 
 import benchmarks
 import fieldray
-from fieldray.command_names import PACKAGES
+from fieldray.command_names import OPTIONAL_PACKAGES
 from fieldray.imaging.synthetic import write_studies
 from program import python, write_images
 from tiny_packs import fingerprint, write_tiny_pack
@@ -22,7 +22,7 @@ from tiny_packs import fingerprint, write_tiny_pack
 PACKAGE = Path(fieldray.__file__).parent
 BENCHMARKS = Path(benchmarks.__file__).parent
 ROOT = BENCHMARKS.parent
-PROGRAM = sorted(path for name in ("fieldray", *PACKAGES) for path in (PACKAGE.parent / name).rglob("*.py"))
+PROGRAM = sorted(path for name in ("fieldray", *OPTIONAL_PACKAGES) for path in (PACKAGE.parent / name).rglob("*.py"))
 MODULES = sorted([*PROGRAM, *BENCHMARKS.rglob("*.py")])
 LONGEST_MODULE, LONGEST_FUNCTION = 600, 50
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "manager", "managers", "common", "misc"}

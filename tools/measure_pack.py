@@ -46,7 +46,7 @@ from fieldray_adapt.evaluation.figures import (
     LabelFigures,
     PartFigures,
 )
-from fieldray_adapt.evaluation.screening import Screening, screen_rows
+from fieldray_adapt.evaluation.screening import ScreeningResults, screen_rows
 from fieldray_adapt.files import digest, to_builtins
 from fieldray_adapt.pack.card import label_section
 from fieldray_adapt.pack.figures import PackPart
@@ -83,13 +83,13 @@ def rows_of_parts(recipe: ClassifierRecipe, provenance: Mapping[str, str], *, fo
     return found
 
 
-def _counted(model: Model, label: LabelRule, screening: Screening) -> PartFigures:
+def _counted(model: Model, label: LabelRule, screening: ScreeningResults) -> PartFigures:
     """Measure a label in a part."""
     points = [point for point in model.manifest.operating_points if point.label == label.code]
     return part_figures(screening.cases(label.code, label_targets(screening.rows, [label])[:, 0]), points=points)
 
 
-def _figures(model: Model, label: LabelRule, screened: Mapping[str, Screening]) -> LabelFigures:
+def _figures(model: Model, label: LabelRule, screened: Mapping[str, ScreeningResults]) -> LabelFigures:
     """Return the figures of a label: new ones of the screened images, and the earlier ones of the network alone."""
     metrics: Any = model.manifest.metrics
     before, section, own = metrics["labels"][label.code], _section(model.card, label), screened["test"]
@@ -139,10 +139,10 @@ def measure(recipe: ClassifierRecipe, pack: Path, version: str, key: Path, *, th
     for label in recipe.pack_labels:
         found, of_label = labels[label.code], document["metrics"]["labels"][label.code]
         before = of_label["test"]["auc"]["value"]
-        of_label["test"] = to_builtins(PackPart.of(found.test))
+        of_label["test"] = to_builtins(PackPart.from_figures(found.test))
         of_label["reference"] = {"scores": list(found.test.score_counts)}
         if found.external_test:
-            of_label[_ELSEWHERE] = to_builtins(PackPart.of(found.external_test))
+            of_label[_ELSEWHERE] = to_builtins(PackPart.from_figures(found.external_test))
         section = label_section(label.code, label.meaning["en"], found).strip() + "\n\n"
         card = card.replace(_section(card, label), section)
         areas = before, found.test.auc.value

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 CANCELLED = 130
 WITHOUT_SCREEN = "fieldray screen FOLDER"
-PLACES_OF_CODE = (
+CODE_PATH_VARIABLES = (
     "PYTHONPATH", "PYTHONPYCACHEPREFIX", "PYTHONUSERBASE", "PYTHONHOME", "PYTHONPLATLIBDIR", "PYTHONWARNINGS",
 )  # fmt: skip
 
@@ -41,7 +41,7 @@ def _leave_current_directory() -> None:
     sys.path[:] = [entry for entry in sys.path if isabs(entry) and (entry == own or entry != here)]  # noqa: PTH117
     if not isabs(sys.pycache_prefix or ""):  # noqa: PTH117
         sys.pycache_prefix = None
-    if name == "posix" and not sys.flags.ignore_environment and any(map(environ.get, PLACES_OF_CODE)):
+    if name == "posix" and not sys.flags.ignore_environment and any(map(environ.get, CODE_PATH_VARIABLES)):
         named = environ.get("PYTHONPATH", "").split(pathsep)
         sys.path.sort(key=lambda entry: entry == own or entry in named)  # what is asked next comes from elsewhere
         from fieldray.paths import program_command
@@ -51,7 +51,7 @@ def _leave_current_directory() -> None:
 
 
 def window(arguments: Sequence[str]) -> int:
-    """Run the installed window program on files and folders to screen. Returns the exit code."""
+    """Open files and folders in the installed window program, which screens them. Returns the exit code."""
     return _quietly(lambda: _window(arguments))
 
 

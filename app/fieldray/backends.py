@@ -59,7 +59,7 @@ class BackendTable:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of all devices."""
+        """The names of all devices of the table, in order of preference."""
         return tuple(entry.name for entry in self._entries)
 
     def title(self, name: str) -> str:

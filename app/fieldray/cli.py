@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
-from fieldray.command_names import ADDED_BY, OWN, PACKAGES, command_lines, is_command
+from fieldray.command_names import BUILTIN_COMMANDS, DEFINED_IN_MODULE, OPTIONAL_PACKAGES, command_lines, is_command
 from fieldray.commands.console import Console, add_command, require_typed, system_console
 from fieldray.errors import (
     BackendProblem,
@@ -98,7 +98,7 @@ def _without_command(arguments: Sequence[str]) -> Reason | None:
     if is_command(first) or first.startswith("-"):
         return None
     if not is_path:
-        return None if len(command_lines()) == len(PACKAGES) else reason("command_missing", command=first)
+        return None if len(command_lines()) == len(OPTIONAL_PACKAGES) else reason("command_missing", command=first)
     missing = next((path for path in arguments if not os.path.lexists(path)), None)
     if missing is not None and missing.startswith("-"):
         return reason("option_without_command", option=missing.partition("=")[0])
@@ -185,11 +185,11 @@ def command_parser(open_window: OpenWindow | None = None, *, asked: str | None =
     parser.set_defaults(open_window=open_window)
     parser.add_argument("--version", action="version", version=f"fieldray {VERSION}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    wanted = asked and ADDED_BY.get(asked, asked)
-    for name in OWN:
-        if wanted not in (None, ADDED_BY.get(name, name)):
+    wanted = asked and DEFINED_IN_MODULE.get(asked, asked)
+    for name in BUILTIN_COMMANDS:
+        if wanted not in (None, DEFINED_IN_MODULE.get(name, name)):
             add_command(commands, name)
-        elif name not in ADDED_BY:
+        elif name not in DEFINED_IN_MODULE:
             import_module(f"fieldray.commands.{name}").add_to(commands)
     for package in command_lines():
         if asked is None or asked in package.COMMANDS:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import argparse
 
 # Each with its line in the list of commands.
-OWN: Final[Mapping[str, str]] = {
+BUILTIN_COMMANDS: Final[Mapping[str, str]] = {
     "screen": "screen images, folders, DICOMDIRs and zip files",
     "demo": "screen openly licensed images and show the result",
     "compare": "align a prior image with the current one and show the differences",
@@ -32,19 +32,29 @@ OWN: Final[Mapping[str, str]] = {
     "bench": "measure how fast this computer runs the packs",
 }
 # Each is the module `commands.NAME`, but for those that another one adds with its own.
-ADDED_BY: Final[Mapping[str, str]] = {"store": "history", "constancy": "packs", "demo": "screen", "doctor": "bench"}
-PACKAGES: Final = ("fieldray_adapt", "fieldray_cluster")
+DEFINED_IN_MODULE: Final[Mapping[str, str]] = {
+    "store": "history",
+    "constancy": "packs",
+    "demo": "screen",
+    "doctor": "bench",
+}
+OPTIONAL_PACKAGES: Final = ("fieldray_adapt", "fieldray_cluster")
 
 
 class CommandLine(Protocol):
-    """The module `command_line` of an optional package: COMMANDS has each command's line for the list of commands."""
+    """The interface of the module `command_line` in an optional package.
+
+    COMMANDS      a line of help for each command
+    IS_TOOLCHAIN  whether the package is the toolchain that makes packs, which imports TensorFlow
+    """
 
     COMMANDS: Mapping[str, str]
     IS_TOOLCHAIN: bool  # see `offline.stay_offline`
 
     def joins_cluster(self, arguments: Sequence[str]) -> bool:
-        """Return whether a command line, which begins with a command of this package,
-        works with the processes of a cluster.
+        """Return whether a command line connects to a cluster or a server, so that its process needs the network.
+
+        arguments  the command line, which begins with a command of this package
         """
 
     def add_to(self, commands: argparse._SubParsersAction[Any]) -> None:
@@ -53,7 +63,7 @@ class CommandLine(Protocol):
 
 def optional_modules(name: str) -> Iterator[ModuleType]:
     """Yield the module of this name from each installed optional package."""
-    for package in PACKAGES:
+    for package in OPTIONAL_PACKAGES:
         try:
             yield import_module(f"{package}.{name}")
         except ModuleNotFoundError as error:
@@ -69,12 +79,16 @@ def command_lines() -> tuple[CommandLine, ...]:
 
 def command_line_of(name: str) -> CommandLine | None:
     """Return the command line of the optional package that has this command; None for other names."""
-    return next((each for each in command_lines() if name in each.COMMANDS), None) if name not in OWN else None
+    return (
+        next((each for each in command_lines() if name in each.COMMANDS), None)
+        if name not in BUILTIN_COMMANDS
+        else None
+    )
 
 
 def is_command(name: str) -> bool:
-    """Return whether there is a command of this name."""
-    return name in OWN or command_line_of(name) is not None
+    """Return whether the program, or an installed optional package, has a command of this name."""
+    return name in BUILTIN_COMMANDS or command_line_of(name) is not None
 
 
 def opens_window(arguments: Sequence[str]) -> bool:

@@ -29,7 +29,7 @@ def research_only(translator: Translator) -> str:
 
 
 class NamesClasses(Protocol):
-    """A pack, or the stored description of a pack, with the names of its classes.
+    """The interface of objects that name the classes of a pack: a manifest, or a stored description of a pack.
 
     class_names  the pack's own names for a score above and one below the zone; None without such names
     label_codes  codes of the pack's labels
@@ -89,7 +89,7 @@ def _looks_for_anything(pack: NamesClasses) -> bool:
 
 
 def decision_sentence(translator: Translator, finding: Finding) -> str:
-    """Return a sentence on a decision, which speaks of the pack and not of the patient."""
+    """Return a sentence on the decision of a finding. The sentence speaks of the pack and not of the patient."""
     if finding.is_by_larger_output:
         return translator.text(
             "Unsigned model without a known operating point. The model has one output for each class, and the "
@@ -137,7 +137,7 @@ def run_state(translator: Translator, run: Run) -> str:
 
 
 def verdict_text(translator: Translator) -> dict[VerdictChoice, str]:
-    """Return the texts of the reader's verdicts."""
+    """Return the name of each reader's verdict in a person's language, by verdict."""
     return {choice: value.title(translator) for choice, value in VERDICT_VALUES.items()}
 
 
@@ -197,7 +197,7 @@ def lung_sentences(translator: Translator, lungs: LungFields) -> tuple[str, str]
 
 
 def packs_of_run(translator: Translator, spec: RunSpec) -> str:
-    """Return the names of all packs of a run, as one text."""
+    """Return the names of all packs of a run, joined to one text."""
     return " + ".join(pack_label(translator, pack) for pack in spec.packs)
 
 
@@ -251,15 +251,20 @@ def score_digits(score: float, point: OperatingPoint | None, *, least: int) -> i
 
 
 def border_digits(border: float, *, least: int) -> int:
-    """Return the number of digits, at least `least`, with which a border is written as 0
-    or 1 only if it is exactly that.
+    """Return how many decimals a threshold needs so that it is written as 0 or 1 only if it is exactly 0 or 1.
+
+    least  minimum number of decimals
     """
     wide = (digits for digits in range(least, _MOST_DIGITS) if round(border, digits) not in (0, 1) or border in (0, 1))
     return next(wide, _MOST_DIGITS)
 
 
 def score_text(translator: Translator, score: float, point: OperatingPoint | None, *, least: int = 2) -> str:
-    """Format a score with as many digits as its decision needs."""
+    """Format a score with as many digits as are needed to see on which side of the thresholds it lies.
+
+    point  the operating point with the thresholds; None without one
+    least  the smallest number of digits
+    """
     return number(translator, score, digits=score_digits(score, point, least=least))
 
 
@@ -293,7 +298,8 @@ def percent(translator: Translator, estimate: Estimate) -> str:
 def class_lines(translator: Translator, manifest: Manifest | None, point: OperatingPoint | None) -> list[str]:
     """Return lines on the measured classes: how many of 100 images with and without the finding are in each class.
 
-    There are at most four lines, those of another hospital last. The result is empty if the pack's maker did not count.
+    There are at most four lines, those of another hospital come last. The result is empty if the pack's maker did not
+    count.
     """
     lines = []
     for classes in class_distributions(manifest, point):
@@ -333,10 +339,9 @@ def per_hundred(translator: Translator, estimate: Estimate) -> str:
 
 
 def date(translator: Translator, dicom_date: str) -> str:
-    """Format a DICOM date (PS3.5 6.2, YYYYMMDD) in the language's way, with a year of four
-    digits; other texts are unchanged.
+    """Format a DICOM date (PS3.5 6.2, YYYYMMDD) as a date in a person's language; other texts are returned unchanged.
 
-    English writes day and month in two orders, so English dates are in ISO 8601.
+    The year has four digits. English writes day and month in two orders, so English dates are in ISO 8601.
     """
     found = DICOM_DATE.fullmatch(dicom_date)
     try:
@@ -347,7 +352,7 @@ def date(translator: Translator, dicom_date: str) -> str:
 
 
 def calendar_date(translator: Translator, day: datetime.date) -> str:
-    """Format a date in the language's way."""
+    """Format a date in a person's language; English dates are in ISO 8601."""
     # Translators: how a date is written in numbers, with a year of four digits, such as "{day}.{month}.{year}".
     return translator.in_context(
         "date in numbers", "{year}-{month}-{day}", year=f"{day.year:04}", month=f"{day.month:02}", day=f"{day.day:02}"
@@ -355,7 +360,7 @@ def calendar_date(translator: Translator, day: datetime.date) -> str:
 
 
 def earlier_text(translator: Translator, header: ImageHeader) -> str:
-    """Return the mark of an image of an earlier day than its patient's newest image in a run."""
+    """Return the words that mark an image of an earlier day than its patient's newest image in a run."""
     # Translators: of an X-ray, in a list below the one of today
     return translator.text("earlier image, {date}", date=date(translator, header.study_date))
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from fieldray.command_names import PACKAGES
+from fieldray.command_names import OPTIONAL_PACKAGES
 from fieldray.paths import user_data
-from fieldray.persistence import PRIVATE
+from fieldray.persistence import PRIVATE_MODE
 from fieldray.plain_text import visible
 
 FILE_NAME: Final = "fieldray.log"
@@ -31,12 +31,12 @@ class _QuietHandler(logging.FileHandler):
 
         Raises OSError for a link or any file that is not regular.
         """
-        handle = os.open(self.baseFilename, _APPEND | getattr(os, "O_CLOEXEC", 0), PRIVATE)
+        handle = os.open(self.baseFilename, _APPEND | getattr(os, "O_CLOEXEC", 0), PRIVATE_MODE)
         try:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
                 raise OSError(f"not an ordinary file: {self.baseFilename}")
             if hasattr(os, "fchmod"):
-                os.fchmod(handle, PRIVATE)
+                os.fchmod(handle, PRIVATE_MODE)
             return io.TextIOWrapper(os.fdopen(handle, "ab"), encoding=self.encoding, errors=self.errors)
         except BaseException:
             os.close(handle)
@@ -65,8 +65,9 @@ class _RecordFormatter(logging.Formatter):
 
 @contextlib.contextmanager
 def configure_logging(folder: Path | None = None) -> Iterator[Path]:
-    """Write the program's warnings and errors to `fieldray.log` in `folder` (by default the
-    user's data) during the block.
+    """Write warnings and errors of the program to the file `fieldray.log` during the block, and yield the file's path.
+
+    folder  the folder of the file; by default the user's data folder
 
     The file is created with its first record. A large file is renamed to `fieldray.log.1`.
     """
@@ -77,7 +78,7 @@ def configure_logging(folder: Path | None = None) -> Iterator[Path]:
     handler = _QuietHandler(path, encoding="utf-8", errors="backslashreplace", delay=True)
     handler.setFormatter(_RecordFormatter(_FORMAT))
     handler.setLevel(logging.WARNING)
-    loggers = [logging.getLogger(package) for package in ("fieldray", *PACKAGES)]
+    loggers = [logging.getLogger(package) for package in ("fieldray", *OPTIONAL_PACKAGES)]
     propagated = [logger.propagate for logger in loggers]
     for logger in loggers:
         logger.propagate = False

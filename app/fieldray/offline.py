@@ -15,9 +15,9 @@ desktop's bus and its session, are left only if they are inside this computer. P
 too, and so is native code in the child processes, which begin with a filter of their own.
 
 A process of a cluster (`fieldray_cluster`, never part of the installed program) may open connections, but only to the
-networks that a person named (`reach`), and for one divided training to the processes of that cluster which hold its
-weights (`reaching`), or a server of objects by its name (`reach_server`); its Python is held to them, while everything
-that it starts to read and run images is offline as ever.
+networks that a person named (`allow_networks`), and for one divided training to the processes of that cluster which
+hold its weights (`networks_allowed`), or a server of objects by its name (`allow_server`); its Python is held to them,
+while everything that it starts to read and run images is offline as ever.
 
 What this does not hold: another program of the same user that is not offline can pass an open connection over a socket
 inside this computer to a process that takes it, or carry on what it is told there. Fieldray talks to the screen, the
@@ -104,18 +104,18 @@ _names: frozenset[str] = frozenset()  # that may be looked up
 
 
 class InternetRefused(PermissionError):
-    """The guard refused this process an access to the network."""
+    """The offline guard refused a network operation of this process."""
 
 
 def stay_offline(*, is_toolchain: bool = False, shows_window: bool = False, joins_cluster: bool = False) -> None:
     """Refuse the network to this process from now on; a second call changes nothing.
 
-    is_toolchain    whether the process belongs to `fieldray_adapt`. TensorFlow imports `requests`, and a compiler may
-                    be the user's script for another machine, so only this process's Python code is held offline
-    shows_window    whether the process is the window, which may connect to a screen on another machine (`ssh -X`), and
-                    then calls `screen_connected`
-    joins_cluster   whether the process may call `reach`; until then it reaches nothing. Only its Python code is held to
-                    these networks, and it has no window
+    is_toolchain   whether the process belongs to `fieldray_adapt`. TensorFlow imports `requests`, and a compiler may be
+                   the user's script for another machine, so only this process's Python code is held offline
+    shows_window   whether the process is the window, which may connect to a screen on another machine (`ssh -X`), and
+                   then calls `screen_connected`
+    joins_cluster  whether the process may call `allow_networks`; until then it reaches nothing. Only its Python code is
+                   held to these networks, and it has no window
     """
     global _is_installed, _awaits_screen, _joins_cluster
     if _is_installed:
@@ -134,8 +134,10 @@ def stay_offline(*, is_toolchain: bool = False, shows_window: bool = False, join
         _forbid_in_kernel()
 
 
-def reach(networks: Sequence[str]) -> None:
-    """Allow this process to connect to these addresses or networks (`10.0.0.0/24`), and to be reached from them.
+def allow_networks(networks: Sequence[str]) -> None:
+    """Allow this process to connect to these addresses or networks, and to accept connections from them.
+
+    networks  numeric addresses (`10.0.0.5`) or networks (`10.0.0.0/24`)
 
     Raises InternetRefused in a process that began without `joins_cluster`, ValueError for names of hosts.
     """
@@ -144,8 +146,11 @@ def reach(networks: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
-def reaching(hosts: Sequence[str]) -> Iterator[None]:
-    """Allow connections to these addresses during the block. Raises as `reach`."""
+def networks_allowed(hosts: Sequence[str]) -> Iterator[None]:
+    """Allow connections to these addresses during the block.
+
+    Raises InternetRefused and ValueError as `allow_networks` does.
+    """
     global _reachable
     own = set(_ranges(hosts)) - set(_reachable)
     _reachable = (*_reachable, *own)
@@ -155,19 +160,19 @@ def reaching(hosts: Sequence[str]) -> Iterator[None]:
         _reachable = tuple(each for each in _reachable if each not in own)
 
 
-def reach_server(host: str) -> None:
-    """Allow connections to a server, given by address or by name; a name stands for any address that it resolves to."""
+def allow_server(host: str) -> None:
+    """Allow connections to a server, given by address or by name; a name allows every address that it resolves to."""
     global _names
     import socket
 
     try:
-        return reach((host,))
+        return allow_networks((host,))
     except ValueError:
         look_up, is_first, _names = socket.getaddrinfo, not _names, _names | {host.lower()}
 
     def noted(*arguments: Any, **options: Any) -> Any:  # the guard sees what is asked, but not what is answered
         found = look_up(*arguments, **options)
-        reach([str(each[4][0]).partition("%")[0] for each in found])
+        allow_networks([str(each[4][0]).partition("%")[0] for each in found])
         return found
 
     if is_first:
@@ -199,9 +204,10 @@ def _is_reachable(host: object) -> bool:
 
 
 def allow_only_display_connection(environment: MutableMapping[str, str]) -> None:
-    """Remove every address of a server outside this computer from the environment, and variables used in its absence.
+    """Remove from environment variables every server that Qt could contact outside this computer, except the display.
 
-    An address of the desktop's bus is always set: without one, Qt would start a program that asks the screen for it.
+    Variables that Qt would use in their absence are removed, too. The address of the desktop's bus is always set:
+    without one, Qt would start a program that asks the display for it.
     """
     folder = environment.get("XDG_RUNTIME_DIR")
     environment.setdefault(_BUSES[0], f"unix:path={folder}/bus" if folder else _NOWHERE)
@@ -298,9 +304,13 @@ _MACHINES: Final = {"x86_64": (0xC000_003E, 41, 317, 101, 311), "aarch64": (0xC0
 
 
 def filter_code(architecture: int, socket_call: int, calls_on_others: Sequence[int] = ()) -> bytes:
-    """Return the kernel's filter as BPF instructions of 8 bytes (code, jump if true, jump if false, operand).
+    """Return a seccomp filter for the Linux kernel as BPF instructions that refuse internet sockets.
 
-    calls_on_others    system calls by which a process could take over another process's sockets
+    Each instruction has 8 bytes: code, jump if true, jump if false, operand.
+
+    architecture     the kernel's number of the CPU architecture
+    socket_call      number of the system call `socket`
+    calls_on_others  numbers of system calls by which a process could take over another process's sockets
     """
     refused = (_PIDFD_GETFD, *calls_on_others)
     count = len(refused)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from fieldray.command_names import PACKAGES
+from fieldray.command_names import OPTIONAL_PACKAGES
 from fieldray.errors import StorageProblem
 from fieldray.persistence import clear_abandoned, make_private, storage_problem, temporary_path
 from fieldray.reasons import reason
@@ -19,14 +19,14 @@ from fieldray.reasons import reason
 APP_NAME: Final = "fieldray"
 # The installed package knows it too, but asking takes longer than anything else a run begins with.
 VERSION: Final = "0.2.0"
-SCRATCH: Final = "cluster"
+SCRATCH_FOLDER: Final = "cluster"
 DATABASE_NAME: Final = "results.sqlite"
 HOME_VARIABLE: Final = "FIELDRAY_HOME"
 # Everything that the program keeps in `user_data`, by what the names begin with; docs/privacy.md says what it holds.
-KEPT: Final = (
+DATA_FILES: Final = (
     "results.sqlite", "results.pictures", "results.damaged-", "results.replaced-", "results.lost-", "pseudonym.key",
     "settings.json", "pack_trust", "folders",
-    "site_points", "packs", "demo", "translations", "edgetpu-", "fieldray.log", SCRATCH,
+    "site_points", "packs", "demo", "translations", "edgetpu-", "fieldray.log", SCRATCH_FOLDER,
 )  # fmt: skip
 _PACKAGE: Final = Path(__file__).resolve().parent
 _LANGUAGE_CODE: Final = re.compile(r"[a-z]{2,3}(_[A-Za-z]{2,8})*")
@@ -35,7 +35,7 @@ _BEGIN: Final = (
     "import sys; from importlib import import_module; from importlib.machinery import PathFinder; "
     "count = int(sys.argv.pop(1)); sys.path[:0] = sys.argv[1 : 1 + count]; del sys.argv[1 : 1 + count]; "
     "module = sys.argv.pop(1); import fieldray; import_module(module.partition('.')[0]); "
-    f"[import_module(name) for name in {PACKAGES} if PathFinder.find_spec(name, sys.path[:count])]; "
+    f"[import_module(name) for name in {OPTIONAL_PACKAGES} if PathFinder.find_spec(name, sys.path[:count])]; "
     "sys.path += sys.path[:count]; del sys.path[:count]; sys.exit(import_module(module).main())"
 )
 
@@ -56,7 +56,8 @@ def asset(name: str) -> Path:
 def catalogues() -> dict[str, Path]:
     """Return the compiled gettext catalogue of each language, by language code (`uk`, `pt_BR`).
 
-    A catalogue in `translations/` of the user's data folder adds a language, or replaces the program's catalogue.
+    A catalogue in `translations/` of the user's data folder adds a language, or replaces the program's catalogue of
+    that language.
     """
     found = {}
     for folder in (asset("translations"), _user_folder() / "translations"):
@@ -112,9 +113,9 @@ def scratch_folder() -> Iterator[Path]:
 
     Temporary folders of processes that were killed are removed first. Raises StorageProblem.
     """
-    folder = user_data() / SCRATCH
+    folder = user_data() / SCRATCH_FOLDER
     clear_abandoned(folder)
-    own = temporary_path(folder / SCRATCH)
+    own = temporary_path(folder / SCRATCH_FOLDER)
     try:
         make_private(folder)
         make_private(own)
@@ -127,8 +128,9 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def installed_program(name: str) -> Path | None:
-    """Return the path of an installed program in the folder of the running one; None if this is no
-    installed program.
+    """Return the path of a program in the installation folder; None if this program is not installed.
+
+    name  file name of the program without suffix
     """
     if not getattr(sys, "frozen", False):
         return None

@@ -28,8 +28,8 @@ from typing import BinaryIO, Final
 from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
 
-PRIVATE: Final = 0o600
-SHARED: Final = 0o666  # less what the user's umask takes away, as any program's documents
+PRIVATE_MODE: Final = 0o600
+SHARED_MODE: Final = 0o666  # less what the user's umask takes away, as any program's documents
 PRIVATE_FOLDER: Final = 0o700
 _OTHERS: Final = 0o077
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -38,14 +38,14 @@ _HERE, _EXCHANGE = -100, 2  # AT_FDCWD of fcntl.h, RENAME_EXCHANGE of linux/fs.h
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
-def write_atomically(path: Path, data: bytes, *, mode: int = PRIVATE) -> None:
+def write_atomically(path: Path, data: bytes, *, mode: int = PRIVATE_MODE) -> None:
     """Write `data` to `path`; the folder is created if absent. Raises StorageProblem (disk_full, not_writable)."""
     with writing_atomically(path, mode=mode) as stream:
         stream.write(data)
 
 
 @contextlib.contextmanager
-def writing_atomically(path: Path, *, mode: int = PRIVATE) -> Iterator[BinaryIO]:
+def writing_atomically(path: Path, *, mode: int = PRIVATE_MODE) -> Iterator[BinaryIO]:
     """Yield a stream whose content appears at `path` when the block ends, and is discarded if the block raises.
 
     A missing folder is created, with access for this user alone if the file is private. Raises StorageProblem
@@ -53,7 +53,7 @@ def writing_atomically(path: Path, *, mode: int = PRIVATE) -> Iterator[BinaryIO]
     """
     temporary = temporary_path(path)
     try:
-        make_folder(path.parent, is_private=mode == PRIVATE)
+        make_folder(path.parent, is_private=mode == PRIVATE_MODE)
         try:
             with _created(temporary, mode) as stream:
                 yield stream
@@ -127,8 +127,8 @@ def _remove(left: Path) -> None:
             left.unlink()
 
 
-def write_new(path: Path, data: bytes, *, mode: int = PRIVATE) -> None:
-    """Write a new file and sync it to the disk, for a folder that is later renamed as a whole.
+def write_new(path: Path, data: bytes, *, mode: int = PRIVATE_MODE) -> None:
+    """Write a new file and sync it to the disk. Used for files in a folder that is later renamed as a whole.
 
     Raises OSError, and FileExistsError for an existing file.
     """
@@ -142,11 +142,14 @@ def make_empty(path: Path) -> None:
 
     Raises OSError, and FileExistsError for an existing file.
     """
-    _created(path, PRIVATE).close()
+    _created(path, PRIVATE_MODE).close()
 
 
 def exchange_names(first: Path, second: Path) -> bool:
-    """Exchange two names by renameat2(2) with RENAME_EXCHANGE. Returns False if the system cannot do so."""
+    """Exchange the names of two files or folders in one step, by renameat2(2) with RENAME_EXCHANGE.
+
+    Returns False if the operating system or the file system cannot do this.
+    """
     if not sys.platform.startswith("linux"):
         return False
     import ctypes
@@ -221,8 +224,9 @@ def make_private(folder: Path) -> None:
 
 
 def require_regular_file(path: Path) -> None:
-    """Raise StorageProblem (not_plain) if the path is a link, a folder or a device,
-    because a link would redirect writing.
+    """Raise StorageProblem (not_plain) if the path is a link, a folder or a device. A missing file is allowed.
+
+    Writing through a link would change a file elsewhere.
     """
     if not is_regular_or_absent(path):
         raise StorageProblem(reason("not_plain", path=path))
@@ -287,8 +291,9 @@ _HELD_ERRNO: Final = frozenset({errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK})
 
 
 class LockHeldError(Exception):
-    """Another process, or another lock object of this process, holds the lock; `holder` is its
-    description of itself.
+    """A file lock is held by another process, or by another lock object of this process.
+
+    holder  the line of text that the holder wrote into the lock file
     """
 
     def __init__(self, holder: str) -> None:
@@ -384,9 +389,9 @@ class FileLock(contextlib.AbstractContextManager["FileLock"]):
 
 @contextlib.contextmanager
 def only_writer(path: Path, *, wait_s: float = 10.0) -> Iterator[None]:
-    """During the block, let no other caller of this function change the file at `path`.
+    """Keep other processes from changing the file at `path` during the block, if they use this function, too.
 
-    wait_s  maximum time to wait for another writer. A change takes milliseconds, on a slow disk a second
+    wait_s  maximum time in seconds to wait for another writer. A change takes milliseconds, on a slow disk a second
     """
     try:
         held = FileLock(path.with_suffix(".lock"), holder=f"process {os.getpid()}", wait_s=wait_s)

@@ -30,7 +30,7 @@ def visible(text: str) -> str:
 
 
 def as_cell(text: str) -> str:
-    """Return a text for a cell of a console table: `visible`, and repeated blanks are escaped.
+    """Return a text for a cell of a console table: as `visible`, but repeated blanks are escaped, too.
 
     Otherwise a name with enough blanks could fill its line of the screen, and imitate the next row.
     """
@@ -38,8 +38,8 @@ def as_cell(text: str) -> str:
     return _BLANKS.sub(lambda blank: _escape(blank[0]), visible(text))
 
 
-def is_seen(letter: str) -> bool:
-    """Return whether a character has a shape or a width of its own and does not reorder others."""
+def is_visible_letter(letter: str) -> bool:
+    """Return whether a character has a shape or a width of its own, and does not reorder other characters."""
     if letter.isprintable():
         return not _WITHOUT_SHAPE.match(letter)
     return unicodedata.category(letter) == "Zs"
@@ -64,7 +64,7 @@ def find_look_alikes(numbers: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _shown(letter: str) -> str:
-    return letter if is_seen(letter) else _escape(letter)
+    return letter if is_visible_letter(letter) else _escape(letter)
 
 
 def _escape(letter: str) -> str:

@@ -25,15 +25,21 @@ from fieldray.plain_text import visible
 
 @dataclass(frozen=True, slots=True)
 class Plural:
-    """A sentence with a number: `one` for exactly 1, `many` for others; `by` is the name of the number's parameter."""
+    """A sentence with a number, in singular and plural.
+
+    one   the sentence for exactly 1
+    many  the sentence for any other number
+    by    name of the parameter that holds the number
+    """
 
     one: str
     many: str
     by: str
 
     def number(self, parameters: Sequence[tuple[str, str]]) -> int:
-        """Return the number in the parameters; 0 if it is no number (an earlier version may have stored
-        another text).
+        """Return the number that decides between singular and plural; 0 if the stored parameter is no number.
+
+        parameters  names and values of the sentence's parameters
         """
         value = dict(parameters)[self.by]
         return int(value) if value.isdecimal() else 0
@@ -493,12 +499,12 @@ TEMPLATES: Final[Mapping[str, Template]] = {
 # fmt: on
 
 # What fails here is a folder: the number of images is not known.
-OF_FOLDERS: Final = frozenset({"folder_not_read", "folder_lost", "linked_folder"})
+FOLDER_PROBLEMS: Final = frozenset({"folder_not_read", "folder_lost", "linked_folder"})
 # Notes that most results of a run carry: a list says them once.
-OF_MANY: Final = frozenset({"age_not_stated", "age_confirmed", "unsigned_operating_point_unknown"})
+COMMON_NOTES: Final = frozenset({"age_not_stated", "age_confirmed", "unsigned_operating_point_unknown"})
 
 # Parameters that are numbers which may have decimals: a person reads them with the decimal mark of the language.
-NUMBERS: Final = frozenset(
+NUMERIC_PARAMETERS: Final = frozenset(
     {"auc", "low", "high", "index", "limit", "seconds", "speed_up", "freed_mb", "area", "own", "largest"}
     | {"now", "before", "opposite", "left", "right"}
 )
@@ -512,7 +518,7 @@ _WITHOUT_NAMES: Final = """
     process protocol results role run sampled saved scored size_mb staleness stated step subgraphs threads
     times uid units usable verdicts version view waiting whole workers youngest
 """
-HARMLESS: Final = NUMBERS | frozenset(_WITHOUT_NAMES.split())
+NAMELESS_PARAMETERS: Final = NUMERIC_PARAMETERS | frozenset(_WITHOUT_NAMES.split())
 
 
 def template_of(code: str) -> Template:
@@ -520,11 +526,11 @@ def template_of(code: str) -> Template:
 
     Raises KeyError.
     """
-    return TEMPLATES[code] if code in TEMPLATES else templates_of_rooms()[code]
+    return TEMPLATES[code] if code in TEMPLATES else templates_of_subpackages()[code]
 
 
 @functools.cache
-def templates_of_rooms() -> Mapping[str, Template]:
+def templates_of_subpackages() -> Mapping[str, Template]:
     """Return the sentences of the modules `reasons` in this package's subpackages and in the optional packages.
 
     The modules are found like those of a `registry`: a new module `reasons` in a subpackage is included automatically.
@@ -536,7 +542,7 @@ def templates_of_rooms() -> Mapping[str, Template]:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """A code of `template_of` with its parameters, in a fixed order.
+    """A message for a person: the code of its text (see `template_of`), and the values of its parameters.
 
     The constructor raises KeyError for an unknown code or a missing parameter.
     """
@@ -557,7 +563,7 @@ class Reason:
 
     @property
     def text(self) -> str:
-        """The English sentence with its parameters inserted."""
+        """The message as an English sentence, with the values of its parameters."""
         return self.template.format(**dict(self.parameters))
 
 
@@ -572,7 +578,7 @@ def _plain(value: object) -> str:
 
 
 def merged_by_code(whys: Counter[Reason]) -> Counter[Reason]:
-    """Merge reasons of one code, and add up their counts. A parameter that differs between them becomes "…"."""
+    """Merge reasons with equal codes, and add up their counts. A parameter that differs between them becomes "…"."""
     found = Counter[Reason]()
     for code in dict.fromkeys(why.code for why in whys):
         alike = [why for why in whys if why.code == code]

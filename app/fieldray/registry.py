@@ -14,8 +14,12 @@ from typing import Any
 
 
 def table_of(package: str, attribute: str) -> dict[str, Any]:
-    """Return the attribute of this name from each module of a package, by the value's own
-    `name`, in order of module names.
+    """Return the entries of a table by their `name`. Each module of a package holds one entry.
+
+    package    full name of the package, such as `fieldray.imaging.codecs`
+    attribute  name of the module attribute that holds the entry, such as `CODEC`
+
+    Entries are in the order of module names.
     """
     modules = pkgutil.iter_modules(importlib.import_module(package).__path__)
     names = sorted(f"{package}.{module.name}" for module in modules)

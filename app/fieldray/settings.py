@@ -25,7 +25,7 @@ Value = str | int | float | bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class SettingRow:
     """One setting.
 
     `among` lists the allowed texts, `low` and `high` limit a number, `label` is the text in the dialog.
@@ -41,7 +41,7 @@ class Row:
 
     @property
     def choices(self) -> Sequence[str]:
-        """The allowed texts at this moment."""
+        """The texts that this setting allows at this moment."""
         return self.among() if callable(self.among) else self.among
 
     def problem(self, value: object) -> Reason | None:
@@ -61,34 +61,34 @@ def language_choices() -> tuple[str, ...]:
 
 
 # fmt: off
-TABLE: Final[tuple[Row, ...]] = (
-    Row(key="language", label="Language", default="system", among=language_choices),
-    Row(key="theme", label="Appearance", default="system", among=("system", "light", "dark")),
-    Row(key="hide_patient", label="Hide patient names and IDs", default=False),
-    Row(key="keep_folders", label="Remember recent folders", default=True),
-    Row(key="reader", label="Your name and role, for the verdicts in reports", default=""),
-    Row(key="heat_map_opacity", label="Heat map opacity, percent", default=45, low=0, high=100),
-    Row(key="device", label="Device that runs the model", default="auto", among=device_choices),
-    Row(key="policy", label="Device that runs the model if an Edge TPU (Coral USB Accelerator) is connected",
+TABLE: Final[tuple[SettingRow, ...]] = (
+    SettingRow(key="language", label="Language", default="system", among=language_choices),
+    SettingRow(key="theme", label="Appearance", default="system", among=("system", "light", "dark")),
+    SettingRow(key="hide_patient", label="Hide patient names and IDs", default=False),
+    SettingRow(key="keep_folders", label="Remember recent folders", default=True),
+    SettingRow(key="reader", label="Your name and role, for the verdicts in reports", default=""),
+    SettingRow(key="heat_map_opacity", label="Heat map opacity, percent", default=45, low=0, high=100),
+    SettingRow(key="device", label="Device that runs the model", default="auto", among=device_choices),
+    SettingRow(key="policy", label="Device that runs the model if an Edge TPU (Coral USB Accelerator) is connected",
         default="accelerator", among=("accelerator", "fastest", "both")),
-    Row(key="edgetpu_clock", label="Clock speed of the Edge TPU (highest: risk of skin burns)",
+    SettingRow(key="edgetpu_clock", label="Clock speed of the Edge TPU (highest: risk of skin burns)",
         default="std", among=("std", "max")),
-    Row(key="decoders", label="Files read at the same time (0: one per CPU core)", default=0, low=0, high=64),
-    Row(key="decode_timeout_s", label="Time limit for reading one file, seconds", default=60, low=5, high=600),
-    Row(key="decode_memory_mb", label="Memory limit for reading one file, megabytes", default=2048, low=512,
+    SettingRow(key="decoders", label="Files read at the same time (0: one per CPU core)", default=0, low=0, high=64),
+    SettingRow(key="decode_timeout_s", label="Time limit for reading one file, seconds", default=60, low=5, high=600),
+    SettingRow(key="decode_memory_mb", label="Memory limit for reading one file, megabytes", default=2048, low=512,
         high=16384),
-    Row(key="keep_previews", label="Keep a small preview of each image with its result", default=True),
-    Row(key="verify_files", label="Verify full file contents when a run resumes (slower)", default=False),
-    Row(key="pack", label="Default pack", default="", in_dialog=False),
-    Row(key="operating_point", label="Operating point of the default pack", default="", in_dialog=False),
-    Row(key="window", label="Position and size of the window", default="", in_dialog=False),
-    Row(key="panes", label="Widths of the list, image and result panels", default="", in_dialog=False),
-    Row(key="by_patient", label="List the images of a patient together", default=True, in_dialog=False),
-    Row(key="folded", label="Collapsed sections of the result panel", default="", in_dialog=False),
-    Row(key="folders", label="Recent folders, the newest first", default="", in_dialog=False),
+    SettingRow(key="keep_previews", label="Keep a small preview of each image with its result", default=True),
+    SettingRow(key="verify_files", label="Verify full file contents when a run resumes (slower)", default=False),
+    SettingRow(key="pack", label="Default pack", default="", in_dialog=False),
+    SettingRow(key="operating_point", label="Operating point of the default pack", default="", in_dialog=False),
+    SettingRow(key="window", label="Position and size of the window", default="", in_dialog=False),
+    SettingRow(key="panes", label="Widths of the list, image and result panels", default="", in_dialog=False),
+    SettingRow(key="by_patient", label="List the images of a patient together", default=True, in_dialog=False),
+    SettingRow(key="folded", label="Collapsed sections of the result panel", default="", in_dialog=False),
+    SettingRow(key="folders", label="Recent folders, the newest first", default="", in_dialog=False),
 )
 # fmt: on
-SIMPLE: Final = (
+SIMPLE_SETTINGS: Final = (
     "language",
     "theme",
     "hide_patient",
@@ -96,11 +96,11 @@ SIMPLE: Final = (
     "reader",
     "heat_map_opacity",
 )  # the others are advanced
-ROWS: Final[Mapping[str, Row]] = {row.key: row for row in TABLE}
+ROWS: Final[Mapping[str, SettingRow]] = {row.key: row for row in TABLE}
 
 
 class Settings:
-    """The current values of the settings.
+    """The current values of the program's settings.
 
     Reading a key returns its value, `set` checks a new value, and `save` writes the file.
     """
@@ -131,7 +131,7 @@ class Settings:
             self._changed[key] = value
 
     def choose_pack(self, name: str, operating_point: str = "") -> None:
-        """Make a pack this site's default: its id or `id-version`, with its signer; "" for none."""
+        """Make a pack this site's default: its id or `id-version`, with its signer; "" for no default pack."""
         self.set("pack", name)
         self.set("operating_point", operating_point)
 
@@ -143,7 +143,7 @@ class Settings:
         return ()
 
     def remember_folders(self, opened: Sequence[str]) -> None:
-        """Remember opened folders, if the settings allow it. Without folders, forget all."""
+        """Remember opened folders, if the settings allow it. An empty sequence makes the program forget all folders."""
         kept = (*opened, *self.folders) if opened and self["keep_folders"] else ()
         self.set("folders", json.dumps(list(dict.fromkeys(kept))[:_MOST_FOLDERS]))
 

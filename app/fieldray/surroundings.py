@@ -170,8 +170,9 @@ def usable_cores() -> int:
 
 
 def give_priority(pid: int | None, priority: Priority) -> bool:
-    """Change the priority of a process and all its threads. Returns whether that was
-    permitted; False for no process (None).
+    """Change the priority of a process and all its threads. Returns whether the system permitted this.
+
+    pid  id of the process; with None nothing happens and False is returned
 
     On Windows, users may change their own processes. On Linux and macOS, only an administrator may raise a priority. No
     priority is raised if a person has lowered that of this program (`nice fieldray ...`).

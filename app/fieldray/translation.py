@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from fieldray.paths import catalogues
-from fieldray.reasons import HARMLESS, NUMBERS, Plural, Reason, template_of
+from fieldray.reasons import NAMELESS_PARAMETERS, NUMERIC_PARAMETERS, Plural, Reason, template_of
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ SOURCE: Final = "en"
 
 
 class Translator:
-    """The texts in one language.
+    """Translates the program's texts to one language.
 
     language     a code such as "uk" or "pt_BR"; English if it has no readable catalogue
     hides_names  whether names of patients, and of their files and folders, are hidden now
@@ -33,7 +33,7 @@ class Translator:
         self._catalogue = _open(language)
 
     def text(self, english: str, **parameters: object) -> str:
-        """Return a text in this language, with its `{name}` placeholders filled in."""
+        """Return an English text in the language of this translator, with its `{name}` placeholders filled in."""
         return _filled(self._catalogue.gettext(english) if english else "", english, parameters)
 
     def in_context(self, context: str, english: str, **parameters: object) -> str:
@@ -44,37 +44,46 @@ class Translator:
         return _filled(self._catalogue.pgettext(context, english), english, parameters)
 
     def plural(self, one: str, many: str, count: int, **parameters: object) -> str:
-        """Return the form of a text that `count` requires in this language. `{count}` is filled in, too."""
+        """Return the singular or plural form of a text that the number `count` requires.
+
+        one, many  the English texts; the placeholder `{count}` is filled in, too
+        """
         english = one if count == 1 else many
         return _filled(self._catalogue.ngettext(one, many, count), english, {"count": count, **parameters})
 
     def reason(self, why: Reason) -> str:
-        """Return a reason's sentence in this language; a parameter that is a phrase of the program is translated, too.
+        """Return a reason's sentence in the language of this translator.
 
-        While names are hidden, so is each parameter that may reveal a patient (see `reasons.HARMLESS`).
+        A parameter that is a phrase of the program is translated, too. While names are hidden, each parameter that may
+        reveal a patient is hidden (see `reasons.NAMELESS_PARAMETERS`).
         """
         template = template_of(why.code)
-        values = {name: self.decimal(value) if name in NUMBERS else self.text(value) for name, value in why.parameters}
-        values |= {name: self.name(value) for name, value in values.items() if name not in HARMLESS}
+        values = {
+            name: self.decimal(value) if name in NUMERIC_PARAMETERS else self.text(value)
+            for name, value in why.parameters
+        }
+        values |= {
+            name: self.name_or_number(value) for name, value in values.items() if name not in NAMELESS_PARAMETERS
+        }
         if isinstance(template, Plural):
             found = self._catalogue.ngettext(template.one, template.many, template.number(why.parameters))
         else:
             found = self._catalogue.gettext(template)
         return _filled(found, why.template, values)
 
-    def name(self, name: str, *, row_id: int | None = None) -> str:
+    def name_or_number(self, name: str, *, row_id: int | None = None) -> str:
         """Return the name of a patient, a file or a folder; while names are hidden, the number of the image's row."""
         if not self.hides_names():
             return name
         return self.text("(hidden)") if row_id is None else self.text("Image {number}", number=row_id)
 
     def decimal(self, digits: str) -> str:
-        """Return a number, written with a point, with the decimal mark of this language."""
+        """Replace the decimal point in the digits of a number by the decimal mark of this translator's language."""
         # Translators: what stands between the whole number and its decimals: "," in most languages.
         return digits.replace(".", self.in_context("decimal mark", "."))
 
     def pick(self, texts: Mapping[str, str]) -> str:
-        """Return a pack's text in this language; in English if it has none."""
+        """Return a pack's text in this language; in English if the pack has no text in this language."""
         # Catalogues are named as gettext does ("pt_BR"), texts of packs by BCP 47 ("pt-BR").
         language = self.language.replace("_", "-")
         return texts.get(language) or texts.get(language.partition("-")[0]) or texts.get(SOURCE, "")

@@ -18,7 +18,7 @@ from fieldray.commands.console import Console, add_command, add_commands, path_o
 from fieldray.errors import UsageProblem
 from fieldray.packs.verified import read_verified_manifest
 from fieldray.paths import user_data
-from fieldray.persistence import PRIVATE
+from fieldray.persistence import PRIVATE_MODE
 from fieldray.reasons import reason
 from fieldray_cluster.commands.training import (
     add_estimate,
@@ -95,7 +95,7 @@ def _log() -> BinaryIO:
     path, append = user_data() / LIBRARY_LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0)
     try:
         is_large = path.exists() and path.stat().st_size > _LARGEST_BYTES
-        return os.fdopen(os.open(path, append | (os.O_TRUNC if is_large else 0), PRIVATE), "ab")
+        return os.fdopen(os.open(path, append | (os.O_TRUNC if is_large else 0), PRIVATE_MODE), "ab")
     except OSError:
         return open(os.devnull, "ab")  # noqa: PTH123
 
@@ -214,4 +214,4 @@ class ProgressBar:
         elapsed_s = now_s - self._began_s
         rate = (done - 1) / elapsed_s if elapsed_s > 0 and done > 1 else 0.0
         left_s = (total - done) / rate if rate else None
-        self._console.bar(f"{what} {progress_text(done, total, rate, left_s)}")
+        self._console.show_bar(f"{what} {progress_text(done, total, rate, left_s)}")

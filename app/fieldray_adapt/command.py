@@ -41,7 +41,7 @@ from fieldray_adapt.prune.recipe import StudyRecipe
 from fieldray_adapt.prune.study import run_study
 from fieldray_adapt.prune.tasks import PRUNE_STEP
 from fieldray_adapt.recipes.classifier import ClassifierRecipe, with_absolute_paths
-from fieldray_adapt.recipes.shared import copied_path
+from fieldray_adapt.recipes.shared import object_copy_path
 from fieldray_adapt.recipes.tables import Problem, RecipeDocument, RecipeProblems, recipe_template
 from fieldray_adapt.reports.report import REPORT_STEP
 from fieldray_adapt.run import Progress, Run, Step, StepFacts, Trainer, lock_run_folder
@@ -165,18 +165,18 @@ def perform_step(
         _execute(run, wanted, say)
 
 
-def recipe_objects(document: RecipeDocument) -> dict[str, Path]:
-    """Return the folder for the copy of each address that a recipe has as a source of images."""
+def object_copy_folders(document: RecipeDocument) -> dict[str, Path]:
+    """Return the folders to which the images of a recipe's sources on servers are copied, by the source's address."""
     recipe = document.parsed(recipe_kind_of(document).schema)
     if not isinstance(recipe, ClassifierRecipe):
         return {}
     run = with_absolute_paths(recipe, document.path).run
-    return {source.address: copied_path(source.address, run=run) for source in recipe.data if source.address}
+    return {source.address: object_copy_path(source.address, run=run) for source in recipe.data if source.address}
 
 
 def _require_copies(document: RecipeDocument) -> None:
     """Require the whole copy of each address. Raises UsageProblem (objects_not_copied)."""
-    for address, folder in recipe_objects(document).items():
+    for address, folder in object_copy_folders(document).items():
         if not folder.with_name(f"{folder.name}.json").is_file():  # the list of a whole copy
             raise UsageProblem(reason("objects_not_copied", address=address, path=document.path))
 

@@ -30,7 +30,7 @@ from fieldray.reports.outputs import Kind, require_free, write_output
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file of a run folder, whole or not at all. Raises StorageProblem (disk full, not writable)."""
-    persistence.write_atomically(path, data, mode=persistence.SHARED)
+    persistence.write_atomically(path, data, mode=persistence.SHARED_MODE)
 
 
 def to_builtins(content: object) -> Any:

@@ -190,7 +190,7 @@ def append_epoch(folder: Path, row: EpochFigures) -> None:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Run:
-    """A recipe and its run folder.
+    """A run of a recipe: the recipe, and access to its run folder.
 
     Attributes
     ----------
@@ -206,7 +206,7 @@ class Run:
     trainer: Trainer | None = None
 
     def folder(self, step: str) -> Path:
-        """Return the folder of a step's results."""
+        """Return the folder with the results of a step."""
         return self.recipe.run / step
 
     def write(self, step: str, name: str, content: object) -> None:

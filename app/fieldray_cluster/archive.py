@@ -64,7 +64,7 @@ _PATIENCE_S: Final = (5.0, 10.0, 20.0, 40.0, 80.0)  # time limits of the attempt
 _START_S, _IMAGE_S = 900.0, 60.0  # time limit of a worker: for a piece, and in addition for each image
 
 ScreenPiece = Callable[[PieceSpec], Sequence[Outcome]]
-"""Screens a piece on a worker."""
+"""A function that screens a piece of an archive on a worker."""
 CheckNode = Callable[..., Reason | None]
 """Returns why a worker cannot screen the archive, None if it can."""
 
@@ -141,7 +141,7 @@ class PieceOptions:
 
 
 class ArchiveDriver:
-    """The driver of one start of an archive on an output folder.
+    """Screens an archive into an output folder: sends pieces to workers, and collects their results.
 
     Parameters
     ----------

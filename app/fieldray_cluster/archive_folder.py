@@ -45,7 +45,7 @@ from fieldray.persistence import (
     write_atomically,
     writing_atomically,
 )
-from fieldray.pipeline.run_recorder import open_store, require_kept
+from fieldray.pipeline.run_recorder import open_store, require_all_stored
 from fieldray.processes.wire import INVALID_MESSAGE_ERRORS
 from fieldray.reasons import Reason, reason
 from fieldray.reports.outputs import is_own_report
@@ -63,9 +63,9 @@ _ROW_GROUP: Final = 1024
 _LIST_SCHEMA: Final = pa.schema([("path", pa.binary()), ("ref", pa.string()), ("state", pa.string())])
 _UP: Final = os.fsencode(f"{os.sep}..{os.sep}")
 REQUEST_NAME: Final = "archive.json"
-"""The file with the request."""
+"""The name of the file with an archive's request."""
 LIST_NAME: Final = "list.parquet"
-"""The file with the image list."""
+"""The name of the file with an archive's image list."""
 _NAME: Final = re.compile(r"([0-9]{9})-([0-9]{9})\.parquet")
 
 
@@ -195,7 +195,10 @@ class ArchiveFolder:
         return any((self.path / "chunks").glob("*.parquet"))
 
     def finished_pieces(self, count: int) -> tuple[Piece, ...]:
-        """Return the ranges with results, in order. Ranges beyond a list of `count` images are left out."""
+        """Return the pieces of the image list that have results, in order.
+
+        Pieces beyond a list of `count` images are left out.
+        """
         found: list[Piece] = []
         for name in sorted(path.name for path in (self.path / "chunks").iterdir()):
             match = _NAME.fullmatch(name)
@@ -204,7 +207,7 @@ class ArchiveFolder:
         return tuple(found)
 
     def remaining_pieces(self, count: int, *, size: int) -> Iterator[Piece]:
-        """Yield the ranges without results, in pieces of at most `size` images, in order."""
+        """Yield the parts of the image list without results, in pieces of at most `size` images, in order."""
         at = 0
         for piece in (*self.finished_pieces(count), Piece(count, count + 1)):
             while at < piece.start:
@@ -214,11 +217,11 @@ class ArchiveFolder:
             at = piece.stop
 
     def write_results(self, piece: Piece, results: bytes) -> None:
-        """Write the results of a range. Raises StorageProblem."""
+        """Write the results of a piece. Raises StorageProblem."""
         write_atomically(self._path(piece), results)
 
     def read_results(self, piece: Piece) -> bytes:
-        """Read the results of a range. Raises StorageProblem."""
+        """Read the results of a piece. Raises StorageProblem."""
         try:
             return self._path(piece).read_bytes()
         except OSError as error:
@@ -236,7 +239,7 @@ class ArchiveFolder:
 
 
 class ImageList:
-    """The image list of an archive. Only one range is in memory at a time.
+    """The image list of an archive. Only one piece of the list is in memory at a time.
 
     `within` are paths below which all files must lie; empty for no restriction. Raises UsageProblem (archive_damaged)
     for other files, which are neither read nor sent to a node.
@@ -265,7 +268,10 @@ class ImageList:
         return self._starts[-1]
 
     def refs(self, piece: Piece) -> tuple[str, ...]:
-        """Return the images of a range as JSON (see `store.rows.ref_of`). Raises UsageProblem (archive_damaged)."""
+        """Return the references to the images of a piece as JSON (see `store.rows.ref_of`).
+
+        Raises UsageProblem (archive_damaged).
+        """
         texts = tuple(self._column(piece, "ref"))
         try:
             is_of_files = tuple(ref_of(text).path for text in texts) == self.files(piece)
@@ -276,11 +282,14 @@ class ImageList:
         return texts
 
     def files(self, piece: Piece) -> tuple[Path, ...]:
-        """Return the file of each image of a range. Raises UsageProblem (archive_damaged)."""
+        """Return the file of each image of a piece. Raises UsageProblem (archive_damaged)."""
         return tuple(Path(os.fsdecode(name)) for name in self._column(piece, "path"))
 
     def states(self, piece: Piece) -> tuple[str, ...]:
-        """Return the state of each image's object. Raises UsageProblem (archive_damaged)."""
+        """Return the state of the object of each image of a piece, as it was listed.
+
+        Raises UsageProblem (archive_damaged).
+        """
         return tuple(self._column(piece, "state"))
 
     def _lies_in(self, beginnings: Sequence[bytes]) -> bool:
@@ -339,14 +348,17 @@ class ArchiveRun:
     _saved: int = 0
 
     def save(self, outcomes: Sequence[Outcome], is_resumed: bool) -> None:
-        """Store outcomes. An image that is already stored keeps its row. Raises StorageProblem."""
+        """Store outcomes in the results database. An image that is already stored keeps its row.
+
+        Raises StorageProblem.
+        """
         images = [([outcome], [0] if is_resumed else ()) for outcome in outcomes]
         self._store.save_all(self.run_id, images, spec=self._spec, keeps_preview=self._keeps_previews)
         self._saved += len(outcomes)
 
     def finish(self) -> None:
         """End the run, and require that all outcomes are stored. Raises StorageProblem (results_lost)."""
-        require_kept(self._store, self.run_id, saved=self._saved)
+        require_all_stored(self._store, self.run_id, saved=self._saved)
         self._store.finish(self.run_id)
 
 

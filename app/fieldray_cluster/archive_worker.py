@@ -27,10 +27,10 @@ import distributed
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fieldray.domain.assessment import Assessment, choose
 from fieldray.domain.finding import Failed, Outcome, without_preview
 from fieldray.domain.image import ImageRef
 from fieldray.domain.model import Model, OperatingPoint
+from fieldray.domain.pack_setup import PackSetup, set_up_pack
 from fieldray.errors import EnvironmentProblem, FieldrayError
 from fieldray.imaging.source import file_problem, open_file
 from fieldray.packs.library import PackLibrary
@@ -111,23 +111,23 @@ class ArchiveRequest:
 def make_request(
     paths: Sequence[str],
     pack: str,
-    assessment: Assessment,
+    setup: PackSetup,
     *,
     operating_point: str | None,
     settings: Settings,
     allow_older: bool = False,
     allow_legacy: bool = False,
 ) -> ArchiveRequest:
-    """Return the request for absolute paths or an address. `pack` says how nodes find the pack of the assessment."""
-    model = assessment.model
+    """Return the request for absolute paths or an address. `pack` says how nodes find the pack of the setup."""
+    model = setup.model
     return ArchiveRequest(
         paths=tuple(paths),
         pack=pack,
         pack_name=model.pack_name,
         model_sha256=model.model_sha256,
-        settings_hash=assessment.settings_hash,
+        settings_hash=setup.settings_hash,
         operating_point=operating_point,
-        ages_confirmed=assessment.ages_confirmed,
+        ages_confirmed=setup.ages_confirmed,
         settings=tuple((name, settings[name]) for name in _SHARED_SETTINGS),
         signer=model.fingerprint,
         allow_older=allow_older,
@@ -136,7 +136,10 @@ def make_request(
 
 
 def load_model(request: ArchiveRequest) -> Model:
-    """Load and verify the pack on this node, with the keys trusted here. Raises PackProblem, StorageProblem."""
+    """Load and verify the request's pack on this node, with the keys that are trusted on this node.
+
+    Raises PackProblem, StorageProblem.
+    """
     library = PackLibrary(user_data(), drives=drives_with_packs)
     return library.load(
         library.find(request.pack).folder,
@@ -153,19 +156,19 @@ def check_node(request: ArchiveRequest, *, needs_paths: bool = True) -> Reason |
     """
     try:
         model = load_model(request)
-        assessment = choose(model, operating_point=request.operating_point, ages_confirmed=request.ages_confirmed)
+        setup = set_up_pack(model, operating_point=request.operating_point, ages_confirmed=request.ages_confirmed)
     except FieldrayError as error:
         return reason("cluster_no_pack", pack=request.pack_name, detail=error.reason.text)
     if model.model_sha256 != request.model_sha256:
         return reason("cluster_other_pack", pack=request.pack_name)
-    if assessment.settings_hash != request.settings_hash:
+    if setup.settings_hash != request.settings_hash:
         return reason("cluster_other_settings", pack=request.pack_name)
     path = first_missing_path(request) if needs_paths else ""
     return reason("cluster_no_path", path=path) if path else None
 
 
 def first_missing_path(request: ArchiveRequest) -> str:
-    """Return the first path of the request that is missing here, or is an empty folder; "" if all are there.
+    """Return the first path of the request that is missing on this node or is an empty folder; "" if there is none.
 
     A share that is not mounted leaves an empty folder.
     """
@@ -213,7 +216,7 @@ def read_contents(paths: Sequence[Path]) -> tuple[int, dict[str, bytes | Reason]
 
 
 class SentFiles:
-    """Files that were sent with a piece, written to a folder of this worker.
+    """Image files that the driver sent with a piece of an archive, written to a folder of this worker.
 
     Raises StorageProblem.
     """
@@ -244,7 +247,7 @@ class SentFiles:
 
 
 class PieceSession:
-    """Screens pieces of one request, one at a time, until `close` ends all threads and processes.
+    """Screens pieces of an archive for one request, one at a time, until `close` ends all threads and processes.
 
     Raises FieldrayError if the pack cannot be loaded, or images cannot be read or run.
     """
@@ -272,7 +275,7 @@ class PieceSession:
         request, is_over = self._request, threading.Event()
         screen = functools.partial(
             screen_image,
-            assessment=choose(
+            setup=set_up_pack(
                 self._model, operating_point=request.operating_point, ages_confirmed=request.ages_confirmed
             ),
             workers=self._workers,
@@ -322,7 +325,7 @@ _MOST_BYTES: Final = 2**20  # size limit of results: for each image, and for the
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class PieceSpec:
-    """A piece that a worker is to screen.
+    """A piece of an archive that a worker is to screen.
 
     Attributes
     ----------
@@ -354,7 +357,9 @@ def screen_to_bytes(screen: Callable[[PieceSpec], Sequence[Outcome]], spec: Piec
 
 
 def parse_problem(answer: bytes) -> tuple[Reason | None, bool]:
-    """Return the problem in an answer (None if it has results), and whether the problem is a fault of the program.
+    """Return the problem in a worker's answer, and whether this is a fault of the program.
+
+    The problem is None if the answer has results.
 
     An image may cause a fault; all other problems belong to the node. Raises ValueError for bytes that are no answer.
     """
@@ -364,7 +369,7 @@ def parse_problem(answer: bytes) -> tuple[Reason | None, bool]:
 
 
 def max_answer_bytes(images: int) -> int:
-    """Return the largest valid size in bytes of an answer about a number of images."""
+    """Return the largest valid size in bytes of a worker's answer about a number of images."""
     return _MOST_BYTES * (images + 1)
 
 
@@ -415,8 +420,9 @@ def parse_results(
 
 
 def replace_rows(data: bytes, rows: bytes, *, first: int, request: ArchiveRequest) -> bytes:
-    """Return a Parquet file with the rows from index `first` on replaced by those of another. Both were validated
-    before.
+    """Replace rows of a Parquet file, from index `first` on, by the rows of another. Returns the new file.
+
+    Both files were validated before.
     """
     whole, new = _table(data), _table(rows)
     return _file(pa.concat_tables([whole.slice(0, first), new, whole.slice(first + new.num_rows)]), request)
@@ -462,7 +468,7 @@ _held: dict[ArchiveRequest, PieceSession] = {}
 
 
 def screen_piece(spec: PieceSpec) -> list[Outcome]:
-    """Screen the images of a piece on this worker. Raises FieldrayError if the node cannot screen."""
+    """Screen the images of a piece of an archive on this worker. Raises FieldrayError if the node cannot screen."""
     refs = [ref_of(text) for text in spec.refs]
     if spec.states is not None:
         worker = distributed.get_worker()

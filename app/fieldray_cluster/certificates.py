@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from fieldray.errors import UsageProblem
-from fieldray.persistence import PRIVATE, is_open_to_others, make_private, storage_problem, write_new
+from fieldray.persistence import PRIVATE_MODE, is_open_to_others, make_private, storage_problem, write_new
 from fieldray.reasons import reason
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def make_certificates(folder: Path, *, days: int = VALID_DAYS) -> tuple[Path, ..
     try:
         make_private(folder)
         for name, data in contents.items():
-            write_new(folder / name, data, mode=PRIVATE)
+            write_new(folder / name, data, mode=PRIVATE_MODE)
     except OSError as error:
         raise storage_problem(error, folder) from error
     return tuple(folder / name for name in CERTIFICATE_FILES)

@@ -34,7 +34,7 @@ import msgspec
 from distributed import Scheduler, Security, Worker
 
 from fieldray.errors import EnvironmentProblem
-from fieldray.offline import reach
+from fieldray.offline import allow_networks
 from fieldray.paths import VERSION, python_command
 from fieldray.reasons import reason
 from fieldray_cluster.certificates import AUTHORITY_NAME, Role, certificate_and_key_paths
@@ -112,7 +112,7 @@ def require_own_settings(*networks: str) -> None:
     for name in ("distributed", "tornado", *logging.root.manager.loggerDict):
         if name.startswith(("distributed", "tornado")):  # Dask sets levels of single loggers, too
             logging.getLogger(name).setLevel(logging.CRITICAL)
-    reach((*_LOOPBACK, *networks))
+    allow_networks((*_LOOPBACK, *networks))
 
 
 def reach_from_own_address(host: str) -> None:
@@ -123,7 +123,7 @@ def reach_from_own_address(host: str) -> None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as way:
         way.connect((host, 9))  # finds the own address; a datagram socket sends nothing on connecting
-        reach((way.getsockname()[0],))
+        allow_networks((way.getsockname()[0],))
 
 
 def tls_settings(certificates: Path | None, role: Role = "node") -> Security | None:
@@ -251,7 +251,9 @@ log = logging.getLogger(__name__)
 
 
 class NodeProcess:
-    """A cluster process that is restarted when it dies, until `close`. A stopped worker is not restarted.
+    """A scheduler or worker process on this computer, which is restarted when it dies, until `close`.
+
+    A worker that was stopped on purpose is not restarted.
 
     `warn` receives a line when the process was restarted.
     """
@@ -362,8 +364,8 @@ def _last_lines(output: IO[bytes]) -> str:
 
 
 class NodeGroup(contextlib.ExitStack):
-    """Several processes that are ended together, in reverse order."""
+    """Several cluster processes on this computer that are ended together, in reverse order."""
 
     def add(self, settings: NodeSettings, *, warn: Callable[[str], None] = log.warning) -> NodeProcess:
-        """Start another process."""
+        """Start another cluster process, which ends with this group."""
         return self.enter_context(contextlib.closing(NodeProcess(settings, warn=warn)))

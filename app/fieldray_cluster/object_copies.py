@@ -26,8 +26,8 @@ _AT_ONCE: Final = 256  # objects after which the list of copies is written
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
-    """The number of objects in the folder, and of those that were downloaded now."""
+class CopyResult:
+    """The result of copying objects: the number of objects in the folder, and of those that were downloaded now."""
 
     objects: int
     downloaded: int
@@ -35,7 +35,7 @@ class Copied:
 
 def copy_objects(
     server: ObjectServer, folder: Path, *, progress: Callable[[int, int], None] = lambda _done, _total: None
-) -> Copied:
+) -> CopyResult:
     """Copy all objects of a server to a folder, and delete files whose objects are gone.
 
     An interrupted copy is resumed. The states of the copied objects are stored next to the folder: in
@@ -72,7 +72,7 @@ def copy_objects(
     for address, problem in problems.items():
         said = {"name": address.rpartition("/")[2], "detail": problem.text}
         raise UsageProblem(reason("objects_left", count=len(problems), address=server.address, **said))
-    return Copied(len(states), len(wanted))
+    return CopyResult(len(states), len(wanted))
 
 
 def _state(server: ObjectServer, address: str) -> str:

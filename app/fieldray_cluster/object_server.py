@@ -4,8 +4,8 @@ An object is requested by its exact name, and no library parses its address agai
 `a.png` are three objects. An object is identified by its name and its state (size and tag) when it was listed. Only the
 server of the address is contacted, with the credentials of the user's configuration.
 
-After a failure the server is asked for something else. If it answers, the object is at fault and its image fails. If
-not, the program waits for the server.
+After a failed request the program sends the server another, simple request. If the server answers, the object is at
+fault and its image fails. If not, the program waits for the server.
 
 fsspec supports more protocols. The supported ones name their server in the address or endpoint, contact no other
 server, give size and tag, and report a folder that cannot be listed (fsspec's FTP returns an empty list).
@@ -36,14 +36,14 @@ from fsspec.asyn import sync
 
 from fieldray.errors import EnvironmentProblem, FieldrayError, Unreadable, UsageProblem
 from fieldray.imaging.source import file_problem, is_system_name
-from fieldray.offline import InternetRefused, reach, reach_server
+from fieldray.offline import InternetRefused, allow_networks, allow_server
 from fieldray.persistence import storage_problem
 from fieldray.reasons import reason
 
 _ADDRESS: Final = re.compile(r"[a-z][a-z0-9+.:-]+://.+", re.DOTALL)
 _WEB: Final = ("http", "https")
 MAX_OBJECT_BYTES: Final = 2**31
-"""Largest size of an object."""
+"""Largest size in bytes of an object that is downloaded."""
 _BLOCK_BYTES: Final = 2**22
 _PAGE: Final = 1000
 _PATIENCE_S: Final = 300.0
@@ -66,7 +66,10 @@ def is_address(text: str) -> bool:
 
 
 def address_to_path(address: str) -> Path:
-    """Return the path that stands for an object in results. It is unique for its address and has unquoted names."""
+    """Return the path by which results name an object on a server, from its address.
+
+    Each address has its own path, in which names are not quoted.
+    """
     protocol, _, rest = address.partition("://")
     host, *names = rest.split("/")
     if protocol in _WEB:
@@ -75,7 +78,10 @@ def address_to_path(address: str) -> Path:
 
 
 def path_to_address(path: Path) -> str:
-    """Return the address of a path of `address_to_path`. Names in HTTP addresses are quoted."""
+    """Return the address of an object from its path in results (see `address_to_path`).
+
+    Names in HTTP addresses are quoted.
+    """
     protocol, *parts = path.as_posix().split("/")
     host, *names = ("" if part == "%" else unquote(part) for part in parts)
     if protocol.removesuffix(":") in _WEB:
@@ -102,7 +108,7 @@ def _as_part(name: str) -> str:
 
 
 class ObjectServer:
-    """The server of an address. Thread-safe.
+    """The server of an object address, such as an S3 bucket. Thread-safe.
 
     `is_unreachable` is True while the program waits for the server.
 
@@ -128,11 +134,11 @@ class ObjectServer:
         if kind is not _Bucket and ":" in rest.partition("/")[0].rpartition("@")[0]:
             raise UsageProblem(reason("archive_password", protocol=protocol))
         if sys.platform == "win32":
-            reach(("127.0.0.0/8",))  # an event loop on Windows uses a local connection to itself
+            allow_networks(("127.0.0.0/8",))  # an event loop on Windows uses a local connection to itself
         try:
             self._client = kind(self.address)
             for host in self._client.hosts():
-                reach_server(host)
+                allow_server(host)
         except ImportError as error:
             raise UsageProblem(reason("archive_no_library", address=address, detail=str(error))) from error
         except InternetRefused:

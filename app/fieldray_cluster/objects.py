@@ -106,9 +106,9 @@ def _members(server: ObjectServer, members: Members, address: str, state: str, t
 
 
 class ObjectCache:
-    """Downloaded objects in a folder that all workers of this computer share. A worker links the ones that it uses.
+    """Downloaded objects in a folder that all workers of this computer share.
 
-    The least recently used objects are deleted first.
+    A worker makes links to the objects that it uses. The least recently used objects are deleted first.
     """
 
     def __init__(self, folder: Path, *, limit_bytes: int = MAX_OBJECT_BYTES) -> None:
@@ -146,7 +146,7 @@ class ObjectCache:
 
 
 class ReadAhead:
-    """Downloads the objects of a piece in the order of its images, while the images are screened."""
+    """Downloads the objects of a piece of an archive in the order of its images, while the images are screened."""
 
     def __init__(
         self, server: ObjectServer, cache: ObjectCache, refs: Sequence[ImageRef], states: Sequence[str], folder: Path

@@ -246,7 +246,7 @@ class WorkerRegistry:
             self.refresh(is_first=True)
 
     def node(self, address: str) -> str:
-        """Return the name of a worker's node."""
+        """Return the name of the node of the worker with this address."""
         return node_name(str(self.workers[address]["name"]))
 
     def idle_first(self) -> list[str]:
@@ -353,7 +353,8 @@ def _unfit(node: str, why: Reason) -> IncompatibleNodes:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Piece:
-    """A range of a list (`stop` excluded), with the number of worker deaths on it.
+    """A piece of an archive: the images from index `start` up to `stop` (excluded), with the number of deaths of its
+    workers.
 
     `nodes` are the nodes where a worker died, each with the number of images that it had screened at its first death.
     """
@@ -365,7 +366,7 @@ class Piece:
 
     @property
     def size(self) -> int:
-        """The number of images."""
+        """The number of images in the piece."""
         return self.stop - self.start
 
     def halves(self) -> tuple[Piece, Piece]:
@@ -375,7 +376,7 @@ class Piece:
 
 
 class FaultCounts:
-    """Counts for each node: screened images, and failures in a row."""
+    """Counts, for each node, the images that it has screened and its failures in a row."""
 
     def __init__(self) -> None:
         self.done: dict[str, int] = {}

@@ -36,7 +36,7 @@ from fieldray_adapt.prune.tasks import ImageTask, restore_scale
 from fieldray_adapt.training.classifier import Schedule, TrainingOptions
 from fieldray_adapt.training.engine_interface import EngineSettings
 from fieldray_adapt.training.keras_engine import build_network, set_weights
-from fieldray_adapt.training.loop import Effort, Labelled, measure_accuracy, train_on_arrays
+from fieldray_adapt.training.loop import Effort, LabelledImages, measure_accuracy, train_on_arrays
 from fieldray_adapt.training.profile import Network
 from tiny_recipe import bright_or_dark, read_recipe
 
@@ -77,11 +77,11 @@ def test_zeros_are_counted_over_positions_and_images() -> None:
         zero_shares(network, weights, batches=[])
 
 
-def _bright_or_dark(count: int) -> Labelled:
+def _bright_or_dark(count: int) -> LabelledImages:
     generator = np.random.default_rng(0)
     classes = np.arange(count) % 2
     images = generator.random((count, 2, 2, 1), np.float32) * 0.4 + 0.6 * classes[:, None, None, None]
-    return Labelled(images.astype(np.float32), np.eye(2, dtype=np.float32)[classes])
+    return LabelledImages(images.astype(np.float32), np.eye(2, dtype=np.float32)[classes])
 
 
 def test_training_learns_and_the_same_seed_gives_the_same_weights(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from fieldray_adapt.training.loop import (
     CHECKPOINT_NAME,
     Effort,
     EpochFigures,
-    Labelled,
+    LabelledImages,
     distillation_targets,
     train_on_arrays,
 )
@@ -193,7 +193,9 @@ def test_a_dropout_draws_by_the_seed(tmp_path) -> None:
 CATEGORICAL = EngineSettings(weight_decay=0.0, loss="categorical", threads=1)
 DENSE = vgg16_dense(height=8, width=8, labels=2, dense_units=16, dropout=0.0).scaled(0.125)
 EFFORT = Effort(batch_size=8, epochs=2.0, learning_rate=1e-3)
-DATA = Labelled(np.random.default_rng(2).random((16, 8, 8, 1), np.float32), np.eye(2, dtype=np.float32)[[0, 1] * 8])
+DATA = LabelledImages(
+    np.random.default_rng(2).random((16, 8, 8, 1), np.float32), np.eye(2, dtype=np.float32)[[0, 1] * 8]
+)
 
 
 @pytest.mark.adapt
@@ -216,7 +218,7 @@ def test_a_killed_training_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     assert all(np.array_equal(whole[key], resumed[key]) for key in whole)
     assert (tmp_path / CHECKPOINT_NAME).exists()  # until what came of it is kept
     done.clear()
-    other = Labelled(1 - DATA.images, DATA.targets)
+    other = LabelledImages(1 - DATA.images, DATA.targets)
     train_on_arrays(DENSE, weights, data=other, folder=tmp_path, progress=lambda row: done.append(row.epoch), **args)  # type: ignore[arg-type]
     assert done == [1, 2, 3, 4]  # other data are not fitted from it
 

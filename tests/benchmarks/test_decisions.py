@@ -17,10 +17,10 @@ from benchmarks.decisions import Compared, Pair, Program, compare, decision_repo
 from benchmarks.image_files import KINDS
 from fakes import FakeEngine, FakeReaders
 from fieldray.commands.console import Console
-from fieldray.domain.assessment import choose
 from fieldray.domain.finding import ReadFacts
 from fieldray.domain.image import PixelMap
 from fieldray.domain.model import Model
+from fieldray.domain.pack_setup import set_up_pack
 from fieldray.reasons import reason
 from fieldray.workers.calls import AnalyseRequest, AnalysisResult
 from outcomes import refused, screened
@@ -47,7 +47,7 @@ class Darker(FakeReaders):
 
 
 def program(grey: int) -> Program:
-    return Program(assessment=choose(tiny_model()), workers=Darker(grey), engine=FakeEngine())
+    return Program(setup=set_up_pack(tiny_model()), workers=Darker(grey), engine=FakeEngine())
 
 
 def pair(reduced: str, in_full: str, *, is_screened: tuple[bool, bool] = (True, True)) -> Pair:

@@ -22,7 +22,7 @@ from distributed.protocol.serialize import ToPickle
 from archives import cluster_of_nodes, worker
 from fieldray.errors import EnvironmentProblem, UsageProblem
 from fieldray.paths import python_command, user_data
-from fieldray.persistence import PRIVATE, write_new
+from fieldray.persistence import PRIVATE_MODE, write_new
 from fieldray_cluster.certificates import CERTIFICATE_FILES, make_certificates, require_certificates
 from fieldray_cluster.connection import (
     ConnectionSettings,
@@ -122,7 +122,7 @@ def test_a_client_s_certificates_give_out_work_and_are_none_of_a_node(tmp_path: 
         (folder / "authority.pem").write_bytes((whole / "authority.pem").read_bytes())
         for ending in ("pem", "key"):
             name = f"{'node' if folder == posing else 'client'}.{ending}"
-            write_new(folder / name, (whole / f"client.{ending}").read_bytes(), mode=PRIVATE)
+            write_new(folder / name, (whole / f"client.{ending}").read_bytes(), mode=PRIVATE_MODE)
     with pytest.raises(UsageProblem, match=r"no usable certificates \(node.pem: No such file"):
         require_certificates(client_only, "node")
     with NodeGroup() as nodes:
@@ -237,7 +237,7 @@ def test_nothing_that_a_worker_or_a_scheduler_pickles_runs_here(tmp_path: Path) 
 
 ATTEMPTS = """
 import json, socket, sys
-from fieldray.offline import reach, stay_offline
+from fieldray.offline import allow_networks, stay_offline
 stay_offline(joins_cluster="cluster" in sys.argv)
 def refused(attempt):
     try: attempt()
@@ -246,7 +246,7 @@ def refused(attempt):
 def connect(address, family=socket.AF_INET):
     with socket.socket(family, socket.SOCK_DGRAM) as one: one.connect(address)
 before = refused(lambda: connect(("127.0.0.1", 9)))
-told = refused(lambda: reach(["127.0.0.0/8"]))
+told = refused(lambda: allow_networks(["127.0.0.0/8"]))
 print(json.dumps({
     "before": before, "told": told,
     "here": refused(lambda: connect(("127.0.0.2", 9))),

@@ -10,11 +10,11 @@ import pytest
 
 from cluster.test_objects import killed_at_random, served
 from fieldray.errors import UsageProblem
-from fieldray_adapt.command import check_recipe, recipe_objects
+from fieldray_adapt.command import check_recipe, object_copy_folders
 from fieldray_adapt.data.image_set import read_rows, rows_digest
 from fieldray_adapt.recipes.classifier import ClassifierRecipe, with_absolute_paths
 from fieldray_adapt.recipes.tables import RecipeDocument
-from fieldray_cluster.object_copies import Copied, copy_objects
+from fieldray_cluster.object_copies import CopyResult, copy_objects
 from fieldray_cluster.object_server import ObjectServer
 from object_servers import REFUSED, Bucket, Server, SshServer, WebServer
 from program import Fieldray, write_images
@@ -44,14 +44,14 @@ def copied(folder: Path) -> dict[str, str]:
 def test_only_what_has_changed_is_copied_again(server: Server, tmp_path: Path) -> None:
     folder, place, expected = tmp_path / "copy" / "in", f"{server.address}/in", {name: f"of {name}" for name in NAMES}
     done = list[tuple[int, int]]()
-    assert copy_objects(ObjectServer(place), folder, progress=lambda *each: done.append(each)) == Copied(40, 40)
+    assert copy_objects(ObjectServer(place), folder, progress=lambda *each: done.append(each)) == CopyResult(40, 40)
     assert copied(folder) == expected and done[-1] == (40, 40)
-    assert copy_objects(ObjectServer(place), folder) == Copied(40, 0)
+    assert copy_objects(ObjectServer(place), folder) == CopyResult(40, 0)
     server.put("in/normal/p03.png", b"as long as before"[:17])
     server.put("in/normal/new.png", b"new")
     server.delete("in/opacity/p04.png")
     (folder / "opacity" / "p05.png").write_text("cut")  # by a power failure, say
-    assert copy_objects(ObjectServer(place), folder) == Copied(40, 3)
+    assert copy_objects(ObjectServer(place), folder) == CopyResult(40, 3)
     del expected["opacity/p04.png"]
     assert copied(folder) == expected | {"normal/p03.png": "as long as before", "normal/new.png": "new"}
     assert sorted(path.name for path in folder.parent.iterdir()) == ["in", "in.json"]
@@ -72,7 +72,7 @@ def test_an_object_that_changes_meanwhile_is_told_and_copied_next_time(server: B
         copy_objects(Changing("s3://box/in"), folder)
     assert len(copied(folder)) == 38 and not (tmp_path / "in.json").exists()  # which is of a whole copy
     server.faults.clear()
-    assert copy_objects(asked, folder) == Copied(40, 2)
+    assert copy_objects(asked, folder) == CopyResult(40, 2)
     assert copied(folder)["normal/p03.png"] == "another" and (tmp_path / "in.json").exists()
 
 
@@ -85,7 +85,7 @@ def test_a_server_that_is_killed_at_random_costs_no_object(server: Bucket, tmp_p
     found = copy_objects(ObjectServer("s3://box/in"), tmp_path / "in")
     is_over.set()
     kills.join()
-    assert killed and found == Copied(40, 40) and copied(tmp_path / "in") == {name: f"of {name}" for name in NAMES}
+    assert killed and found == CopyResult(40, 40) and copied(tmp_path / "in") == {name: f"of {name}" for name in NAMES}
 
 
 @pytest.mark.parametrize("server", [Bucket], indirect=True)
@@ -103,8 +103,10 @@ def test_a_recipe_with_an_address_reads_the_images_of_a_folder(
         check_recipe(recipes["remote"])
     fieldray("adapt", "fetch", recipes["remote"]).ends_with(0).prints("s3://box/images: 6 objects, 6 of them new")
     documents = {name: RecipeDocument.read(path) for name, path in recipes.items()}
-    assert recipe_objects(documents["here"]) == {}
-    assert recipe_objects(documents["remote"]) == {"s3://box/images": tmp_path / "remote/run/objects/s3/box/images"}
+    assert object_copy_folders(documents["here"]) == {}
+    assert object_copy_folders(documents["remote"]) == {
+        "s3://box/images": tmp_path / "remote/run/objects/s3/box/images"
+    }
     digests = set()
     for name, document in documents.items():
         recipe = with_absolute_paths(document.parsed(ClassifierRecipe), document.path)

@@ -414,7 +414,7 @@ def test_keys_may_stand_in_the_environment_alone(
 
 def test_only_the_server_that_was_named_is_reached(bucket: Bucket) -> None:
     code = """
-from fieldray.offline import reach_server, stay_offline
+from fieldray.offline import allow_server, stay_offline
 stay_offline(joins_cluster=True)
 from fieldray_cluster.object_server import ObjectServer
 import socket
@@ -424,7 +424,7 @@ for host in ("127.0.0.2", "localhost"):
         socket.create_connection((host, PORT), timeout=1)
     except PermissionError:
         print("refused")
-reach_server("localhost")
+allow_server("localhost")
 socket.create_connection(("localhost", PORT), timeout=1).close()
 """
     bucket.put("in/1", b"1")

@@ -433,7 +433,7 @@ class FakeAudit:
             raise self.problem
         return audit_report(self.text, scores={1: 0.1, 2: 0.9}, points=(POINT,))
 
-    def take(self, report: AuditReport, *, name: str, person: str, model: Model) -> Model:
+    def adopt_proposal(self, report: AuditReport, *, name: str, person: str, model: Model) -> Model:
         self.taken.append((name, person))
         point = replace(POINT, name=f"local:{name}", titles={"en": f"Local: {name}"}, label=POINT.label)
         return with_site_points(model, (point,))

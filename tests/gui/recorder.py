@@ -26,7 +26,7 @@ class Recorder(QObject):
         image = application.controller.image
         for news in (image.changed, image.loaded):
             news.connect(self._watch)
-        application.controller.judging.given.connect(self._look)
+        application.controller.judging.verdict_about_to_change.connect(self._look)
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if event.type() == QEvent.Type.Paint and watched is self._viewer:

@@ -31,7 +31,7 @@ from fieldray.domain.run import (
 )
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
-from fieldray.reports.exporter import PLAIN, Exporter, ReportOptions, exporters
+from fieldray.reports.exporter import DEFAULT_REPORT_OPTIONS, Exporter, ReportOptions, exporters
 
 
 def test_the_empty_window_says_what_to_do_next(desk: Desk) -> None:
@@ -360,7 +360,7 @@ def test_stop_ends_the_export_that_runs_and_not_the_one_that_waits(desk: Desk, t
     desk.bench.export(tmp_path / "second")
     desk.until_shown("Saving: 410 of 1000")
     press(desk.window.banners, "Stop")
-    desk.until(lambda: desk.rooms.exported == [(1, tmp_path / "second", (), PLAIN)])
+    desk.until(lambda: desk.rooms.exported == [(1, tmp_path / "second", (), DEFAULT_REPORT_OPTIONS)])
     desk.until_shown("2 files or folders were saved")
 
 

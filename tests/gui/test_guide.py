@@ -21,7 +21,7 @@ from pytestqt.qtbot import QtBot
 import fieldray
 import licences
 import parts
-from fieldray.desktop.dialogs import AboutDialog, DocumentDialog, LicencesDialog, guide, guide_text
+from fieldray.desktop.dialogs import AboutDialog, DocumentDialog, LicencesDialog, guide_dialog, guide_text
 from fieldray.desktop.keys import KEYS
 from fieldray.desktop.widgets import DocumentView
 from fieldray.paths import guide_folder
@@ -84,7 +84,7 @@ def test_f1_opens_the_guide_in_the_language_of_the_window(desk: Desk, language: 
 
 
 def test_every_picture_of_the_guide_is_shown(qtbot: QtBot, language: str) -> None:
-    dialog = guide(Translator(language))
+    dialog = guide_dialog(Translator(language))
     qtbot.addWidget(dialog)
     names = PICTURE.findall(guide_text(guide_folder(), language))
     assert len(names) >= 4
@@ -138,7 +138,7 @@ def test_the_guide_is_searched(qtbot: QtBot, tmp_path: Path) -> None:
     """From the first place on; Enter goes on to the next one and round, and closes nothing."""
     body = "\n".join(f"## Part {number}\n\n{'text ' * 400}{'Drives. ' * (number == 2)}\n" for number in range(1, 5))
     (tmp_path / "en.md").write_text(f"# Guide\n\nOf drives.\n\n{body}{'text ' * 900}drives\n", encoding="utf-8")
-    dialog = guide(Translator("en"), folder=tmp_path)
+    dialog = guide_dialog(Translator("en"), folder=tmp_path)
     qtbot.addWidget(dialog)
     dialog.show()
     QTest.keyClick(dialog, Qt.Key.Key_F, Qt.KeyboardModifier.ControlModifier)

@@ -47,7 +47,7 @@ from fieldray.desktop.dialogs import (
     LicencesDialog,
     LicensedPart,
     SettingsDialog,
-    guide,
+    guide_dialog,
 )
 from fieldray.desktop.image_painting import ViewState
 from fieldray.desktop.intent import Intent, IntentQuestion, PackInUse
@@ -58,7 +58,7 @@ from fieldray.desktop.welcome import ages_box
 from fieldray.domain.finding import Screened
 from fieldray.domain.run import Verdict
 from fieldray.reasons import Reason, reason
-from fieldray.reports.exporter import PLAIN
+from fieldray.reports.exporter import DEFAULT_REPORT_OPTIONS
 from fieldray.translation import Translator
 
 Key, Modifier = Qt.Key, Qt.KeyboardModifier
@@ -203,7 +203,7 @@ def judge_and_save(desk: Desk, out: Path) -> None:
     press(Key.Key_Space)
     type_path(desk, out)
     desk.until(lambda: bool(desk.rooms.exported))
-    assert desk.rooms.exported == [(1, out, ("csv", "pdf"), PLAIN)]
+    assert desk.rooms.exported == [(1, out, ("csv", "pdf"), DEFAULT_REPORT_OPTIONS)]
 
 
 def test_no_key_reaches_an_image_behind_another_page(desk: Desk) -> None:
@@ -325,7 +325,7 @@ def dialogs(desk: Desk, translator: Translator, text: str = "made up") -> Iterat
     yield AboutDialog(translator, window)
     yield LicencesDialog(Licences(parts=(part,), texts={"": text}), translator, window)
     yield ExportDialog(translator, window)
-    yield guide(translator, window)
+    yield guide_dialog(translator, window)
     yield KeySheet(translator, window)
     yield DocumentDialog("Model card", text, translator, window)
     yield LocalPointDialog(text, translator, window)

@@ -14,10 +14,10 @@ from PySide6.QtGui import QImage
 from PySide6.QtTest import QTest
 from PySide6.QtWidgets import QMessageBox
 
-from fieldray.desktop.comparing import Comparing
+from fieldray.desktop.comparing import ComparisonController
 from fieldray.desktop.prior_view import PriorView
 from fieldray.domain.finding import Screened
-from fieldray.domain.prior import unscreened
+from fieldray.domain.prior import unscreened_outcome
 from fieldray.errors import FieldrayError
 from fieldray.reasons import reason
 from pairs import pair_comparison
@@ -56,7 +56,7 @@ def rooms() -> FakeRooms:
 
 
 @pytest.fixture
-def comparing(desk: Desk) -> Comparing:
+def comparing(desk: Desk) -> ComparisonController:
     """The first image is open."""
     desk.screen()
     desk.open_row(1)
@@ -67,7 +67,7 @@ def comparing(desk: Desk) -> Comparing:
 
 
 @pytest.fixture
-def view(desk: Desk, comparing: Comparing) -> PriorView:
+def view(desk: Desk, comparing: ComparisonController) -> PriorView:
     """It is compared with its newest prior."""
     press(desk, Key.Key_E)
     desk.until(lambda: comparing.laid is not None)
@@ -94,7 +94,7 @@ def pixel(desk: Desk, x: float, y: float) -> tuple[int, int, int]:
 # ---- finding
 
 
-def test_priors_of_the_patient_are_offered_the_newest_first(desk: Desk, comparing: Comparing) -> None:
+def test_priors_of_the_patient_are_offered_the_newest_first(desk: Desk, comparing: ComparisonController) -> None:
     assert [prior.outcome.ref.header.study_date for prior in comparing.priors] == ["20210205", "20190101"]
     card = desk.window.prior_card
     assert "2 prior images can be compared." in texts(card)
@@ -102,7 +102,7 @@ def test_priors_of_the_patient_are_offered_the_newest_first(desk: Desk, comparin
     assert not desk.window.prior_bar.isVisible()
 
 
-def test_nobody_and_another_patient_have_none(desk: Desk, comparing: Comparing) -> None:
+def test_nobody_and_another_patient_have_none(desk: Desk, comparing: ComparisonController) -> None:
     for row, words in ((4, "No prior image of this patient was found"), (5, "this file has no patient ID")):
         desk.open_row(row)
         desk.until(lambda: not comparing.is_searching)
@@ -207,7 +207,7 @@ def test_the_difference_is_in_two_colours_inside_its_regions(desk: Desk, view: P
     assert "2. Less dense in the current image: difference 4.0 times the noise" in said
 
 
-def test_what_is_no_region_has_no_colour(desk: Desk, comparing: Comparing) -> None:
+def test_what_is_no_region_has_no_colour(desk: Desk, comparing: ComparisonController) -> None:
     answer = pair_comparison(regions=1)
     change = answer.aligned.change.copy()
     change[300:302, 200:202] = 6.0
@@ -233,7 +233,9 @@ def test_the_mesh_is_drawn_on_request(desk: Desk, view: PriorView) -> None:
     assert desk.window.viewer.grab().toImage() == without
 
 
-def test_the_next_older_prior_by_key_and_by_the_box(desk: Desk, comparing: Comparing, view: PriorView) -> None:
+def test_the_next_older_prior_by_key_and_by_the_box(
+    desk: Desk, comparing: ComparisonController, view: PriorView
+) -> None:
     press(desk, Key.Key_E, Qt.KeyboardModifier.ShiftModifier)
     assert comparing.laid is None  # what was laid over is gone at once
     compared(desk)
@@ -244,7 +246,7 @@ def test_the_next_older_prior_by_key_and_by_the_box(desk: Desk, comparing: Compa
 
 
 def test_the_mode_stays_from_image_to_image_and_stopping_ends_it(
-    desk: Desk, comparing: Comparing, view: PriorView
+    desk: Desk, comparing: ComparisonController, view: PriorView
 ) -> None:
     press(desk, Key.Key_D)
     desk.rooms.priors.may_compare.clear()
@@ -261,7 +263,7 @@ def test_the_mode_stays_from_image_to_image_and_stopping_ends_it(
 
 
 def test_closing_the_prior_or_keeping_another_image_ends_comparing(
-    desk: Desk, comparing: Comparing, view: PriorView
+    desk: Desk, comparing: ComparisonController, view: PriorView
 ) -> None:
     desk.window.area.keep_or_close()
     assert not comparing.is_on
@@ -271,7 +273,7 @@ def test_closing_the_prior_or_keeping_another_image_ends_comparing(
 
 
 def test_a_pair_has_the_room_of_the_list_and_one_key_brings_the_list_back(
-    desk: Desk, comparing: Comparing, view: PriorView
+    desk: Desk, comparing: ComparisonController, view: PriorView
 ) -> None:
     window = desk.window
     wide = window._list_width
@@ -299,7 +301,9 @@ def test_a_pair_has_the_room_of_the_list_and_one_key_brings_the_list_back(
     assert abs(window.work_list.width() - wide) < 10
 
 
-def test_everything_is_there_in_a_window_that_is_built_again(desk: Desk, comparing: Comparing, view: PriorView) -> None:
+def test_everything_is_there_in_a_window_that_is_built_again(
+    desk: Desk, comparing: ComparisonController, view: PriorView
+) -> None:
     desk.application.change_settings({"theme": "dark", "language": "uk"})
     bar = desk.window.prior_bar
     assert bar.isVisible()
@@ -308,7 +312,7 @@ def test_everything_is_there_in_a_window_that_is_built_again(desk: Desk, compari
     assert desk.window.area.prior_view.mode == "swipe"
 
 
-def test_the_prior_follows_to_the_place_that_the_alignment_found(desk: Desk, comparing: Comparing) -> None:
+def test_the_prior_follows_to_the_place_that_the_alignment_found(desk: Desk, comparing: ComparisonController) -> None:
     desk.rooms.priors.answer = pair_comparison(shift=(32.0, 0.0))
     area = desk.window.area
     press(desk, Key.Key_E)
@@ -323,14 +327,14 @@ def test_the_prior_follows_to_the_place_that_the_alignment_found(desk: Desk, com
     (x, y), (prior_x, prior_y) = area.viewer.state.center, area.second_viewer.state.center
     assert (x, y) == pytest.approx((prior_x, prior_y - down_px))
     press(desk, Key.Key_E)  # the prior is closed: no place leads anywhere
-    assert comparing.mapping(to_prior=True) is None
+    assert comparing.point_mapping(to_prior=True) is None
 
 
 # ---- what must not be shown
 
 
 def test_of_a_pair_that_is_not_comparable_nothing_is_laid_over_and_the_reason_is_said(
-    desk: Desk, comparing: Comparing
+    desk: Desk, comparing: ComparisonController
 ) -> None:
     desk.rooms.priors.answer = pair_comparison(why=reason("compare_unlike"))
     press(desk, Key.Key_D)
@@ -354,7 +358,7 @@ def test_of_a_pair_that_is_not_comparable_nothing_is_laid_over_and_the_reason_is
     ],
 )
 def test_what_cannot_be_compared_is_said_and_the_images_stay(
-    desk: Desk, comparing: Comparing, is_replaced: bool, words: str
+    desk: Desk, comparing: ComparisonController, is_replaced: bool, words: str
 ) -> None:
     desk.rooms.priors.answer = FieldrayError(reason("compare_no_lungs_pack"))
     if is_replaced:  # since it was screened: it is not even tried
@@ -366,8 +370,8 @@ def test_what_cannot_be_compared_is_said_and_the_images_stay(
     assert len(desk.rooms.priors.compared) == (not is_replaced)
 
 
-def test_another_patients_file_is_asked_about_first(desk: Desk, comparing: Comparing) -> None:
-    other = unscreened(replace(image_ref(8), path=Path("/images/other-8.dcm")))
+def test_another_patients_file_is_asked_about_first(desk: Desk, comparing: ComparisonController) -> None:
+    other = unscreened_outcome(replace(image_ref(8), path=Path("/images/other-8.dcm")))
     desk.rooms.priors.files[Path("/images/other-8.dcm")] = other
     comparing.choose_file(Path("/images/other-8.dcm"))
     box = desk.dialog(QMessageBox)
@@ -386,9 +390,11 @@ def test_another_patients_file_is_asked_about_first(desk: Desk, comparing: Compa
     assert comparing.prior is None  # a choice for one image is none for the next
 
 
-def test_a_file_that_says_nothing_of_its_patient_is_compared_and_says_so(desk: Desk, comparing: Comparing) -> None:
+def test_a_file_that_says_nothing_of_its_patient_is_compared_and_says_so(
+    desk: Desk, comparing: ComparisonController
+) -> None:
     ref = replace(image_ref(8), path=Path("/images/plain-8.png"), kind="png")
-    plain = unscreened(replace(ref, header=replace(ref.header, patient_id="", study_date="")))
+    plain = unscreened_outcome(replace(ref, header=replace(ref.header, patient_id="", study_date="")))
     desk.rooms.priors.files[plain.ref.path] = plain
     comparing.choose_file(plain.ref.path)
     compared(desk)
@@ -400,12 +406,12 @@ def test_a_file_that_says_nothing_of_its_patient_is_compared_and_says_so(desk: D
     assert "The order of the two images is unknown" in bar.doubts.text()
 
 
-def test_the_same_image_or_a_later_one_is_named(desk: Desk, comparing: Comparing) -> None:
+def test_the_same_image_or_a_later_one_is_named(desk: Desk, comparing: ComparisonController) -> None:
     for path, words in (
         (desk.rooms.outcomes[0].ref.path, "The current image and the prior image are identical."),
         (desk.rooms.outcomes[1].ref.path, ""),
     ):
-        desk.rooms.priors.files[path] = unscreened(image_ref(1))
+        desk.rooms.priors.files[path] = unscreened_outcome(image_ref(1))
         comparing.choose_file(path)
         desk.until(lambda: comparing.prior is not None)
         assert words in desk.window.prior_bar.doubts.text()
@@ -417,14 +423,16 @@ def test_the_same_image_or_a_later_one_is_named(desk: Desk, comparing: Comparing
     assert "5 years 3 months later" in desk.window.prior_bar.dates.text()
 
 
-def test_a_file_that_is_no_image_is_a_notice(desk: Desk, comparing: Comparing) -> None:
+def test_a_file_that_is_no_image_is_a_notice(desk: Desk, comparing: ComparisonController) -> None:
     comparing.choose_file(Path("/images/notes.txt"))
     board = desk.bench.board
     desk.until(lambda: any(notice.key == "prior" for notice in board.notices))
     assert comparing.prior is None
 
 
-def test_going_on_while_a_comparison_runs_cancels_it_and_shows_nothing_of_it(desk: Desk, comparing: Comparing) -> None:
+def test_going_on_while_a_comparison_runs_cancels_it_and_shows_nothing_of_it(
+    desk: Desk, comparing: ComparisonController
+) -> None:
     desk.rooms.priors.may_compare.clear()
     press(desk, Key.Key_E)
     desk.until(lambda: len(desk.rooms.priors.compared) == 1)
@@ -437,7 +445,7 @@ def test_going_on_while_a_comparison_runs_cancels_it_and_shows_nothing_of_it(des
     assert [record.current for record in comparing.records()] == [desk.rooms.outcomes[1].facts.content_sha256]
 
 
-def test_the_window_is_closed_while_a_comparison_runs(desk: Desk, comparing: Comparing) -> None:
+def test_the_window_is_closed_while_a_comparison_runs(desk: Desk, comparing: ComparisonController) -> None:
     desk.rooms.priors.may_compare.clear()
     press(desk, Key.Key_E)
     desk.until(lambda: len(desk.rooms.priors.compared) == 1)
@@ -469,7 +477,7 @@ def test_hostile_names_and_dates_are_shown_as_what_they_are(desk: Desk, name: st
 # ---- the reports of this window
 
 
-def test_what_was_compared_is_known_to_the_reports(desk: Desk, comparing: Comparing) -> None:
+def test_what_was_compared_is_known_to_the_reports(desk: Desk, comparing: ComparisonController) -> None:
     press(desk, Key.Key_E)
     compared(desk)
     (record,) = comparing.records()
@@ -484,7 +492,7 @@ def test_what_was_compared_is_known_to_the_reports(desk: Desk, comparing: Compar
     assert comparing.records() == ()
 
 
-def test_the_prior_is_bent_by_the_displacement(desk: Desk, comparing: Comparing) -> None:
+def test_the_prior_is_bent_by_the_displacement(desk: Desk, comparing: ComparisonController) -> None:
     """A prior that lies 20 pixels of the frame further down is drawn 20 * 600 / 512 pixels further up."""
     desk.rooms.priors.answer = pair_comparison(shift=(20.0, 0.0))
     press(desk, Key.Key_E)

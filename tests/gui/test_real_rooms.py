@@ -98,7 +98,7 @@ def test_two_packs_screen_in_one_pass_are_judged_exported_and_taken_up_again_fro
     second = write_tiny_pack(tmp_path, pack_id="strict", operating_points=(strict,))
     PackLibrary(home).install(second)
     bench, window, until = desk.bench, desk.window, desk.until
-    bench.packs.look()
+    bench.packs.find_packs()
     until(lambda: [entry for entry in bench.packs.candidates if entry.pack_id == "strict"])
     found = next(entry for entry in bench.packs.candidates if entry.pack_id == "strict")
     bench.packs.others.tick(found, is_on=True)

@@ -15,7 +15,7 @@ from PySide6.QtWidgets import QMessageBox
 
 from fieldray.desktop.list_reader import KEYS
 from fieldray.desktop.packs_page import OtherPackBox, PackButtons
-from fieldray.desktop.worklist_delegate import SHAPE_ROOM
+from fieldray.desktop.worklist_delegate import SHAPE_COLUMN_WIDTH
 from fieldray.domain.finding import Finding, Screened, decide
 from fieldray.domain.run import RunChanged, Verdict
 from fieldray.errors import PackProblem
@@ -121,9 +121,9 @@ def test_a_further_pack_has_a_column_by_its_own_threshold_in_its_own_words(scree
 def test_where_the_list_is_narrow_further_packs_have_shapes_and_scores(screened_by_two: Desk) -> None:
     table = screened_by_two.window.work_list.table
     table.fit_columns(600)
-    assert table.columnWidth(SECOND) > 2 * SHAPE_ROOM
+    assert table.columnWidth(SECOND) > 2 * SHAPE_COLUMN_WIDTH
     table.fit_columns(300)
-    assert not table.isColumnHidden(SECOND) and table.columnWidth(SECOND) == SHAPE_ROOM
+    assert not table.isColumnHidden(SECOND) and table.columnWidth(SECOND) == SHAPE_COLUMN_WIDTH
     row_id = screened_by_two.bench.rows.row_at(screened_by_two.bench.rows.index(1, 0)).row_id
     tip = screened_by_two.bench.rows.index_of(row_id).siblingAtColumn(SECOND).data(Qt.ItemDataRole.ToolTipRole)
     assert tip.startswith("Signs of tuberculosis")

@@ -135,7 +135,9 @@ def test_a_bug_is_said_to_whoever_waits_and_raised(background: Background, qtbot
 def test_what_is_asked_before_the_services_are_open_waits_for_them(background: Background, qtbot: QtBot) -> None:
     got: list[object] = []
     for number in range(2):
-        background.ask(lambda services, number=number: (services, number), channel="a", done=got.append, failed=refuse)
+        background.run_with_services(
+            lambda services, number=number: (services, number), channel="a", done=got.append, failed=refuse
+        )
     background.run(lambda: "at once", channel="b", done=got.append, failed=refuse)
     qtbot.waitUntil(lambda: got == ["at once"])
     background.open("services")  # type: ignore[arg-type]
@@ -195,7 +197,7 @@ def test_thousands_of_rows_come_in_batches_and_only_what_is_seen_is_read_and_dra
     inserted: list[int] = []
     rows.rowsInserted.connect(lambda _parent, first, last: inserted.append(last - first + 1))
     with Profile() as calls:
-        desk.bench.screening.take_run(RunChanged(run_id=1, state="finished"))
+        desk.bench.screening.handle_run_changed(RunChanged(run_id=1, state="finished"))
         desk.bench.screening.start()
         desk.until_listed(ROWS)
         for act in (

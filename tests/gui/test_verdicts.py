@@ -46,7 +46,7 @@ def opened(stored: Verdict | None = None) -> Verdicts:
     """With the first image open, in which this lies."""
     verdicts = Verdicts()
     assert verdicts.open(FIRST, stored) == (ReadVerdict(FIRST),)
-    assert verdicts.found(FIRST, stored) == ()
+    assert verdicts.handle_read(FIRST, stored) == ()
     return verdicts
 
 
@@ -58,43 +58,43 @@ def test_what_is_given_while_another_one_is_saved_is_saved_after_it() -> None:
     verdicts = opened()
     verdicts.choose("agree")
     assert verdicts.choose("disagree") == verdicts.choose("unsure") == ()
-    assert verdicts.written(FIRST, AGREE) == write(UNSURE, AGREE)
-    assert verdicts.of(FIRST).state == "saving"
-    assert verdicts.written(FIRST, UNSURE) == ()
+    assert verdicts.handle_written(FIRST, AGREE) == write(UNSURE, AGREE)
+    assert verdicts.state_for(FIRST).state == "saving"
+    assert verdicts.handle_written(FIRST, UNSURE) == ()
 
 
 def test_a_verdict_that_could_not_be_put_back_is_saved_where_it_still_lies() -> None:
     verdicts = opened(AGREE)
     verdicts.choose("disagree")
-    verdicts.failed(FIRST, FULL)
+    verdicts.handle_failed_write(FIRST, FULL)
     assert verdicts.choose("agree") == write(AGREE, AGREE, DISAGREE)
-    assert verdicts.failed(FIRST, FULL) == (ReadVerdict(FIRST),)
-    assert verdicts.of(FIRST).state == "not_saved"
-    verdicts.found(FIRST, AGREE)
-    assert verdicts.of(FIRST).state == "saved"
+    assert verdicts.handle_failed_write(FIRST, FULL) == (ReadVerdict(FIRST),)
+    assert verdicts.state_for(FIRST).state == "not_saved"
+    verdicts.handle_read(FIRST, AGREE)
+    assert verdicts.state_for(FIRST).state == "saved"
 
 
 def test_what_is_not_saved_stays_when_another_image_is_opened() -> None:
     verdicts = opened()
     verdicts.choose("agree")
-    verdicts.failed(FIRST, FULL)
+    verdicts.handle_failed_write(FIRST, FULL)
     verdicts.open(SECOND)
     verdicts.open(None)
     assert [(judged, given.state) for judged, given in verdicts.unsaved()] == [(FIRST, "not_saved")]
     verdicts.keep_own_verdict(FIRST)
-    verdicts.written(FIRST, AGREE)
+    verdicts.handle_written(FIRST, AGREE)
     assert list(verdicts.unsaved()) == []
 
 
 def test_a_newer_verdict_of_another_window_is_asked_about() -> None:
     verdicts = opened(UNSURE)
     verdicts.choose("agree")
-    assert verdicts.written(FIRST, DISAGREE) == ()
-    given = verdicts.of(FIRST)
+    assert verdicts.handle_written(FIRST, DISAGREE) == ()
+    given = verdicts.state_for(FIRST)
     assert (given.state, given.wanted, given.stored, given.asks) == ("not_saved", AGREE, DISAGREE, True)
     assert verdicts.choose("unsure") == ()  # no answer
     assert verdicts.keep_own_verdict(FIRST) == write(UNSURE, UNSURE, DISAGREE)
-    assert verdicts.written(FIRST, None) == ()  # meanwhile they withdrew it
+    assert verdicts.handle_written(FIRST, None) == ()  # meanwhile they withdrew it
     assert (given.asks, given.stored) == (True, None)
     assert verdicts.keep_stored_verdict(FIRST) == (ReadVerdict(FIRST),)
     assert (given.state, given.wanted) == (None, None)
@@ -104,20 +104,20 @@ def test_the_other_verdict_that_is_kept_is_the_one_that_the_store_has_by_then() 
     """Another window changes its verdict while the person looks at the question."""
     verdicts = opened()
     verdicts.choose("agree")
-    verdicts.written(FIRST, DISAGREE)
+    verdicts.handle_written(FIRST, DISAGREE)
     assert verdicts.keep_stored_verdict(FIRST) == (ReadVerdict(FIRST),)
-    verdicts.found(FIRST, None)
-    assert (verdicts.of(FIRST).state, verdicts.of(FIRST).wanted) == (None, None)
+    verdicts.handle_read(FIRST, None)
+    assert (verdicts.state_for(FIRST).state, verdicts.state_for(FIRST).wanted) == (None, None)
 
 
 def test_a_newer_verdict_of_another_window_is_shown_when_its_image_is_opened() -> None:
     verdicts = opened(AGREE)
     verdicts.open(FIRST, AGREE)
-    verdicts.found(FIRST, DISAGREE)
-    assert (verdicts.of(FIRST).state, verdicts.of(FIRST).wanted) == ("saved", DISAGREE)
-    verdicts.type("mine")
-    verdicts.found(FIRST, UNSURE)
-    assert verdicts.of(FIRST).asks
+    verdicts.handle_read(FIRST, DISAGREE)
+    assert (verdicts.state_for(FIRST).state, verdicts.state_for(FIRST).wanted) == ("saved", DISAGREE)
+    verdicts.set_draft_note("mine")
+    verdicts.handle_read(FIRST, UNSURE)
+    assert verdicts.state_for(FIRST).asks
     assert verdicts.commit() == ()
 
 
@@ -127,28 +127,28 @@ NOTED = Verdict(choice="agree", note="old scar")
 def test_a_withdrawn_verdict_takes_its_note_along_and_comes_back_with_it() -> None:
     verdicts = opened(NOTED)
     assert verdicts.withdraw() == write(None, NOTED)
-    verdicts.written(FIRST, None)
-    assert (verdicts.of(FIRST).note, verdicts.of(FIRST).state) == ("", None)
+    verdicts.handle_written(FIRST, None)
+    assert (verdicts.state_for(FIRST).note, verdicts.state_for(FIRST).state) == ("", None)
     verdicts.open(SECOND)  # the image need not be open to have its verdict taken back
     assert verdicts.last_changed == FIRST
     assert verdicts.take_back() == write(NOTED, None)
-    verdicts.written(FIRST, NOTED)
-    assert verdicts.of(FIRST).note == "old scar"
+    verdicts.handle_written(FIRST, NOTED)
+    assert verdicts.state_for(FIRST).note == "old scar"
     assert verdicts.take_back() == ()  # once
 
 
 def test_a_note_that_was_typed_when_the_verdict_was_withdrawn_comes_back_too() -> None:
     verdicts = opened(AGREE)
-    verdicts.type("at the apex")
+    verdicts.set_draft_note("at the apex")
     verdicts.withdraw()
-    verdicts.written(FIRST, None)
+    verdicts.handle_written(FIRST, None)
     assert verdicts.take_back() == write(Verdict(choice="agree", note="at the apex"), None)
 
 
 def test_a_verdict_that_is_given_once_more_is_kept() -> None:
     verdicts = opened(NOTED)  # by an earlier run, another window or this one
     assert verdicts.choose("agree") == ()
-    assert verdicts.is_repeated and verdicts.of(FIRST).wanted == NOTED
+    assert verdicts.is_repeated and verdicts.state_for(FIRST).wanted == NOTED
     assert verdicts.choose("disagree") == write(Verdict(choice="disagree", note="old scar"), NOTED)
     assert not verdicts.is_repeated
     assert verdicts.choose("disagree") == ()  # while it is being saved
@@ -158,18 +158,18 @@ def test_a_verdict_that_is_given_once_more_is_kept() -> None:
 
 def test_a_discarded_note_leaves_the_one_that_was_kept() -> None:
     verdicts = opened(NOTED)
-    verdicts.type("old scar, and more")
+    verdicts.set_draft_note("old scar, and more")
     verdicts.discard_note()
-    assert verdicts.of(FIRST).note == "old scar"
+    assert verdicts.state_for(FIRST).note == "old scar"
     assert verdicts.commit() == ()
 
 
 def test_what_another_window_said_since_is_not_taken_back() -> None:
     verdicts = opened()
     verdicts.choose("agree")
-    verdicts.written(FIRST, AGREE)
+    verdicts.handle_written(FIRST, AGREE)
     verdicts.open(FIRST, AGREE)
-    verdicts.found(FIRST, DISAGREE)
+    verdicts.handle_read(FIRST, DISAGREE)
     assert verdicts.last_changed is None
     assert verdicts.take_back() == ()
 
@@ -178,7 +178,7 @@ def test_another_result_of_the_image_has_no_verdict_of_the_one_before() -> None:
     verdicts = opened(AGREE)
     again = VerdictSubject(1, screened(1, 0.1))
     verdicts.open(again)
-    assert verdicts.of(again).wanted is None
+    assert verdicts.state_for(again).wanted is None
     assert verdicts.state_of(1, FIRST.outcome, None) is None
 
 
@@ -205,13 +205,13 @@ class Window:
     def take(self, commands: Commands) -> None:
         self.commands.extend(commands)
         for image in IMAGES:
-            given = self.verdicts.of(image)
+            given = self.verdicts.state_for(image)
             if not given.asks:
                 self.seen[image].add(given.stored)
 
     def person_wants(self) -> None:
         if image := self.verdicts.open_image:
-            self.last[image] = self.verdicts.of(image).wanted
+            self.last[image] = self.verdicts.state_for(image).wanted
             self.seen[image].add(self.last[image])  # whoever says the same
 
 
@@ -243,8 +243,8 @@ class RandomWalk(RuleBasedStateMachine):
         window = self.windows[number]
         typed = window.verdicts.open_image
         commands = window.verdicts.open(judged, self.store[judged][0] if judged else None)
-        if typed and window.verdicts.of(typed).wanted is not None:
-            window.last[typed] = window.verdicts.of(typed).wanted
+        if typed and window.verdicts.state_for(typed).wanted is not None:
+            window.last[typed] = window.verdicts.state_for(typed).wanted
         window.take(commands)
 
     @rule(number=windows_drawn)
@@ -253,7 +253,7 @@ class RandomWalk(RuleBasedStateMachine):
         window = self.windows[number]
         if image := window.verdicts.open_image:
             window.notes += 1
-            window.verdicts.type(f"{image.answer_id}: {window.name}{window.notes}")
+            window.verdicts.set_draft_note(f"{image.answer_id}: {window.name}{window.notes}")
 
     @rule(number=windows_drawn)
     def commit(self, number: int) -> None:
@@ -291,7 +291,7 @@ class RandomWalk(RuleBasedStateMachine):
             return
         window.take(window.verdicts.take_back())
         assert window.verdicts.take_back() == ()
-        given = window.verdicts.of(image)
+        given = window.verdicts.state_for(image)
         assert given.wanted == before[1] or given.asks
         window.last[image] = given.wanted
         window.seen[image].add(given.wanted)
@@ -300,14 +300,14 @@ class RandomWalk(RuleBasedStateMachine):
     @rule(number=windows_drawn, place=images_drawn)
     def keep_own_verdict(self, number: int, place: int) -> None:
         window, image = self.windows[number], IMAGES[place]
-        if window.verdicts.of(image).state == "not_saved":
-            window.seen[image].add(window.verdicts.of(image).stored)
+        if window.verdicts.state_for(image).state == "not_saved":
+            window.seen[image].add(window.verdicts.state_for(image).stored)
         window.take(window.verdicts.keep_own_verdict(image))
 
     @rule(number=windows_drawn, place=images_drawn)
     def keep_stored_verdict(self, number: int, place: int) -> None:
         window, image = self.windows[number], IMAGES[place]
-        if window.verdicts.of(image).state == "not_saved":
+        if window.verdicts.state_for(image).state == "not_saved":
             window.last.pop(image, None)
         window.take(window.verdicts.keep_stored_verdict(image))
 
@@ -359,12 +359,18 @@ class RandomWalk(RuleBasedStateMachine):
         window = self.windows[number]
         what, image, verdict = window.answers.popleft()
         verdicts = window.verdicts
-        was_kept = verdicts.of(image).state in ("saved", None) or what == "written"
+        was_kept = verdicts.state_for(image).state in ("saved", None) or what == "written"
         if what == "failed":
-            window.take(verdicts.failed(image, FULL))
+            window.take(verdicts.handle_failed_write(image, FULL))
         else:
-            window.take(verdicts.found(image, verdict) if what == "found" else verdicts.written(image, verdict))
-        if was_kept and window.last.get(image) in self.kept[image] and verdicts.of(image).state in ("saved", None):
+            window.take(
+                verdicts.handle_read(image, verdict) if what == "found" else verdicts.handle_written(image, verdict)
+            )
+        if (
+            was_kept
+            and window.last.get(image) in self.kept[image]
+            and verdicts.state_for(image).state in ("saved", None)
+        ):
             window.last.pop(image, None)  # it was kept, whatever others said since
 
     @invariant()
@@ -379,14 +385,14 @@ class RandomWalk(RuleBasedStateMachine):
             assert verdict is None or not verdict.note or verdict.note.startswith(f"{image.answer_id}: ")
         for window in self.windows:
             for image in IMAGES:
-                note = window.verdicts.of(image).note
+                note = window.verdicts.state_for(image).note
                 assert not note or note.startswith(f"{image.answer_id}: ")
 
     @invariant()
     def nothing_is_shown_as_saved_that_is_not(self) -> None:
         for window in self.windows:
             for image in IMAGES:
-                given = window.verdicts.of(image)
+                given = window.verdicts.state_for(image)
                 if given.state == "saved":
                     assert given.wanted in self.kept[image]
                     assert given.wanted == self.store[image][0] or self.store[image][1] != window.name
@@ -395,7 +401,7 @@ class RandomWalk(RuleBasedStateMachine):
     def nothing_that_was_given_is_lost_in_silence(self) -> None:
         for window in self.windows:
             for image, verdict in window.last.items():
-                given = window.verdicts.of(image)
+                given = window.verdicts.state_for(image)
                 assert given.wanted == verdict or verdict in self.kept[image]
 
     def teardown(self) -> None:
@@ -406,7 +412,7 @@ class RandomWalk(RuleBasedStateMachine):
                 while window.commands or window.answers:
                     self.go_on(number, 1, is_heard=True, is_full=False)
                 for image in IMAGES:
-                    if window.verdicts.of(image).problem is not None:
+                    if window.verdicts.state_for(image).problem is not None:
                         window.take(window.verdicts.keep_own_verdict(image))
             assert all(given.asks for _, given in window.verdicts.unsaved())
 

@@ -39,7 +39,7 @@ from fieldray.desktop.notices import notify_run_end
 from fieldray.desktop.result_panel import FoldingCard, ScoreScale
 from fieldray.desktop.style import colours, style_sheet
 from fieldray.desktop.widgets import Surface
-from fieldray.desktop.worklist_delegate import ROW_HEIGHT, SHAPE_ROOM
+from fieldray.desktop.worklist_delegate import ROW_HEIGHT, SHAPE_COLUMN_WIDTH
 from fieldray.domain.finding import WORK_LIST_ORDER
 from fieldray.domain.run import Verdict
 from fieldray.errors import FieldrayError, UsageProblem
@@ -287,7 +287,7 @@ def test_a_folder_that_waits_for_the_run_leaves_the_keys_to_the_list(desk: Desk,
 
 
 def test_an_unexpected_error_is_shown_and_logged(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
-    with desk.application.catching():
+    with desk.application.showing_uncaught_errors():
         worker = threading.Thread(target=lambda: 1 / 0)
         worker.start()
         worker.join()
@@ -395,14 +395,14 @@ def test_a_narrow_list_leaves_room_for_names_and_shows_classes_by_their_shapes(d
     table = desk.window.work_list.table
     place = COLUMNS.index("class")
     words, below = table.class_column_width, table.below_width
-    assert SHAPE_ROOM < below < words - 20
+    assert SHAPE_COLUMN_WIDTH < below < words - 20
     table.fit_columns(words + 160)  # the score stands below the class
     assert table.isColumnHidden(COLUMNS.index("score"))
     assert table.columnWidth(place) == words
     table.fit_columns(words + 159)
     assert table.columnWidth(place) == below  # the word stands below the shape
     table.fit_columns(below + 159)
-    assert table.columnWidth(place) == SHAPE_ROOM
+    assert table.columnWidth(place) == SHAPE_COLUMN_WIDTH
 
 
 @pytest.mark.parametrize("language", ["en", "uk"])

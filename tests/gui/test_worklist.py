@@ -82,7 +82,7 @@ class StoredList:
         self.verdicts.open(judged)
         self.verdicts.choose(verdict.choice)
         self.model.verdict_changed(judged)
-        self.verdicts.written(judged, self.store.set_verdict(row_id, verdict, judged=judged.outcome))
+        self.verdicts.handle_written(judged, self.store.set_verdict(row_id, verdict, judged=judged.outcome))
         self.model.verdict_changed(judged)
 
     def settle(self) -> None:
@@ -251,7 +251,7 @@ def test_a_long_list_is_read_again_the_more_seldom(
     listed: StoredList, model: WorkListModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed.add(screened(1, 0.9))
-    model._has_read(History(listed.path).listed(listed.run_id, model.wanted, model._order), 2.0, limit=None)
+    model._has_read(History(listed.path).list_rows(listed.run_id, model.wanted, model._order), 2.0, limit=None)
     model.refresh()
     # The interval, as asked for: what remains of a coarse timer may be up to a twentieth more.
     assert model._again.isActive()
@@ -269,7 +269,7 @@ def test_what_cannot_be_read_is_a_notice_and_is_tried_again(
 
     listed.add(screened(1, 0.9))
     with monkeypatch.context() as patch:
-        patch.setattr(History, "listed", refuse)
+        patch.setattr(History, "list_rows", refuse)
         model.filter(text="px")
         listed.until(lambda: [notice.key for notice in listed.board.notices] == ["list"])
     assert listed.shown() == [1]  # what was in sight stays
@@ -318,7 +318,7 @@ def test_a_verdict_that_is_saved_is_not_shown_with_what_the_image_gave_meanwhile
     listed.verdicts.open(shown)
     listed.verdicts.choose("agree")
     listed.add(screened(1, 0.1))
-    listed.verdicts.written(shown, Verdict(choice="agree"))
+    listed.verdicts.handle_written(shown, Verdict(choice="agree"))
     model.verdict_changed(shown)
     after = model.row_at(model.index(0, 0))
     assert (after.category, after.verdict, model.data(model.index(0, KEYS.index("patient")), VERDICT_ROLE)) == (
@@ -524,9 +524,9 @@ def test_a_list_that_is_not_by_urgency_names_its_column(listed: StoredList, mode
     said = []
     for column, order in (("date", Ascending), ("class", Descending), ("class", Ascending)):
         model.sort(KEYS.index(column), order)
-        said.append(model.sorted_title)
+        said.append(model.sort_column_title)
     model.sort(-1)
-    assert [*said, model.sorted_title] == ["Date", "Class", "", ""]
+    assert [*said, model.sort_column_title] == ["Date", "Class", "", ""]
     listed.settle()
 
 

@@ -121,7 +121,7 @@ def check_kept(place: Place, log: Log, end: str) -> None:
         "decoders 3": settings["decoders"] == 3,
         "key 0": _KEYS[0] in keys,
         "key 1": _KEYS[1] in keys or "without key 1" in begun,
-        "version": trust.highest_seen(_KEYS[0], pack_id="tiny") == "1.0.0",
+        "version": trust.highest_version(_KEYS[0], pack_id="tiny") == "1.0.0",
         "without key 1": _KEYS[1] not in keys,
         "images": (found := memory.find([place.images])) is not None and found.pack == "tiny",
         "drive": (found := memory.find([place.drive])) is not None and found.pack == "other",

@@ -177,7 +177,7 @@ class _Stamping:
         if not self._stamps or int(ref.path.stem) % 2:
             return b""
         with ref.path.open("rb") as stream:
-            return self._stamps.now(ref.path, stream)
+            return self._stamps.current(ref.path, stream)
 
     def stamped(self, outcome: Outcome) -> Outcome:
         """The same, with the stamp of its file."""

@@ -10,8 +10,7 @@ import pytest
 
 from fieldray.errors import StorageProblem
 from fieldray.packs.signing import TrustStore
-from fieldray.packs.site_choices import FOLDERS_NAME, PackMemory, SitePoints
-from fieldray.packs.site_choices import NAME as POINTS_NAME
+from fieldray.packs.site_choices import FOLDERS_NAME, POINTS_NAME, PackMemory, SitePoints
 from fieldray.pipeline.constancy import ConstancyRecords
 from fieldray.settings import load
 from packs_factory import site_point

@@ -17,7 +17,15 @@ from typing import Any
 import pytest
 
 import fieldray
-from fieldray.command_names import OWN, PACKAGES, command_line_of, command_lines, is_command, names_images, opens_window
+from fieldray.command_names import (
+    BUILTIN_COMMANDS,
+    OPTIONAL_PACKAGES,
+    command_line_of,
+    command_lines,
+    is_command,
+    names_images,
+    opens_window,
+)
 from fieldray.offline import allow_only_display_connection, filter_code, is_screen_remote
 from fieldray.paths import child_command, program_command
 from program import python
@@ -37,7 +45,7 @@ def run(code: str, *arguments: str, **environment: str) -> str:
 
 
 def modules() -> Iterator[tuple[str, str]]:
-    for package in ("fieldray", *PACKAGES):
+    for package in ("fieldray", *OPTIONAL_PACKAGES):
         for path in sorted((PACKAGE.parent / package).rglob("*.py")):
             name = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
             yield name, path.read_text(encoding="utf-8")
@@ -99,7 +107,10 @@ except SystemExit as end:
 def test_nothing_is_imported_before_the_guard(command: list[str]) -> None:
     first = run(WHEN_GUARDED, *command, PYTHONPATH="").splitlines()[0]
     own = {"fieldray", "fieldray.processes", "fieldray.offline", "fieldray.command_names"}
-    assert set(ast.literal_eval(first)) <= own | {*PACKAGES, *(f"{package}.command_line" for package in PACKAGES)}
+    assert set(ast.literal_eval(first)) <= own | {
+        *OPTIONAL_PACKAGES,
+        *(f"{package}.command_line" for package in OPTIONAL_PACKAGES),
+    }
 
 
 # Modules that start other programs, and why these need no guard of their own.
@@ -362,8 +373,8 @@ def test_the_names_of_the_commands_are_known_before_they_are_imported() -> None:
     shown = re.search(r"\n\s+COMMAND\n(.*?)\n\n", run("from fieldray.cli import run; run(['--help'])"), re.DOTALL)
     assert shown
     named = re.findall(r"^    (\w+)", shown.group(1), re.MULTILINE)
-    assert set(named) == {*OWN}.union(*(each.COMMANDS for each in command_lines()))
-    assert named[: len(OWN)] == list(OWN)
+    assert set(named) == {*BUILTIN_COMMANDS}.union(*(each.COMMANDS for each in command_lines()))
+    assert named[: len(BUILTIN_COMMANDS)] == list(BUILTIN_COMMANDS)
 
 
 def test_the_packages_beside_are_asked_for_their_commands_alone() -> None:
@@ -371,8 +382,8 @@ def test_the_packages_beside_are_asked_for_their_commands_alone() -> None:
     assert is_command("screen") and is_command("adapt") and is_command("workflow")
     assert not is_command("images")
     shown = run("from fieldray.cli import run; import sys; run(['screen', '--help']); print(sorted(sys.modules))")
-    loaded = {name for name in ast.literal_eval(shown.splitlines()[-1]) if name.startswith(PACKAGES)}
-    assert loaded == {*PACKAGES, *(f"{package}.command_line" for package in PACKAGES)}
+    loaded = {name for name in ast.literal_eval(shown.splitlines()[-1]) if name.startswith(OPTIONAL_PACKAGES)}
+    assert loaded == {*OPTIONAL_PACKAGES, *(f"{package}.command_line" for package in OPTIONAL_PACKAGES)}
 
 
 WITHOUT_THEM = """

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.errors import StorageProblem
-from fieldray.paths import KEPT, VERSION, catalogues, scratch_folder, user_data
+from fieldray.paths import DATA_FILES, VERSION, catalogues, scratch_folder, user_data
 
 
 def test_the_version_is_the_packages() -> None:
@@ -70,5 +70,5 @@ def test_scratch_of_a_killed_process_goes_with_the_next_and_that_of_a_living_one
 
 def test_the_privacy_page_names_all_that_is_kept() -> None:
     page = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text(encoding="utf-8")
-    for name in KEPT:
+    for name in DATA_FILES:
         assert re.search(rf"^\|.*`{re.escape(name)}", page, re.MULTILINE), name

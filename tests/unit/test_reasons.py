@@ -6,7 +6,7 @@ from string import Formatter
 
 import pytest
 
-from fieldray.reasons import HARMLESS, TEMPLATES, Plural, reason, templates_of_rooms
+from fieldray.reasons import NAMELESS_PARAMETERS, TEMPLATES, Plural, reason, templates_of_subpackages
 from fieldray.translation import Translator
 from hostile import ALL, forbidden_in
 
@@ -30,7 +30,7 @@ def test_line_ends_around_a_librarys_words_are_dropped() -> None:
 
 def test_the_sentences_of_rooms_are_found_and_no_code_stands_twice() -> None:
     rooms = [import_module(f"fieldray.{room}.reasons").TEMPLATES for room in ("audit", "comparison", "packs", "store")]
-    assert all(templates_of_rooms()[code] == text for room in rooms for code, text in room.items())
+    assert all(templates_of_subpackages()[code] == text for room in rooms for code, text in room.items())
     codes = [code for room in (TEMPLATES, *rooms) for code in room]
     assert [code for code, times in Counter(codes).items() if times > 1] == []
     assert reason("audit_few", count=1).text.startswith(
@@ -40,19 +40,19 @@ def test_the_sentences_of_rooms_are_found_and_no_code_stands_twice() -> None:
 
 def fields_of(code: str) -> set[str]:
     """The names of the parameters that a sentence has."""
-    template = {**TEMPLATES, **templates_of_rooms()}[code]
+    template = {**TEMPLATES, **templates_of_subpackages()}[code]
     texts = (template.one, template.many) if isinstance(template, Plural) else (template,)
     return {name for text in texts for _, name, _, _ in Formatter().parse(text) if name}
 
 
-@pytest.mark.parametrize("code", sorted({**TEMPLATES, **templates_of_rooms()}))
+@pytest.mark.parametrize("code", sorted({**TEMPLATES, **templates_of_subpackages()}))
 def test_each_parameter_that_may_name_a_patient_is_hidden_with_the_names(code: str) -> None:
     names = fields_of(code)
     why = reason(code, **{name: 7 if name == "count" else f"MARK{name}" for name in names})
     shown, hidden = Translator().reason(why), Translator(hides_names=lambda: True).reason(why)
-    for name in names - {"count"} - HARMLESS:
+    for name in names - {"count"} - NAMELESS_PARAMETERS:
         assert f"MARK{name}" in shown and f"MARK{name}" not in hidden
-    for name in names & HARMLESS - {"count"}:
+    for name in names & NAMELESS_PARAMETERS - {"count"}:
         assert f"MARK{name}" in hidden
 
 
@@ -61,6 +61,6 @@ def test_what_a_person_or_a_file_wrote_is_never_declared_harmless() -> None:
         "address", "age", "born", "detail", "file", "first", "folder", "image", "known", "label", "missing", "name",
         "names", "path", "paths", "patient", "reference", "rows", "second", "several", "text", "two_labels", "value",
     }  # fmt: skip
-    assert not written & HARMLESS
+    assert not written & NAMELESS_PARAMETERS
     codes = ("audit_which_positive", "audit_no_class", "audit_counted_positive", "audit_table_column")
     assert all(fields_of(code) & written for code in codes)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fieldray.errors import StorageProblem, UsageProblem
-from fieldray.settings import TABLE, Row, Settings, default_path, load
+from fieldray.settings import TABLE, SettingRow, Settings, default_path, load
 
 
 def test_every_default_is_allowed() -> None:
@@ -116,7 +116,7 @@ def test_a_link_in_the_place_of_the_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.key)
-def test_every_row_holds_to_its_own_limits(row: Row) -> None:
+def test_every_row_holds_to_its_own_limits(row: SettingRow) -> None:
     is_free_text = isinstance(row.default, str) and not row.choices
     wrong: list[object] = [None, [row.default], 1 if is_free_text else "sepia" if row.choices else "1"]
     if isinstance(row.default, bool):

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from fieldray.audit.layouts import NO_FINDING, LabelRow, Layout, finding_test, named_columns, published_layout
+from fieldray.audit.layouts import NO_FINDING, LabelLayout, LabelRow, finding_test, named_columns, published_layout
 from fieldray.domain.finding import Screened, leading_finding
 from fieldray.domain.image import ImageRef
 from fieldray.domain.run import StoredResult
@@ -211,7 +211,7 @@ def check_table(
         finding_test(found.read, positive, negatives=usual.negative)
 
 
-def _laid_out(table: Path, columns: Mapping[str, str]) -> tuple[list[tuple[int, dict[str, str]]], Layout]:
+def _laid_out(table: Path, columns: Mapping[str, str]) -> tuple[list[tuple[int, dict[str, str]]], LabelLayout]:
     rows = _read_rows(table)
     header = list(rows[0][1])
     layout = None if columns.keys() & set(_NEEDED) else published_layout(header)
@@ -309,7 +309,7 @@ class _Matching:
     Without images every row counts as matched.
     """
 
-    def __init__(self, table: Path, refs: Iterable[ImageRef], layout: Layout, usual: ClassNames) -> None:
+    def __init__(self, table: Path, refs: Iterable[ImageRef], layout: LabelLayout, usual: ClassNames) -> None:
         self._table, self._layout, self._usual = table, layout, usual
         self._images = defaultdict[str, set[str]](set)
         self._images_by_stem = defaultdict[str, set[str]](set)

@@ -59,9 +59,9 @@ class Drift:
                        notable PSI if that is larger
     images, reference  number of images of the run, and of the reference
     is_more            whether the last bin holds a larger share of the run's images than of the reference's images
-    now, before        one value for the run and one for the reference. For scores (0..1) and exposure (0..255): the
-                       mean, taken from the middles of the bins. For refused and evidence: the percentage of images in
-                       the last bin
+    now, before        a value that a person can compare: one value for the run and one for the reference. For scores
+                       (0..1) and exposure (0..255): the mean, taken from the middles of the bins. For refused and
+                       evidence: the percentage of images in the last bin
     """
 
     of: Quantity
@@ -75,16 +75,16 @@ class Drift:
     before: float
 
     @property
-    def is_out(self) -> bool:
-        """Whether the drift exceeds its limit.
+    def exceeds_limit(self) -> bool:
+        """Whether the drift exceeds its limit, so that a person must be told.
 
-        A larger share of the heat map inside the lungs than in the reference is no drift.
+        A larger share of the heat map inside the lungs than in the reference never counts as drift.
         """
         return self.index > self.limit and (self.is_more or self.of != "evidence")
 
     @property
     def summary(self) -> Reason:
-        """The message to a person that the images have drifted."""
+        """The message for a person that the images of the run differ from the reference."""
         is_pack = self.against == "pack"
         digits = 2 if self.of == "scores" else 0
         return reason(
@@ -153,7 +153,7 @@ def score_counts(scores: Sequence[float]) -> tuple[int, ...]:
 
 
 def drift_counts(samples: Iterable[DriftSample], label: str, *, evidence_limit: float | None = None) -> Counts:
-    """Return a histogram of each quantity over the images of a run.
+    """Return the histograms of a run's images by which drift is measured, one for each quantity.
 
     "refused" has two bins: suitable images and not suitable ones. "evidence" has two bins: images at or above
     `evidence_limit` and images below it.
@@ -194,7 +194,13 @@ def reference_counts(metrics: Mapping[str, object], label: str) -> Counts:
 
 
 def compare_histograms(now: Counts, before: Counts, *, against: Reference) -> tuple[Drift, ...]:
-    """Return the drift of each quantity of which the run and the reference both have enough images."""
+    """Return the drift of each quantity, computed from the histograms of a run and of a reference.
+
+    now, before  histograms of the run and of the reference, by quantity
+    against      the reference
+
+    A quantity with too few images in the run or in the reference is left out.
+    """
     return tuple(
         drift_of(now[of], before[of], of=of, against=against)
         for of in now

@@ -66,8 +66,12 @@ class PointPerformance:
 
 
 @dataclass(frozen=True, slots=True)
-class Bin:
-    """Units with similar scores: their mean score, and the share of them with the condition (both 0..1)."""
+class CalibrationBin:
+    """A bin of the calibration: units with similar scores.
+
+    mean_score  mean calibrated score, 0..1
+    positives   share of the units with the condition
+    """
 
     mean_score: float
     positives: Share
@@ -75,7 +79,7 @@ class Bin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subgroup:
-    """The figures of a subgroup: the images for which the attribute `by` has the value `name`, as view and PA.
+    """The figures of the units whose attribute `by` has the value `name`, for example `by` "sex" and `name` "F".
 
     units   number of units of the subgroup
     auc     area under the ROC curve
@@ -136,7 +140,7 @@ class Audit:
     unsure: Share
     refused: Share
     not_assessed: tuple[NotAssessed, ...]
-    bins: tuple[Bin, ...]
+    bins: tuple[CalibrationBin, ...]
     calibration_error: float
     groups: tuple[Subgroup, ...]
     disagreements: tuple[Case, ...]
@@ -252,7 +256,8 @@ def performance_at(units: Sequence[Case], point: OperatingPoint, *, rule: Rule, 
 def category_at(point: OperatingPoint, score: float | None, *, otherwise: Category) -> Category:
     """Return the class of a score at an operating point.
 
-    Without a score, or if the image's present class `otherwise` is always referred, the class stays `otherwise`.
+    otherwise  the class that the image has now; returned for an image without a score, and for a class that is always
+               referred
     """
     if score is None or otherwise in ALWAYS_REFERRED:
         return otherwise
@@ -284,25 +289,28 @@ def class_shares(
     return shares
 
 
-def predictive_values(hits: Share, spared: Share, *, prevalence: float) -> tuple[Estimate | None, Estimate | None]:
+def predictive_values(
+    sensitivity: Share, specificity: Share, *, prevalence: float
+) -> tuple[Estimate | None, Estimate | None]:
     """Return the positive and the negative predictive value at a known prevalence.
 
-    A value is None if no unit has that result.
+    The positive value is None if no unit was referred, the negative value if every unit was referred.
 
     Either value is 1 / (1 + odds * r), where r is the ratio of two independent shares. The interval of r comes from the
     intervals of both shares (Donner and Zou, Statistical Methods in Medical Research 21 (2012) 347, section 3).
 
-    hits, spared  sensitivity and specificity
-    prevalence    0..1, exclusive
+    sensitivity  share referred of the units with the condition
+    specificity  share not referred of the units without the condition
+    prevalence   0..1, exclusive
     """
     odds = (1 - prevalence) / prevalence
-    positive = _interval_of_ratio(complement_share(spared), hits)
-    negative = _interval_of_ratio(complement_share(hits), spared)
+    positive = _interval_of_ratio(complement_share(specificity), sensitivity)
+    negative = _interval_of_ratio(complement_share(sensitivity), specificity)
     return positive and _predictive(positive, odds), negative and _predictive(negative, 1 / odds)
 
 
 def complement_share(found: Share) -> Share:
-    """Return 1 - share, as a share: count, value and interval of the remaining units."""
+    """Return 1 - share as a `Share`: count, value and interval of the units that do not have the property."""
     return Share(found.of - found.count, found.of, 1 - found.value, 1 - found.high, 1 - found.low)
 
 
@@ -329,7 +337,7 @@ def _interval_of_ratio(above: Share, below: Share) -> tuple[float, float, float]
     return a / b if b else math.inf, low, with_root(over, under) / under if under else math.inf
 
 
-def calibration_bins(scores: Scores, truth: Truth, *, patients: Sequence[str]) -> tuple[Bin, ...]:
+def calibration_bins(scores: Scores, truth: Truth, *, patients: Sequence[str]) -> tuple[CalibrationBin, ...]:
     """Sort images by score and divide them into bins of equal size; the lowest scores come first.
 
     There are at most ten bins, with 20 or more images each. Fewer than 40 images give one bin.
@@ -338,7 +346,7 @@ def calibration_bins(scores: Scores, truth: Truth, *, patients: Sequence[str]) -
     found = []
     for members in np.array_split(np.argsort(scores, kind="stable"), number):
         of = [patients[index] for index in members]
-        found.append(Bin(float(scores[members].mean()), share(truth[members], patients=of)))
+        found.append(CalibrationBin(float(scores[members].mean()), share(truth[members], patients=of)))
     return tuple(found)
 
 
@@ -410,7 +418,7 @@ def _age_group(years: float | None) -> str:
 def subgroups(cases: Sequence[Case], rule: Rule) -> Iterator[tuple[str, str, list[Case]]]:
     """Yield the subgroups that have enough scored units of both classes for figures of their own.
 
-    Each item is (attribute, value, units), for example ("sex", "F", units).
+    Each item is (attribute, value, units of the subgroup), for example ("sex", "F", units).
     """
     for by, grouping in _GROUPINGS.items():
         for name in sorted({grouping(case) for case in cases} - {""}):

@@ -31,7 +31,7 @@ Cells = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelRow:
-    """One row of a table of labels.
+    """One row of a table of labels, in a form that is common to all layouts.
 
     text       the label as written, for messages
     classes    the classes that are present, in lower case
@@ -50,7 +50,7 @@ class LabelRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class LabelLayout:
     """The layout of a table of labels, with the function that reads its rows.
 
     read      takes a line number and the cells of the row by column name. Returns None for a row without a frontal
@@ -64,22 +64,22 @@ class Layout:
     adds_up: bool = False
 
 
-def published_layout(header: Sequence[str]) -> Layout | None:
+def published_layout(header: Sequence[str]) -> LabelLayout | None:
     """Return the layout of a CheXpert or VinDr-CXR table, recognised by its column names; None for other tables.
 
     header  the column names in lower case
     """
     has_class_columns = NO_FINDING in header
     if has_class_columns and set(_CHEXPERT) <= set(header):
-        return Layout(read=_chexpert, has_many=True)
+        return LabelLayout(read=_chexpert, has_many=True)
     if has_class_columns and set(_VINDR_IMAGES) <= set(header):
-        return Layout(read=_vindr_image, has_many=True)
+        return LabelLayout(read=_vindr_image, has_many=True)
     if set(_VINDR_BOXES) <= set(header):
-        return Layout(read=_vindr_box, has_many=True, adds_up=True)
+        return LabelLayout(read=_vindr_box, has_many=True, adds_up=True)
     return None
 
 
-def named_columns(names: Mapping[str, str], *, has_many: bool) -> Layout:
+def named_columns(names: Mapping[str, str], *, has_many: bool) -> LabelLayout:
     """Return the layout of a table that has a column for each of several roles.
 
     names     column name by role. The roles are "image" and "label", and optionally "patient", "exam" and "reader"
@@ -94,11 +94,11 @@ def named_columns(names: Mapping[str, str], *, has_many: bool) -> Layout:
         classes = split_classes(label)
         return LabelRow(line=line, image=image, text=label, classes=classes, patient=patient, exam=exam, reader=reader)
 
-    return Layout(read=read, has_many=has_many)
+    return LabelLayout(read=read, has_many=has_many)
 
 
 def split_classes(cell: str) -> frozenset[str]:
-    """Return the class names in a cell, which are separated by `|`, in lower case."""
+    """Split the cell of a label table at `|` into class names in lower case."""
     return frozenset(name.strip().casefold() for name in cell.split("|") if name.strip())
 
 
@@ -141,12 +141,11 @@ def _by_columns(
 def finding_test(
     rows: Sequence[LabelRow], positive: Sequence[str], *, negatives: frozenset[str]
 ) -> Callable[[LabelRow], bool | None]:
-    """Return a function that says for a row whether the finding is present; None if that is uncertain.
+    """Return a function that says whether the row of a label table has the finding: True, False, or None if uncertain.
 
-    Without `positive`, every class except the `negatives` is a finding, and a row with one of the `negatives` has none.
-
-    rows      all rows of the table
-    positive  the classes that count as the finding
+    rows       all rows of the table
+    positive   the classes that count as the finding; without any, every class except the `negatives` is a finding
+    negatives  the classes that mean that there is no finding, for a call without `positive`
 
     Raises UsageProblem for a class in `positive` that the table lacks, or if the rows are not of two classes.
     """

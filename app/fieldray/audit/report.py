@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fieldray.audit.drift import Drift
 from fieldray.audit.figures import Audit, complement_share, predictive_values, scored_arrays, subgroups
-from fieldray.audit.units import Case, Rule, is_assessed, is_referred, moved_zone, ranks, score_and_category
+from fieldray.audit.units import Case, Rule, is_assessed, is_referred, moved_zone, score_and_category, scores_and_truths
 from fieldray.domain import metrics
 from fieldray.domain.metrics import Scores, Share, share_of
 from fieldray.domain.model import Estimate, OperatingPoint, Trust
@@ -79,9 +79,9 @@ class Proposal:
 
     @property
     def is_reached(self) -> bool:
-        """Whether the threshold reaches the goal.
+        """Whether the proposed threshold reaches the sensitivity or specificity that was wanted.
 
-        No threshold may reach the goal, if many units were not assessed or are to be read first.
+        It may be impossible to reach the goal, if many units were not assessed or are to be read first.
         """
         if self.wanted.threshold is not None:
             return True
@@ -102,7 +102,7 @@ def propose(
 
     Raises UsageProblem for a given threshold outside [0, 1], or one that no unit with the condition reaches.
     """
-    scores, truth, patients = ranks(rule.units(cases))
+    scores, truth, patients = scores_and_truths(rule.units(cases))
     chosen = wanted.threshold
     if chosen is None:
         if wanted.specificity is not None:
@@ -137,7 +137,7 @@ def propose(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class AuditSubject:
     """The subject of an audit: pack, label, images and dates.
 
     names        the pack's name by language; empty if the pack is no longer installed
@@ -320,20 +320,20 @@ class AuditReport:
               rows without
     drifts    the drift of the run's images against the references
     proposal  a local operating point that a person may adopt
-    plan      None if all units have the condition, or none has
-    paired    the comparison with another run, or None
+    plan      the threshold plan; None if all units have the condition, or none has
+    paired    the comparison with a second pack, or None
     """
 
-    subject: Subject
+    subject: AuditSubject
     audit: Audit
     missing: Mapping[bool, int]
     drifts: tuple[Drift, ...]
     proposal: Proposal
-    plan: Plan | None = None
+    plan: ThresholdPlan | None = None
     paired: PackComparison | None = None
 
 
-SCREENED: Final = 1000  # number of units to which the numbers of a plan refer
+UNITS_SCREENED: Final = 1000  # number of units to which the numbers of a plan refer
 ALL_UNITS: Final = ("", "")
 _STEPS: Final = 1000  # steps between the scores 0 and 1
 _LADDER: Final = (1.0, 0.99, 0.98, 0.95, 0.9, 0.85, 0.8, 0.7, 0.5)
@@ -344,9 +344,9 @@ _ROUNDING: Final = 1e-9
 class Prices:
     """Prices of screening, each 0 or more, in any currency.
 
-    screening  screening a unit
-    test       testing a referred unit
-    unsure     another reading of a unit in the uncertain zone, referred or not
+    screening  price of screening one unit
+    test       price of testing one referred unit
+    unsure     price of a second reading of one unit in the uncertain zone, referred or not
     """
 
     screening: float = 0.0
@@ -355,7 +355,7 @@ class Prices:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class ThresholdRow:
     """One row of the threshold plan. The numbers are of 1,000 units screened at the plan's prevalence.
 
     sensitivity        share referred of all units with the condition
@@ -382,12 +382,14 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """The threshold plan: one step for every score of a unit, rounded down to a thousandth, and for given thresholds.
+class ThresholdPlan:
+    """A threshold plan: what each possible threshold would refer, detect, miss and cost.
+
+    There is one step for every score of a unit, rounded down to a thousandth, and for given thresholds.
 
     units                   number of units of the audit
     not_assessed            number of units that are referred at no threshold
-    positives_not_assessed  how many of these have the condition
+    positives_not_assessed  number of units without setup that have the condition
     groups                  the steps by threshold, the lowest first, of each subgroup. A subgroup is (attribute,
                             value), as ("sex", "F"); `ALL_UNITS` comes first
     shown                   the thresholds to print in a table: those of the operating points, and for each of several
@@ -399,7 +401,7 @@ class Plan:
     units: int
     not_assessed: int
     positives_not_assessed: int
-    groups: Mapping[tuple[str, str], Mapping[float, Step]]
+    groups: Mapping[tuple[str, str], Mapping[float, ThresholdRow]]
     shown: tuple[float, ...]
 
 
@@ -410,7 +412,7 @@ def require_prices(prices: Prices | None) -> None:
             raise UsageProblem(reason("audit_price", value=value))
 
 
-def plan(
+def threshold_plan(
     cases: Sequence[Case],
     points: Iterable[float],
     *,
@@ -418,8 +420,8 @@ def plan(
     pattern: OperatingPoint | None,
     prevalence: float,
     prices: Prices | None,
-) -> Plan | None:
-    """Make the threshold plan; None if all units have the condition, or none has.
+) -> ThresholdPlan | None:
+    """Compute the threshold plan of an audit; None if all units have the condition, or none has.
 
     points      thresholds to include among the steps
     pattern     the operating point whose uncertain zone is moved to each threshold; None for no zone
@@ -429,7 +431,7 @@ def plan(
     """
     require_prices(prices)
     units, points = rule.units(cases), set(points)
-    (scores, truth, _), groups = ranks(units), {}
+    (scores, truth, _), groups = scores_and_truths(units), {}
     thresholds = sorted(points | {math.floor(_STEPS * score) / _STEPS for score in scores if math.isfinite(score)})
     zones = {at: (rule.referral_score_at(at, pattern), *moved_zone(pattern, at)) for at in thresholds}
     for by, name, members in ((*ALL_UNITS, units), *subgroups(cases, rule)):
@@ -443,7 +445,7 @@ def plan(
     most = max(step.sensitivity.value for step in steps)
     ladder = {max(step.threshold for step in steps if step.sensitivity.value >= min(each, most)) for each in _LADDER}
     without = np.isneginf(scores)
-    return Plan(
+    return ThresholdPlan(
         prevalence=prevalence,
         prices=prices,
         units=len(units),
@@ -466,7 +468,8 @@ def _by_truth(units: Sequence[Case]) -> tuple[_Ranked, _Ranked] | None:
     if not all(sides):
         return None
     with_it, without = (
-        (np.sort(ranks(side)[0]), metrics.effective_number([unit.patient for unit in side])) for side in sides
+        (np.sort(scores_and_truths(side)[0]), metrics.effective_number([unit.patient for unit in side]))
+        for side in sides
     )
     return with_it, without
 
@@ -478,7 +481,7 @@ def _step(
     *,
     prevalence: float,
     prices: Prices | None,
-) -> Step:
+) -> ThresholdRow:
     """Return the step of the plan at one threshold.
 
     zone  the score from which on units are referred, and both ends of the uncertain zone
@@ -488,12 +491,12 @@ def _step(
     hits = share_of(len(positives) - int(np.searchsorted(positives, edge)), len(positives), number=many)
     spared = share_of(int(np.searchsorted(negatives, edge)), len(negatives), number=others)
     ppv, npv = predictive_values(hits, spared, prevalence=prevalence)
-    detected = SCREENED * prevalence * hits.value
-    referred = detected + SCREENED * (1 - prevalence) * complement_share(spared).value
+    detected = UNITS_SCREENED * prevalence * hits.value
+    referred = detected + UNITS_SCREENED * (1 - prevalence) * complement_share(spared).value
     in_zone = [int(np.searchsorted(own, high) - np.searchsorted(own, low)) / len(own) for own in (positives, negatives)]
-    unsure = SCREENED * (prevalence * in_zone[0] + (1 - prevalence) * in_zone[1])
-    cost = SCREENED * prices.screening + referred * prices.test + unsure * prices.unsure if prices else None
-    return Step(
+    unsure = UNITS_SCREENED * (prevalence * in_zone[0] + (1 - prevalence) * in_zone[1])
+    cost = UNITS_SCREENED * prices.screening + referred * prices.test + unsure * prices.unsure if prices else None
+    return ThresholdRow(
         threshold=threshold,
         sensitivity=hits,
         specificity=spared,
@@ -501,7 +504,7 @@ def _step(
         npv=npv,
         referred=referred,
         detected=detected,
-        missed=SCREENED * prevalence - detected,
+        missed=UNITS_SCREENED * prevalence - detected,
         unsure=unsure,
         cost=cost,
         cost_per_detected=None if cost is None or not detected else cost / detected,

@@ -16,7 +16,7 @@ import numpy as np
 
 from fieldray.audit.cases import Reference
 from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome, Screened, calibrate, override_notes, reason_of
-from fieldray.domain.image import ImageHeader, known_person
+from fieldray.domain.image import ImageHeader, valid_patient_id
 from fieldray.domain.metrics import Referral, Scores, Truth, Unit, logit
 from fieldray.domain.model import Calibration, OperatingPoint
 from fieldray.domain.run import StoredResult
@@ -27,19 +27,19 @@ ALWAYS_REFERRED: Final[frozenset[str]] = frozenset({"read_first"})  # the top of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One image with its reference label and its result.
+    """One image of an audit: its reference label, and the pack's result.
 
     image        the key of the image (`ImageRef.key`)
     row_id       row of the image in the results database
     patient      key of the patient: equal for all images of one patient
     exam         key of the examination: equal for all images of one examination
-    truth        whether the finding is present, by the reference
+    truth        whether the finding is present, by the reference label
     score        calibrated score, 0..1; None if the image was not suitable or failed
     category     class of the image by the audited label
-    why          the reason why the image has no score, or is to be read first
+    why          the reason why the image has no score, or is to be read first; None for any other image
     is_asked     whether a person had the image turned, or screened although it was not suitable
     has_patient  whether a table or the header names the patient; otherwise each examination counts as a patient
-    identity     identity of the image's bytes (`StoredAnswer.identity`)
+    identity     identity of the image's bytes (`StoredResult.identity`)
     """
 
     image: str
@@ -79,7 +79,7 @@ def make_cases(results: Iterable[StoredResult], reference: Reference, *, label: 
         ref = result.outcome.ref
         if ref.key in reference.truths:
             score, category = score_and_category(result.outcome, label)
-            patient = reference.patients.get(ref.key) or known_person(ref.header.patient_id)
+            patient = reference.patients.get(ref.key) or valid_patient_id(ref.header.patient_id)
             exam = reference.exams.get(ref.key) or ref.study_key
             yield Case(
                 image=ref.key,
@@ -124,18 +124,18 @@ class Rule:
         return [_merged_case(own) for own in members.values()]
 
     def referral_score(self, point: OperatingPoint) -> float:
-        """Return the score from which on a unit is referred at an operating point."""
+        """Return the lowest calibrated score (0..1) with which a unit is referred at an operating point."""
         return point.threshold if self.refers == "above" else point.unsure_low
 
     def referral_score_at(self, threshold: float, pattern: OperatingPoint | None) -> float:
-        """Return the score from which on a unit is referred, for any threshold instead of an operating point.
+        """Return the lowest calibrated score (0..1) with which a unit is referred at any threshold.
 
         pattern  an operating point whose uncertain zone is moved to the threshold; None for no zone
         """
         return threshold if self.refers == "above" else moved_zone(pattern, threshold)[0]
 
     def threshold_of(self, edge: float, pattern: OperatingPoint | None) -> float:
-        """Return the threshold at which units are referred from the score `edge` on.
+        """Return the threshold at which units with a score of `edge` or more are referred.
 
         This is the inverse of `referral_score_at`.
 
@@ -159,26 +159,32 @@ def _merged_case(images: Sequence[Case]) -> Case:
 
 
 def is_assessed(case: Case) -> bool:
-    """Return whether the pack assessed the case: the case has a score, or is to be read first."""
+    """Return whether the pack assessed a case: the image has a score, or is to be read first."""
     return case.score is not None or case.category in ALWAYS_REFERRED
 
 
 def is_referred(case: Case, edge: float) -> bool:
-    """Return whether a case is to be read first, or has a score at or above `edge`."""
-    return rank(case) >= edge
+    """Return whether a case is to be read first, or has a score of at least `edge`."""
+    return ranking_score(case) >= edge
 
 
-def rank(case: Case) -> float:
-    """Return the score of a case: inf if the image is to be read first, -inf without a score."""
+def ranking_score(case: Case) -> float:
+    """Return the score by which a case is compared with thresholds.
+
+    The score is inf if the image is to be read first, and -inf if it has no score.
+    """
     if case.category in ALWAYS_REFERRED:
         return math.inf
     return -math.inf if case.score is None else case.score
 
 
-def ranks(units: Sequence[Case]) -> tuple[Scores, Truth, list[str]]:
-    """Return the scores as `rank` gives them (n,) float64, the truths (n,) bool, and the patients of units."""
+def scores_and_truths(units: Sequence[Case]) -> tuple[Scores, Truth, list[str]]:
+    """Return the scores, truths and patients of units as arrays.
+
+    The scores (n,) float64 are those of `ranking_score`. The truths are (n,) bool.
+    """
     return (
-        np.array([rank(case) for case in units], np.float64),
+        np.array([ranking_score(case) for case in units], np.float64),
         np.array([case.truth for case in units], np.bool_),
         [case.patient for case in units],
     )

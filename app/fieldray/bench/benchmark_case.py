@@ -124,9 +124,9 @@ def paired_ratio(repetitions: Repetitions, baselines: Repetitions) -> float:
 
 
 def rotated(items: Iterable[Item], by: int) -> list[Item]:
-    """Return the items rotated left by `by` positions.
+    """Return items rotated left by `by` positions, for example (2, 3, 1) from (1, 2, 3) by 1.
 
-    With another rotation in each round, no item always runs after the same neighbour.
+    Each round of a benchmark uses another rotation, so that no item always runs after the same neighbour.
     """
     found = list(items)
     start = by % len(found)
@@ -147,7 +147,7 @@ class LoadedImage:
 
 
 def one_worker() -> Workers:
-    """Open one fresh worker process that reads images."""
+    """Open a pool with one fresh worker process, which reads images."""
     return Workers(1, timeout_s=_TIMEOUT_S, memory_limit_mb=_MEMORY_MB)
 
 
@@ -167,7 +167,7 @@ def read_images(refs: Sequence[ImageRef], spec: InputSpec, readers: Workers) -> 
 
     Raises UsageProblem (nothing_to_measure) if no image can be read.
     """
-    results = ((ref, readers.tensor(ref, spec)) for ref in refs)
+    results = ((ref, readers.read_network_input(ref, spec)) for ref in refs)
     images = tuple(LoadedImage(ref, tensor.values[0]) for ref, tensor in results if tensor)
     if not images:
         raise UsageProblem(reason("nothing_to_measure"))
@@ -188,7 +188,8 @@ class BenchmarkCase:
 
     name      unique within a benchmark
     priority  scheduling priority of the backend's process
-    details   what the backends said of themselves, such as device and library version; filled while the case runs
+    details   descriptions of the backends that ran the case, such as device and library version; filled while the case
+              runs
     """
 
     name: str

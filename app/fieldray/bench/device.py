@@ -45,22 +45,22 @@ from fieldray.domain.run import LineHandler
 from fieldray.reasons import Reason, reason
 from fieldray.workers.pool import Workers
 
-NETWORK: Final = "network alone"
-FILE: Final = "file to scores"
+NETWORK_SCOPE: Final = "network alone"
+FILE_SCOPE: Final = "file to scores"
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Measurement:
     """The times of one case in one scope under one load, in milliseconds by repetition.
 
-    scope   NETWORK or FILE
+    scope   NETWORK_SCOPE or FILE_SCOPE
     level   the load made by the benchmark
     energy  (joules, seconds) of the CPU for each repetition, where the system counts energy
     loads   CPU load measured before each repetition, while the program itself was idle
     """
 
     case: BenchmarkCase
-    scope: str = NETWORK
+    scope: str = NETWORK_SCOPE
     level: Level = NO_LOAD
     repetitions: list[list[float]] = field(default_factory=list)
     energy: list[tuple[float, float]] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Measurement:
 
     @property
     def summary(self) -> Summary:
-        """The statistics over all repetitions."""
+        """The statistics of the measured times over all repetitions."""
         return summarise(self.repetitions)
 
     @property
@@ -87,7 +87,7 @@ class Measurement:
         }
 
     def times_as_fast(self, measured: Iterable[Measurement]) -> float:
-        """Return the speed-up against the first of `measured` with an equal scope and load."""
+        """Return how many times as fast this case is as the first case of `measured` with an equal scope and load."""
         base = next(one for one in measured if (one.scope, one.level) == (self.scope, self.level))
         return 1 / paired_ratio(self.repetitions, base.repetitions)
 
@@ -118,7 +118,7 @@ class EnergyMeter:
 
     @contextlib.contextmanager
     def counting(self, energy: list[tuple[float, float]]) -> Iterator[None]:
-        """Append (joules, seconds) of the block to `energy`.
+        """Measure the energy of the CPU during the block, and append (joules, seconds) to the list `energy`.
 
         Appends nothing if the counters cannot be read; `problem` then says why.
         """
@@ -136,16 +136,16 @@ class EnergyMeter:
 class MeasureOptions:
     """Options of `measure`: scopes, loads, and how the times are taken.
 
-    scopes    the parts of the work that are timed: NETWORK, FILE or both
-    levels    the loads under which images are timed
-    cores     number of processes that make a load
-    settle_s  seconds for which each load runs alone, and is measured, before images are timed
+    scopes          the parts of the work that are timed: NETWORK_SCOPE, FILE_SCOPE or both
+    levels          the loads under which images are timed
+    cores           number of processes that make the load, one for each core
+    settle_s        seconds for which each load runs alone, and is measured, before images are timed
     min_duration_s  minimum time in seconds of a repetition of the network alone
-    readers   opens the worker processes that read files
-    meter     counts the energy of the CPU; None for no count
+    readers         opens the worker processes that read files
+    meter           counts the energy of the CPU; None for no count
     """
 
-    scopes: Sequence[str] = (NETWORK, FILE)
+    scopes: Sequence[str] = (NETWORK_SCOPE, FILE_SCOPE)
     levels: Sequence[Level] = (NO_LOAD,)
     cores: int = 1
     settle_s: float = 0.0
@@ -201,19 +201,20 @@ def time_case(
 ) -> list[float]:
     """Time `count` images of a case one after another, in fresh processes. Returns milliseconds for each image.
 
-    scope    NETWORK: the network alone; FILE: reading, preparing, messages between the processes, and the network
-    min_duration_s  minimum duration in seconds, for NETWORK only
+    scope           NETWORK_SCOPE: the network alone; FILE_SCOPE: reading, preparing, messages between the processes,
+                    and the network
+    min_duration_s  minimum duration in seconds, for NETWORK_SCOPE only
 
     Raises BackendProblem.
     """
-    if scope == NETWORK:
+    if scope == NETWORK_SCOPE:
         with case.opened() as backend:
             return time_images(backend, images, count=count, min_duration_s=min_duration_s)
     times_ms = list[float]()
     with readers() as pool, case.opened() as backend:
         for image in itertools.islice(itertools.cycle(images), count):
             began_s = time.perf_counter()
-            tensor = pool.tensor(image.ref, case.model.manifest.input)
+            tensor = pool.read_network_input(image.ref, case.model.manifest.input)
             # an image that can no longer be read (a drive was unplugged) still costs its time
             backend.run(tensor.values[0] if tensor else image.values)
             times_ms.append((time.perf_counter() - began_s) * 1000)

@@ -56,11 +56,10 @@ _OPTIONAL: Final = frozenset({"PySide6", RUNTIME})  # a missing runtime has a me
 
 @dataclass(frozen=True, slots=True)
 class HostFinding:
-    """One sentence about the computer, with a weight.
+    """One finding about a computer: a sentence for a person, and how serious it is.
 
-    stop    screening is impossible until this is fixed
-    change  a change would help
-    well    no change is needed
+    weight  "stop": screening is impossible until this is fixed; "change": a change would help; "well": no change is
+            needed
     """
 
     weight: Severity
@@ -107,7 +106,7 @@ def inspect(home: Path, library: PackLibrary, *, load: Callable[[], Model]) -> t
 
 
 def findings(parts: Iterable[ComputerPart]) -> tuple[HostFinding, ...]:
-    """Return the findings of all parts, the most serious first, without duplicates."""
+    """Return the findings about all parts of a computer, the most serious first, without duplicates."""
     found = dict.fromkeys(finding for part in parts for finding in part.findings)
     return tuple(sorted(found, key=lambda finding: tuple(_TITLES).index(finding.weight)))
 

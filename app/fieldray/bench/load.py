@@ -34,7 +34,7 @@ from fieldray.bench.benchmark_case import (
     read_images,
     report_header,
 )
-from fieldray.bench.device import NETWORK, Measurement, MeasureOptions, measure, times_table
+from fieldray.bench.device import NETWORK_SCOPE, Measurement, MeasureOptions, measure, times_table
 from fieldray.bench.machine import LEVELS, NO_LOAD, Level, MeasuredLoad
 from fieldray.domain.model import BackendName, Model
 from fieldray.domain.run import ProgressHandler
@@ -48,7 +48,7 @@ from fieldray.surroundings import usable_cores
 from fieldray.typed_json import parse_json
 
 # Each load runs alone for a second. Timing then lasts long enough for several bursts of a user's work.
-UNDER_LOADS: Final = MeasureOptions(scopes=(NETWORK,), levels=LEVELS, settle_s=1.0, min_duration_s=1.5)
+LOAD_STUDY_OPTIONS: Final = MeasureOptions(scopes=(NETWORK_SCOPE,), levels=LEVELS, settle_s=1.0, min_duration_s=1.5)
 
 
 def load_cases(model: Model, *, cores: int) -> tuple[BenchmarkCase, ...]:
@@ -63,8 +63,8 @@ def load_cases(model: Model, *, cores: int) -> tuple[BenchmarkCase, ...]:
 
 
 # V. Taran, dissertation, KPI Kyiv 2022: increase of the mean time against no load, by backend and level
-Marks = Mapping[tuple[BackendName, str], float]
-DISSERTATION: Final[Marks] = {
+IncreaseByCase = Mapping[tuple[BackendName, str], float]
+DISSERTATION_INCREASES: Final[IncreaseByCase] = {
     ("cpu", "60 %"): 0.132,
     ("cpu", "100 %"): 0.273,
     ("edgetpu", "100 %"): 0.04,
@@ -80,14 +80,16 @@ def load_report(cells: Sequence[Measurement], *, problems: Mapping[str, Reason],
     images    phrase that names the measured images
     """
     disturbed = _disturbance(cells)
-    marks = {} if disturbed else DISSERTATION  # disturbed figures are not compared with the dissertation
+    marks = {} if disturbed else DISSERTATION_INCREASES  # disturbed figures are not compared with the dissertation
     notes = list[str]()
     for (backend, level), mark in marks.items():
         of_both = [one for one in cells if (one.case.kind.name, one.level.name) == (backend, level)]
         if of_both:
             least = min(of_both, key=partial(increase, cells=cells))
-            found = f"{percent(increase(least, cells))} ({least.case.name})"
-            notes.append(f"The least increase of {backend} at {level} is {found}, the dissertation's {percent(mark)}.")
+            found = f"{signed_percent(increase(least, cells))} ({least.case.name})"
+            notes.append(
+                f"The least increase of {backend} at {level} is {found}, the dissertation's {signed_percent(mark)}."
+            )
     notes += [f"Run on {images}, in a fresh process for each repetition.", *disturbed]
     notes += [f"{name}: not measured. {why.text}" for name, why in problems.items()]
     return Report(
@@ -109,26 +111,29 @@ def load_report(cells: Sequence[Measurement], *, problems: Mapping[str, Reason],
 
 
 def increase(cell: Measurement, cells: Sequence[Measurement]) -> float:
-    """Return the relative increase of a case's time under load against no load; 0.273 means +27.3 %."""
+    """Return the relative increase of a case's time per image under load, compared with no load; 0.273 means +27.3 %.
+
+    cells  measurements, including the case of `cell` under no load
+    """
     (base,) = (one for one in cells if one.case is cell.case and one.level == NO_LOAD)
     return paired_ratio(cell.repetitions, base.repetitions) - 1
 
 
 def load_of(cell: Measurement) -> MeasuredLoad:
-    """Return the CPU load before the images were timed: medians over the repetitions."""
+    """Return the CPU load that was measured before the images of a case were timed: medians over its repetitions."""
     made, machine = ([getattr(load, name) for load in cell.loads] for name in ("made", "machine"))
     return MeasuredLoad(made=statistics.median(made), machine=statistics.median(machine))
 
 
-def _increases(cells: Sequence[Measurement], marks: Marks) -> Table:
+def _increases(cells: Sequence[Measurement], marks: IncreaseByCase) -> Table:
     rows = tuple(
         (
             f"{cell.case.name}, {cell.level.name}",
             f"{load_of(cell).machine:.0%}",
             f"{cell.summary.mean_ms:.2f}",
             f"{cell.summary.p95_ms:.2f}",
-            percent(increase(cell, cells)) if cell.level != NO_LOAD else "",
-            percent(marks.get((cell.case.kind.name, cell.level.name))),
+            signed_percent(increase(cell, cells)) if cell.level != NO_LOAD else "",
+            signed_percent(marks.get((cell.case.kind.name, cell.level.name))),
         )
         for cell in cells
     )
@@ -158,7 +163,7 @@ def _disturbance(cells: Sequence[Measurement]) -> list[str]:
     return warnings
 
 
-def percent(share: float | None) -> str:
+def signed_percent(share: float | None) -> str:
     """Format a share as a signed percentage, for example `+27.3 %`; empty for None."""
     return "" if share is None else f"{share * 100:+.1f} %"
 
@@ -192,7 +197,7 @@ class StoredLoadCell:
     @property
     def published(self) -> float | None:
         """The increase that Taran's dissertation (2022) measured for this backend and load, or None."""
-        return DISSERTATION.get((self.backend, self.level.name))
+        return DISSERTATION_INCREASES.get((self.backend, self.level.name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,7 +261,7 @@ def _study(of: tuple[Path, str]) -> StoredLoadStudy:
 
     with scratch_folder() as drawn_in, one_worker() as decoders:
         images = read_images(find_images(None, count=MAX_IMAGES, drawn_in=drawn_in), model.manifest.input, decoders)
-    options = replace(UNDER_LOADS, cores=usable_cores())
+    options = replace(LOAD_STUDY_OPTIONS, cores=usable_cores())
     cells = measure(dict.fromkeys(cases, images), _STUDY_EFFORT, notify=notify, options=options)
     store_load_study(load_report(cells, problems=problems, images=f"{len(images)} images drawn by the program"))
     study = stored_load_study()

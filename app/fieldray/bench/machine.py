@@ -40,8 +40,8 @@ class MachineFacts:
     governor        name of the clock control on Linux; empty if none or unknown
     plan            name of the power plan on Windows; empty if unknown
     is_saving       whether the system slows the processor down to save power
-    threads         number of threads of the processor
-    usable_threads  number of threads that this process may use
+    threads         number of hardware threads of the processor
+    usable_threads  number of hardware threads that this process may use
     busy            share of the CPU that other programs use, 0..1
     """
 
@@ -244,7 +244,7 @@ _START_S: Final = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """A load level.
+    """A level of CPU load under which networks are timed.
 
     share         share of every core that the load demands, 0..1
     is_irregular  whether the load comes in bursts, as from programs in interactive use

@@ -286,10 +286,10 @@ def _audit(
 
 def _accept(report: AuditReport, options: argparse.Namespace, console: Console, model: Model | None) -> None:
     from fieldray.packs.site_choices import SitePoints
-    from fieldray.pipeline.auditing import take_local_point
+    from fieldray.pipeline.auditing import adopt_local_point
 
     today = datetime.date.today()
-    point = take_local_point(
+    point = adopt_local_point(
         SitePoints(user_data()), report, name=options.accept_local, person=options.name, model=model, day=today
     )
     console.print_line(f"Accepted by {options.name.strip()}: use it with --operating-point {point.name}")

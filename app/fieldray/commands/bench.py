@@ -135,7 +135,7 @@ def run_load(options: argparse.Namespace, console: Console) -> int:
 
     model, cores = chosen_model(options), usable_cores()
     cases = load.load_cases(model, cores=cores)
-    under_loads = partial(device.measure, options=replace(load.UNDER_LOADS, cores=cores))
+    under_loads = partial(device.measure, options=replace(load.LOAD_STUDY_OPTIONS, cores=cores))
     cells, problems, images = _measured(options, console, cases, under_loads)
     report = load.load_report(cells, problems=problems, images=images)
     load.store_load_study(report)
@@ -158,7 +158,7 @@ def run_host(options: argparse.Namespace, console: Console) -> int:
         float_file=file_bytes(options.float_file) if options.float_file else None,
         max_clock=options.max_clock,
     )
-    network = partial(device.measure, options=device.MeasureOptions(scopes=(device.NETWORK,)))
+    network = partial(device.measure, options=device.MeasureOptions(scopes=(device.NETWORK_SCOPE,)))
     measured, problems, images = _measured(options, console, cases, network)
     report = device.device_report(measured, problems=problems, images=images, more=device.NOT_MEASURED)
     return print_report(host_report(parts, measured=report), options.out, console)
@@ -168,7 +168,7 @@ def _parts(load: Callable[[], Model], console: Console) -> tuple[ComputerPart, .
     """Inspect this computer with the pack that `load` returns. Returns the parts. Raises StorageProblem."""
     from fieldray.bench.host import inspect
 
-    console.bar("checking this computer")
+    console.show_bar("checking this computer")
     return inspect(user_data(), pack_library(), load=load)
 
 
@@ -196,7 +196,7 @@ def print_report(report: Report, out: Path | None, console: Console) -> int:
 
 
 def file_bytes(path: Path) -> bytes:
-    """Read a file that was named on the command line. Raises UsageProblem (unreadable)."""
+    """Return the content of a file that was named on the command line. Raises UsageProblem (unreadable)."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -244,7 +244,7 @@ def _measured(
             images = {spec: read_images(refs, spec, readers) for spec in {case.model.manifest.input for case in cases}}
         given = {case: images[case.model.manifest.input] for case in cases}
         effort = Effort(repeats=options.repeats, images=options.images)
-        measured = measure(given, effort, notify=console.bar)
+        measured = measure(given, effort, notify=console.show_bar)
     source = f"images of {options.folder}" if options.folder else "images drawn by the program"
     return measured, problems, f"{len(refs)} {source}"
 

@@ -61,9 +61,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
     written = write_comparison(options.out, pair.comparison, inputs=inputs)
     _print(pair, console)
     console.print_lines(f"Written: {path}" for path in written)
-    text = pair_text(pair.comparison, doubts=() if pair.failed else pair.doubts)
+    text = pair_text(pair.comparison, doubts=() if pair.is_unreadable else pair.doubts)
     write_json(options.json, text, console, kind="comparison", inputs=inputs)
-    return 1 if pair.failed else 0
+    return 1 if pair.is_unreadable else 0
 
 
 def _print(pair: ComparedPair, console: Console) -> None:
@@ -71,7 +71,7 @@ def _print(pair: ComparedPair, console: Console) -> None:
     from fieldray.reports.images import pair_notice
 
     comparison, print_line = pair.comparison, console.print_line
-    console.print_lines(doubt.text for doubt in (() if pair.failed else pair.doubts))
+    console.print_lines(doubt.text for doubt in (() if pair.is_unreadable else pair.doubts))
     if comparison.problem:
         names = {"prior": "The prior image: ", "current": "The current image: ", "both": ""}
         print_line(f"The images are not comparable. {names[comparison.problem.image]}{comparison.problem.reason.text}")
@@ -79,7 +79,7 @@ def _print(pair: ComparedPair, console: Console) -> None:
     if alignment and aligned:
         similar = f"{alignment.similarity_before:.2f} before, {alignment.similarity_after:.2f} after"
         print_line(f"Comparable. Likeness inside the lungs: {similar}.")
-        print_line(f"Matches: {alignment.kept} kept, {alignment.rejected} rejected.")
+        print_line(f"Matches: {alignment.kept_count} kept, {alignment.rejected_count} rejected.")
         print_line(f"Regions that differ by more than the noise: {len(aligned.regions)}")
         for region in aligned.regions:
             box, what = region.box, "denser" if region.is_denser else "less dense"

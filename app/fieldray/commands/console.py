@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from fieldray.command_names import OWN, is_command
+from fieldray.command_names import BUILTIN_COMMANDS, is_command
 from fieldray.errors import UsageProblem
 from fieldray.plain_text import visible
 from fieldray.reasons import reason
@@ -49,23 +49,26 @@ class Console:
         self._bar_width = 0
 
     def print_line(self, text: str = "") -> None:
-        """Print one line for a person."""
+        """Print one line for a person, on standard output.
+
+        If a program reads standard output, the line goes to standard error.
+        """
         self.clear_bar()
         self._write(self._error if self.machine_reads else self._out, visible(text) + "\n")
 
     def print_lines(self, texts: Iterable[str]) -> None:
-        """Print several lines for a person."""
+        """Print several lines for a person (see `print_line`)."""
         for text in texts:
             self.print_line(text)
 
     def print_error(self, text: str) -> None:
-        """Print one line about an error."""
+        """Print one line on standard error, after the name of the program."""
         self.clear_bar()
         self._write(self._error, f"fieldray: {visible(text)}\n")
 
     @property
     def has_own_error(self) -> bool:
-        """Whether errors go to the process's own standard error."""
+        """Whether errors are written to the standard error of this process, and not to a file or another stream."""
         with contextlib.suppress(OSError, ValueError):
             return self._error.fileno() == 2
         return False
@@ -76,11 +79,11 @@ class Console:
         return before
 
     def emit(self, line: str) -> None:
-        """Write one line for a program and flush it."""
+        """Write one line to standard output for a program that reads it, and flush the stream."""
         self._write(self._out, line + "\n")
 
-    def bar(self, text: str) -> None:
-        """Show a text as the progress bar. Nothing is written if nobody can see the bar."""
+    def show_bar(self, text: str) -> None:
+        """Show a text as the progress bar on the error stream. Nothing is written if nobody can see the bar."""
         shown = visible(text)
         if self._error.isatty():
             self._write(self._error, "\r" + shown.ljust(self._bar_width))
@@ -119,11 +122,11 @@ def add_command(
 ) -> argparse.ArgumentParser:
     """Add a command to the command line, and return its parser.
 
-    text                 the command's line in the list of commands; by default from `command_names.OWN`
+    text                 the command's line in the list of commands; by default from `command_names.BUILTIN_COMMANDS`
     run                  runs the command and returns the exit code; None for a command that only has subcommands
     description, epilog  first and last text of the command's help; by default the description is `text` as a sentence
     """
-    text = text or OWN[name]
+    text = text or BUILTIN_COMMANDS[name]
     description = description or f"{text[0].upper()}{text[1:]}."
     parser: argparse.ArgumentParser = commands.add_parser(
         name, help=text, description=description, epilog=epilog, allow_abbrev=False

@@ -26,7 +26,7 @@ from fieldray.errors import UsageProblem
 from fieldray.paths import results_path, user_data
 from fieldray.persistence import clear_abandoned
 from fieldray.plain_text import as_cell
-from fieldray.reasons import OF_MANY, Reason, reason
+from fieldray.reasons import COMMON_NOTES, Reason, reason
 from fieldray.settings import load
 
 if TYPE_CHECKING:
@@ -178,7 +178,8 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
     texts = [class_texts(model.manifest if model else None) for model in models]
     with HistoryQuery(database) as query:
         images = [
-            list(of_image) for _, of_image in itertools.groupby(query.briefs(options.run), lambda one: one.row_id)
+            list(of_image)
+            for _, of_image in itertools.groupby(query.result_briefs(options.run), lambda one: one.row_id)
         ]
     console.print_line(f"Run {run.run_id} of {_moment(run.started_s)}, {run.state}, {_packs(run.spec)}")
     console.print_lines(f"Screened: {as_cell(path)}" for path in run.spec.paths)
@@ -199,7 +200,7 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
         )
         console.print_line(" ".join((*cells, as_cell(answers[0].image))))
         said = (why for one in answers for why in (*([one.why] if one.why else ()), *one.notes))
-        texts_said = dict.fromkeys(why.text for why in said if why.code not in OF_MANY)
+        texts_said = dict.fromkeys(why.text for why in said if why.code not in COMMON_NOTES)
         console.print_lines(f"{left} {text}" for text in texts_said)
     for position, model in enumerate(models):
         console.print_lines(doubt.text for doubt in History(database).doubts(run, position, model))
@@ -246,7 +247,7 @@ def run_export(options: argparse.Namespace, console: Console) -> int:
     written = export_run(
         request,
         readers=lambda: open_workers(settings, number_of_workers(settings)),
-        progress=lambda done, total: console.bar(f"Reports {done}/{total}"),
+        progress=lambda done, total: console.show_bar(f"Reports {done}/{total}"),
         note=left_out.append,
     )
     console.print_lines(f"Written: {path}" for path in written)
@@ -268,7 +269,7 @@ def run_month(options: argparse.Namespace, console: Console) -> int:
 
     first, translator, history = options.month or datetime.date.today().replace(day=1), Translator(), _history()
     folder = options.folder.absolute() if options.folder else None
-    month = history.month(first, ConstancyRecords(user_data()), folder=folder)
+    month = history.monthly_counts(first, ConstancyRecords(user_data()), folder=folder)
     if not write_json(options.json, month_text(month), console, kind="json"):
         console.print_lines((month_title(translator, month), *console_lines(month_blocks(month, translator))))
     if options.pdf:
@@ -395,7 +396,7 @@ def _show_share(console: Console, code: str, share: float) -> None:
     code   code of the message
     share  the part that is done, 0..1
     """
-    console.bar(reason(code, percent=round(100 * share)).text)
+    console.show_bar(reason(code, percent=round(100 * share)).text)
 
 
 def _megabytes(size_bytes: int) -> str:

@@ -30,7 +30,7 @@ NEEDS_CONFIRMATION: Final = ("pack_older", "pack_legacy", "pack_namesake", "pack
 
 
 def add_trust_options(parser: argparse.ArgumentParser) -> None:
-    """Add `--trust` and `--allow-older`."""
+    """Add the options `--trust` and `--allow-older` to a parser."""
     parser.add_argument("--trust", metavar="FINGERPRINT", help="trust the signing key that has this fingerprint")
     parser.add_argument(
         "--allow-older", action="store_true", help="allow a version older than one already used on this computer"
@@ -38,7 +38,7 @@ def add_trust_options(parser: argparse.ArgumentParser) -> None:
 
 
 class OnePack(argparse.Action):
-    """The argparse action of an option `--pack` that may be given only once.
+    """The argparse action of the option `--pack` for commands in which it may be given only once.
 
     By default argparse would silently use the last of several values.
     """
@@ -58,7 +58,7 @@ def add_pack_options(
     default: str = "the one of `fieldray packs default`, else none",
     has_several: bool = False,
 ) -> None:
-    """Add `--pack` and the options that decide which packs are accepted.
+    """Add the option `--pack`, and the options that decide which packs are accepted, to a parser.
 
     default      phrase for the help that names the pack used without `--pack`
     has_several  whether `--pack` may be repeated; the value is then a list
@@ -102,7 +102,7 @@ def pack_of_run_option(text: str) -> PackOfRun:
     from fieldray.domain.run import PackOfRun
 
     try:
-        return PackOfRun.named(text)
+        return PackOfRun.parse(text)
     except ValueError:
         raise argparse.ArgumentTypeError(reason("history_number", text=text).text) from None
 
@@ -143,10 +143,13 @@ def load_pack(
 
 
 def with_trust(library: PackLibrary, name: str, options: argparse.Namespace, use: Callable[..., T]) -> T:
-    """Call `use` with the keyword arguments `allow_older` and `signer`, and return its result.
+    """Call a function that loads or installs a pack with the trust that the options grant, and return its result.
 
-    A signer in the pack's name, or one named by `--trust`, counts as confirmed by the user. An unknown key is trusted
-    if `--trust` names that key, and `use` is then called again. Raises PackNotTrusted and the exceptions of `use`.
+    use  the function; it gets the keyword arguments `allow_older` and `signer`
+
+    A signer in the pack's name, or one named by `--trust`, counts as confirmed by the user. If the key of the pack is
+    unknown and `--trust` names that key, the key is trusted and `use` is called again. Raises PackNotTrusted and the
+    exceptions of `use`.
     """
     from fieldray.packs.naming import split_name
     from fieldray.packs.signing import read_fingerprint
@@ -256,7 +259,7 @@ def add_report_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_pdf_language(parser: argparse.ArgumentParser) -> None:
-    """Add `--language` for the PDF that a command writes."""
+    """Add the option `--language` for the PDF file that a command writes."""
     parser.add_argument(
         "--language", choices=language_choices()[1:], default="en", help="language of the PDF (default: en)"
     )

@@ -39,7 +39,7 @@ from fieldray.formatting import border_text, pack_headings
 from fieldray.packs.reasons import TEMPLATES as PACKS
 from fieldray.persistence import clear_abandoned, make_empty, make_folder, storage_problem
 from fieldray.plain_text import as_cell
-from fieldray.reasons import BACKENDS, OF_FOLDERS, OF_MANY, Reason, reason
+from fieldray.reasons import BACKENDS, COMMON_NOTES, FOLDER_PROBLEMS, Reason, reason
 from fieldray.reports.content import NOTICE, class_texts, image_line, listed_score, listed_threshold
 from fieldray.reports.exporter import ReportOptions, exporters
 from fieldray.reports.outputs import is_stream, open_output, require_free
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from fieldray.pipeline.session import Session
 
 CANCELLED: Final = 130
-NOTHING_THERE: Final = 4
+NO_IMAGES_EXIT_CODE: Final = 4
 
 
 @contextlib.contextmanager
@@ -126,10 +126,10 @@ def _stream(path: Path, inputs: Sequence[Path], *, grows: bool) -> Iterator[Call
 
 
 class PackRun:
-    """One pack of a run, with the counts of its results.
+    """One pack of a run on the console, with the counts of its results.
 
     heading     the pack's name, which distinguishes the packs of the run
-    lead        beginning of each sentence about the pack, if the run has several packs
+    lead        beginning of each sentence about the pack if the run has several packs, else ""
     folders     number of unreadable folders
     resumed     number of results from an earlier run
     read_first  number of images to be read first that count in a class, too (of a bare model)
@@ -145,24 +145,23 @@ class PackRun:
         self.last_notes: Sequence[Reason] = ()
 
     def count(self, kinds: Iterable[ResultCount]) -> None:
-        """Add results to the counts."""
+        """Add the numbers of results by category and codes to this pack's counts."""
         for kind in kinds:
             self.counts[kind.category] += kind.number
             self.patients.add(kind)
-            self.folders += kind.number * (not OF_FOLDERS.isdisjoint(kind.codes))
-            self.read_first += kind.read_first_beside
+            self.folders += kind.number * (not FOLDER_PROBLEMS.isdisjoint(kind.codes))
+            self.read_first += kind.read_first_in_class
 
     def count_once(self, kinds: Iterable[ResultCount]) -> None:
-        """Replace the counts by the given results.
+        """Replace this pack's counts by the numbers of all results in the database.
 
-        Needed for watched folders, where an image may be screened again or be moved. `kinds` are then all results in
-        the database.
+        This is needed for watched folders, where an image may be screened again or be moved.
         """
         self.counts, self.patients, self.folders, self.read_first = Counter(), PatientCount(), 0, 0
         self.count(kinds)
 
-    def lines(self) -> Iterator[str]:
-        """Yield the line with the number of images in each class, and the notes on the pack's results."""
+    def summary_lines(self) -> Iterator[str]:
+        """Yield lines for the console: the number of images in each class, and the notes on the pack's results."""
         is_bare = self.model.manifest.is_bare
         shown = {category: text for category, text in self.texts.items() if not (is_bare and category == "read_first")}
         yield self.lead + "  ".join(f"{text} {self.counts[category]}" for category, text in shown.items())
@@ -172,10 +171,10 @@ class PackRun:
         notes = (*beside, *self.patients.notes(self.model.manifest.accepted), *self.last_notes)
         yield from (self.lead + note.text for note in dict.fromkeys(notes))
 
-    def drifts(self, database: Path, of: PackOfRun) -> Iterator[str]:
+    def drift_sentences(self, database: Path, of: PackOfRun) -> Iterator[str]:
         """Yield one sentence for each drift of this run's images against the pack's images or earlier runs.
 
-        of  the pack and run in the results database
+        of  the run, and the position of the pack in the run
         """
         from fieldray.pipeline.doubts import drifts_of
         from fieldray.store.work_list import HistoryQuery
@@ -183,7 +182,7 @@ class PackRun:
         with HistoryQuery(database) as query:
             found = drifts_of(query, query.run(of.run_id), of.position, self.model.manifest)
         for drift in found:
-            if drift.is_out and drift.of != "evidence":  # already printed with the notes at the end of the run
+            if drift.exceeds_limit and drift.of != "evidence":  # already printed with the notes at the end of the run
                 yield self.lead + drift.summary.text
 
 
@@ -299,7 +298,7 @@ class RunReport:
         self._sum_up()
         if batch.state == "finished":
             for position, pack in enumerate(self._packs):
-                self._console.print_lines(pack.drifts(session.database, PackOfRun(batch.run_id, position)))
+                self._console.print_lines(pack.drift_sentences(session.database, PackOfRun(batch.run_id, position)))
         is_whole = not (out and batch.run_id) or self._export(session, batch.run_id, out, formats or (), options)
         if self._problem:
             self._console.print_error(self._problem.text)
@@ -312,14 +311,14 @@ class RunReport:
             return CANCELLED
         if not is_whole or any(pack.counts["failed"] for pack in self._packs):
             return 1
-        return NOTHING_THERE if self._is_nothing_there or not image_count(self._packs[0].counts) else 0
+        return NO_IMAGES_EXIT_CODE if self._is_nothing_there or not image_count(self._packs[0].counts) else 0
 
     def add_maps(self, session: Session, batch: Batch, folder: Path, *, code: int) -> int:
         """Write the heat maps of the screened images into a folder. Returns the exit code.
 
         With several packs, each gets a subfolder.
 
-        code  the exit code so far
+        code  the exit code of the command so far
 
         Raises UsageProblem, StorageProblem.
         """
@@ -333,7 +332,7 @@ class RunReport:
     def _add_maps(self, session: Session, of: PackOfRun, pack: PackRun, folder: Path) -> int:
         total = sum(pack.counts.values())
         number, missing = session.write_maps(
-            of, folder, pack=pack.model, progress=lambda done: self._console.bar(f"Maps {done}/{total}")
+            of, folder, pack=pack.model, progress=lambda done: self._console.show_bar(f"Maps {done}/{total}")
         )
         self._console.print_line(f"Written: {folder} (maps of {number} {'image' if number == 1 else 'images'})")
         if missing:
@@ -348,7 +347,7 @@ class RunReport:
             out,
             formats,
             options=options,
-            progress=lambda done, total: self._console.bar(f"Reports {done}/{total}"),
+            progress=lambda done, total: self._console.show_bar(f"Reports {done}/{total}"),
             note=left_out.append,
         )
         self._console.print_lines(f"Written: {path}" for path in written)
@@ -363,7 +362,7 @@ class RunReport:
         from fieldray.store.work_list import HistoryQuery
 
         with HistoryQuery(database) as query:
-            self._console.print_lines(_work_list(query.briefs(run_id), self._packs))
+            self._console.print_lines(_work_list(query.result_briefs(run_id), self._packs))
 
     def _note_state(self, event: RunChanged) -> None:
         self._problem = event.reason
@@ -393,7 +392,7 @@ class RunReport:
             made = {"pack": model.pack_name, "model_sha256": model.model_sha256, "lungs_pack": model.lungs_pack}
             line = image_line(answer.outcome, **made)
             known_by = ("sample" if answer.is_sampled else "content") if answer.is_resumed else None
-            images = int(kind.category != "not_an_image") if OF_FOLDERS.isdisjoint(kind.codes) else None
+            images = int(kind.category != "not_an_image") if FOLDER_PROBLEMS.isdisjoint(kind.codes) else None
             if self._emit:
                 self._emit(json.dumps({**line, "images": images, "taken_over_by": known_by}))
             elif not known_by:
@@ -402,7 +401,7 @@ class RunReport:
 
     def _show(self, event: Progress) -> None:
         figures = event.done, event.total, event.images_per_s, event.remaining_s
-        self._console.bar(progress_text(*figures, is_final=event.total_is_final))
+        self._console.show_bar(progress_text(*figures, is_final=event.total_is_final))
 
     def _sum_up(self) -> None:
         print_line, seconds = self._console.print_line, time.monotonic() - self._began_s
@@ -415,7 +414,7 @@ class RunReport:
         images = "image" if number == 1 else "images"
         print_line(f"{number} {images} in {duration_text(seconds)} ({number / seconds:.1f}/s){rest}")
         for pack in self._packs:
-            self._console.print_lines(pack.lines())
+            self._console.print_lines(pack.summary_lines())
         self._console.print_lines(note.text for note in self._last_notes)
         speed = self._speed
         if speed.fps_min is not None and speed.fps_avg is not None and speed.fps_max is not None:
@@ -471,7 +470,7 @@ def _said(result: ResultBrief) -> Iterator[str]:
     """Yield the reason why an image was refused or failed, and the notes on its result."""
     if result.why:
         yield result.why.text + (" (--turn)" if can_be_turned(result.why) else "")
-    yield from (note.text for note in result.notes if note.code not in OF_MANY)
+    yield from (note.text for note in result.notes if note.code not in COMMON_NOTES)
 
 
 def _cells(result: ResultBrief | None, pack: PackRun, width: int) -> str:

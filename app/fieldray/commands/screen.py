@@ -22,7 +22,7 @@ from fieldray.commands.options import (
 )
 from fieldray.errors import UsageProblem
 from fieldray.paths import user_data
-from fieldray.persistence import SHARED, storage_problem, write_atomically
+from fieldray.persistence import SHARED_MODE, storage_problem, write_atomically
 from fieldray.reasons import reason
 from fieldray.settings import load
 from fieldray.surroundings import has_window
@@ -193,7 +193,7 @@ class FinishedRun:
 def screening_run(
     options: argparse.Namespace, console: Console, *, target: str | None, has_list: bool, watches: bool = False
 ) -> Iterator[FinishedRun]:
-    """Screen `options.paths` to the end, and yield the finished run. The session stays open during the block.
+    """Screen all images under `options.paths`, and yield the finished run. The session stays open during the block.
 
     target    target of the JSON lines (see `json_lines`)
     has_list  whether the work list is printed at the end
@@ -210,7 +210,7 @@ def screening_run(
         loaded = [load_pack(library, name, options, print_error=console.print_error) for name in names]
         models = tuple({(one.pack_name, one.fingerprint): one for one in loaded}.values())
         from fieldray.commands.run import RunReport, json_lines
-        from fieldray.domain.run import Overrides, Resuming
+        from fieldray.domain.run import Overrides, ResumeOptions
         from fieldray.pipeline.session import Session
 
         with json_lines(target, console, inputs=options.paths, watches=watches) as emit:
@@ -223,7 +223,7 @@ def screening_run(
                     options.paths,
                     operating_point=point or None,
                     fresh=options.fresh,
-                    resuming=Resuming(verifies=options.verify, reports_each=emit is not None),
+                    resume_options=ResumeOptions(verifies=options.verify, reports_each=emit is not None),
                     ages_confirmed=options.ages_confirmed,
                     overrides=Overrides(overrules=options.anyway, turns=options.turn),
                     watches=watches,
@@ -304,7 +304,7 @@ def _write_real(folder: Path, options: argparse.Namespace, console: Console) -> 
 
     part = next(part for part in PARTS if part.name == options.part)
     for name, content in _files_to_write(part, folder, is_own=options.folder is None):
-        write_atomically(folder / name, content, mode=SHARED)
+        write_atomically(folder / name, content, mode=SHARED_MODE)
     console.print_line(
         f"Images of {part.of} in {folder}. Their names give the published labels; some are to be refused."
     )

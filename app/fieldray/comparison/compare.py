@@ -1,4 +1,4 @@
-"""Comparison of two framed images: alignment, whether the alignment can be believed, and the change.
+"""Comparison of two framed images: their alignment, its plausibility, and the change between the images.
 
 1. Placement. The prior is placed over the current image as a whole: moved, turned and scaled. The lungs of both images
 give the first guess. A coarse search over scales and angles decides, with one normalised cross-correlation for each. A
@@ -11,8 +11,9 @@ the warped prior, doubtful matches are rejected, and the mesh is relaxed again. 
 unwarped prior, so that errors do not add up. The outlines of the lungs attract each other where templates find no
 structure.
 
-3. Belief. The alignment is believed for two X-rays of one patient, none of them mirrored or inverted. The thresholds
-come from the choosing part of the image pairs alone (`benchmarks/comparison_pairs.py`).
+3. Plausibility. An alignment counts as plausible if the images seem to be X-rays of one patient, none of them mirrored
+or inverted. The thresholds were chosen on one part of the image pairs in `benchmarks/comparison_pairs.py`, and measured
+on the other part.
 
 4. Change. The change is the difference between the current image and the aligned prior beyond the difference of any two
 X-rays. Both images are normalised inside the lungs (mean and deviation) and subtracted. The difference is averaged at
@@ -50,14 +51,14 @@ from fieldray.comparison.matching import (
     warp,
 )
 from fieldray.domain.comparison import (
-    CHANGE_SHOWN,
     FRAME_SIDE,
+    WEAKEST_SHOWN_CHANGE,
     Aligned,
     Alignment,
     ChangeRegion,
     FramedImage,
     Incomparable,
-    Match,
+    MatchedSquare,
     PairComparison,
     sample_at,
 )
@@ -106,7 +107,7 @@ def find_placement(prior: Grey, current: Grey, *, prior_lungs: Mask, current_lun
 
 
 def structure(pixels: NDArray[np.uint8]) -> Grey:
-    """Reduce an image (rows, columns) to ribs, heart and diaphragm, almost independent of exposure."""
+    """Filter an image (rows, columns) uint8 to ribs, heart and diaphragm: float32, almost independent of exposure."""
     return normalise_locally(band_pass(pixels, fine_px=_WIDE[0], coarse_px=_WIDE[1])[:, :, 0])
 
 
@@ -188,14 +189,14 @@ _REACH_PX: Final = 48.0
 
 
 def outline(lungs: Mask) -> Points:
-    """Return the outline pixels (n, 2) of a mask: the pixels inside that have a neighbour outside."""
+    """Return the outline of a mask as positions (n, 2): the pixels inside that have a neighbour outside."""
     padded = np.pad(lungs, 1)
     inner = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
     return np.argwhere(lungs & ~inner).astype(np.float64)
 
 
 def outline_pull(prior: Points, current: Points, field: Displacement) -> tuple[Points, Points]:
-    """Return points of the current outline, and for each the position in the prior to which it should move.
+    """Return points of the current image's lung outline, each with the position in the prior to which it should move.
 
     Parameters
     ----------
@@ -256,12 +257,12 @@ _SIMILARITY_PX: Final = 12.0
 
 
 def align(prior: FramedImage, current: FramedImage) -> tuple[Alignment, Placement]:
-    """Align the prior to the current image; both must have lungs. Returns the alignment and its first placement."""
+    """Align the prior to the current image; both must have lungs. Returns the alignment and its starting placement."""
     structures = structure(prior.pixels), structure(current.pixels)
     overlay = find_placement(*structures, prior_lungs=prior.lungs, current_lungs=current.lungs)
     compared = band_pass(prior.pixels), band_pass(current.pixels)
     outlines = outline(prior.lungs), outline(current.lungs)
-    field, rest, matches = overlay.affine.displacement(), overlay.affine, tuple[Match, ...]()
+    field, rest, matches = overlay.affine.displacement(), overlay.affine, tuple[MatchedSquare, ...]()
     for number, step in enumerate(_ROUNDS):
         positions, found = _matches(*compared, field, step)
         points = positions + np.stack([found.rows, found.columns], axis=1) - step.reach_px
@@ -272,7 +273,7 @@ def align(prior: FramedImage, current: FramedImage) -> tuple[Alignment, Placemen
         pull = outline_pull(*outlines, field)
         field, is_good = _relaxed(positions, targets, found, is_good, pull, rest=rest, step=step)
         found_at = zip(positions.tolist(), is_good.tolist(), strict=True)
-        matches = tuple(Match(row, column, kept) for (row, column), kept in found_at)
+        matches = tuple(MatchedSquare(row, column, kept) for (row, column), kept in found_at)
     before = similarity(*structures, current.lungs, displacement=None)
     after = similarity(*structures, current.lungs, displacement=field)
     done = Alignment(
@@ -322,7 +323,10 @@ def _has_texture(image: Grey, positions: NDArray[np.intp], half: int) -> NDArray
 
 
 def credible_peaks(found: Peaks) -> NDArray[np.bool_]:
-    """Return a mask (n,) of credible peaks: high, clearly above the second value, and not at the border."""
+    """Return which peaks of a template search are credible: a mask (n,) bool.
+
+    A credible peak is high, clearly above the second value, and not at the border of the search area.
+    """
     alike = (found.first >= _LEAST_PEAK) & (found.first - found.second >= _LEAST_DIFFERENCE)
     return np.asarray(alike & ~found.is_at_border)
 
@@ -434,16 +438,20 @@ _LEAST_IN_LUNGS: Final = 12
 # Weights of `reliability`, from logistic regression on 80 pairs of one patient and 80 pairs of two patients of the
 # choosing part. The minimum rejects 93 % of the pairs of two patients.
 _SIMILAR, _KEPT, _AFTER = 1.0, 0.67, 0.1
-LEAST_RELIABILITY: Final = 0.80
+MIN_RELIABILITY: Final = 0.80
 _MIRRORED_BY: Final = 0.03
 _INVERTED_BY: Final = 0.03
 
 
 def reliability(alignment: Alignment, overlay: Placement, lungs: Mask) -> float:
-    """Return a score, about 0..1.8, for both images being of one patient.
+    """Return a score, about 0..1.8, for both images being X-rays of one patient.
 
     The score is a weighted sum of three figures: the similarity of the placement, the share of matches kept in the
     lungs, and the similarity after alignment.
+
+    alignment  the alignment of the images
+    overlay    the placement from which the alignment started
+    lungs      mask (rows, columns) of the current image's lungs
     """
     return _SIMILAR * overlay.similarity + _KEPT * kept_share(alignment, lungs) + _AFTER * alignment.similarity_after
 
@@ -455,14 +463,19 @@ def kept_share(alignment: Alignment, lungs: Mask) -> float:
 
 
 def alignment_problem(alignment: Alignment, overlay: Placement, lungs: Mask) -> Reason | None:
-    """Return the reason why the pair is not comparable; None if the alignment can be believed."""
+    """Return the reason why an alignment is implausible, so that the images are not compared; None if it is plausible.
+
+    alignment  the alignment of the images
+    overlay    the placement from which the alignment started
+    lungs      mask (rows, columns) of the current image's lungs
+    """
     if overlay.mirrored_similarity > overlay.similarity + _MIRRORED_BY:
         return reason("compare_mirrored")
     if overlay.inverted_similarity > overlay.similarity + _INVERTED_BY:
         return reason("compare_inverted")
     if kept_share(alignment, lungs) == 0:
         return reason("compare_no_matches")
-    if not reliability(alignment, overlay, lungs) >= LEAST_RELIABILITY:
+    if not reliability(alignment, overlay, lungs) >= MIN_RELIABILITY:
         return reason("compare_unlike")
     return None
 
@@ -496,7 +509,9 @@ def compared_area(prior: FramedImage, current: FramedImage, displacement: Displa
 def averaged_differences(
     warped_prior: NDArray[np.float32], current: FramedImage, inside: Mask
 ) -> Mapping[tuple[float, float], Grey]:
-    """Return the difference of the normalised images, averaged at each size of `BANDS`, by band.
+    """Return the difference of two normalised images (rows, columns), averaged over areas of each size in `BANDS`.
+
+    The key is the entry of `BANDS`.
 
     Each average is minus the average of its wider surroundings. Outside the mask `inside` it is 0.
     """
@@ -519,15 +534,16 @@ def _normalised(image: NDArray[Any], inside: Mask) -> Grey:
 
 
 def robust_deviation(average: Grey, inside: Mask) -> float:
-    """Return the standard deviation of an average inside a mask, estimated from the median absolute deviation."""
+    """Estimate the standard deviation of an image inside a mask from the median absolute deviation."""
     values = average[inside]
     return _GAUSSIAN * float(np.median(np.abs(values - np.median(values))))
 
 
 def find_change(prior: FramedImage, current: FramedImage, displacement: Displacement) -> Grey:
-    """Return the change (rows, columns) in units of the noise; positive where the current image is brighter.
+    """Return how much each pixel changed: (rows, columns) float32 in units of the noise.
 
-    Each pixel has the strongest change of all sizes in `BANDS`. Outside the compared area the change is 0.
+    The change is positive where the current image is denser (whiter). Each pixel has the strongest change of all sizes
+    in `BANDS`. Outside the compared area the change is 0.
     """
     inside = compared_area(prior, current, displacement)
     strongest = np.zeros(inside.shape, np.float32)
@@ -542,7 +558,7 @@ def find_change(prior: FramedImage, current: FramedImage, displacement: Displace
 def regions(change: Grey) -> tuple[ChangeRegion, ...]:
     """Return the connected regions in which the change reaches `REGION_STRENGTH`; the strongest comes first.
 
-    A region extends as far as the change is at least `CHANGE_SHOWN`.
+    A region extends as far as the change is at least `WEAKEST_SHOWN_CHANGE`.
     """
     found = [*_regions(change, sign=1), *_regions(change, sign=-1)]
     return tuple(sorted(found, key=lambda region: -abs(region.strength))[:_MOST_REGIONS])
@@ -550,7 +566,7 @@ def regions(change: Grey) -> tuple[ChangeRegion, ...]:
 
 def _regions(change: Grey, *, sign: int) -> list[ChangeRegion]:
     signed = sign * change
-    labels = components(signed >= CHANGE_SHOWN)
+    labels = components(signed >= WEAKEST_SHOWN_CHANGE)
     found = list[ChangeRegion]()
     for number in np.unique(labels[signed >= REGION_STRENGTH]):
         part = labels == number
@@ -573,7 +589,7 @@ SERVICE: Final = "fieldray.comparison.compare:handle"
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Pair:
-    """The request of `COMPARE`: a prior and a current image, both framed."""
+    """A request to compare two images: a prior and a current image, each brought to its frame."""
 
     prior: FramedImage
     current: FramedImage

@@ -91,7 +91,7 @@ _FLAT_SHARE: Final = 1e-9
 
 
 def correlate(searches: NDArray[Any], templates: NDArray[Any]) -> Surface:
-    """Return the NCC of templates with every window of images, n pairs at a time.
+    """Return the normalised cross-correlation (NCC) of templates with every window of images, n pairs at a time.
 
     Parameters
     ----------
@@ -415,6 +415,6 @@ def warp(image: NDArray[Any], displacement: NDArray[Any]) -> NDArray[np.float32]
 
 
 def points_in_prior(points: Points, field: Displacement) -> Points:
-    """Map points (n, 2) of the current frame to the prior's frame."""
+    """Map points (n, 2) of the current frame to the prior's frame by a displacement."""
     rows, columns = (points[:, axis].clip(0, FRAME_SIDE - 1) for axis in range(2))
     return points + sample_at(field, rows, columns)

@@ -64,7 +64,10 @@ def chosen_language(setting: str) -> str:
 
 
 class Application(QObject):
-    """The program with a window: one controller for the whole time, and one window after another."""
+    """The program with a window.
+
+    The controller lives as long as the program; each change of language or theme makes a new window.
+    """
 
     ended = Signal()
     _crashed = Signal(object)
@@ -98,7 +101,7 @@ class Application(QObject):
         QGuiApplication.styleHints().colorSchemeChanged.connect(self._system_theme_changed)
 
     def show(self) -> None:
-        """Build and show the window, then open the services behind it."""
+        """Build and show the window, then open the services of the program in the background."""
         self._build()
         QTimer.singleShot(0, self.controller.open)
 
@@ -108,7 +111,7 @@ class Application(QObject):
             self.controller.board.post_reason("settings", problem, level="warning")
 
     def change_settings(self, changes: Mapping[str, Value]) -> None:
-        """Apply settings and save them."""
+        """Apply changed settings to the window, and save them."""
         if not changes:
             return
         for key, value in changes.items():
@@ -123,7 +126,7 @@ class Application(QObject):
             self.controller.screening.choose_devices()
 
     @contextlib.contextmanager
-    def catching(self) -> Iterator[None]:
+    def showing_uncaught_errors(self) -> Iterator[None]:
         """Log and show every uncaught exception of any thread during the block."""
         before, before_threads = sys.excepthook, threading.excepthook
         sys.excepthook = self._caught
@@ -302,7 +305,7 @@ def run_application(paths: Sequence[Path]) -> int:
         application.ended.connect(qt.quit)
         application.report(problems)
         shorten_switch_interval(application)
-        with application.catching(), application.ending_on_signals():
+        with application.showing_uncaught_errors(), application.ending_on_signals():
             try:
                 application.show()
                 application.controller.screening.choose(paths)

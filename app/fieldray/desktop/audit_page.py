@@ -23,8 +23,8 @@ from PySide6.QtWidgets import (
 )
 
 from fieldray.audit.report import AuditReport, Prices, ProposalGoal
-from fieldray.desktop.dialogs import DIALOG_MARGINS, dialog_buttons, form
-from fieldray.desktop.past_runs import Auditing
+from fieldray.desktop.dialogs import DIALOG_MARGINS, dialog_buttons, form_layout
+from fieldray.desktop.past_runs import AuditController
 from fieldray.desktop.style import Theme, colour, icon
 from fieldray.desktop.widgets import (
     FIELD_MARGIN,
@@ -37,9 +37,9 @@ from fieldray.desktop.widgets import (
     lay_column,
     lay_row,
     number_box,
-    plain,
     push_button,
     reading_table,
+    without_markup,
 )
 from fieldray.domain.run import PackOfRun, Run
 from fieldray.formatting import number, pack_label, time_text
@@ -53,11 +53,11 @@ _FIELD_WIDTH: Final = 328  # the longest hint is read whole in both languages
 
 
 class AuditPage(Page):
-    """The page of audits: a form, and below it the figures, charts and disagreements of the last audit."""
+    """The page of audits: a form for a new audit, and the figures, charts and disagreements of the last one."""
 
     image_wanted = Signal(int)
 
-    def __init__(self, auditing: Auditing, translator: Translator, theme: Theme) -> None:
+    def __init__(self, auditing: AuditController, translator: Translator, theme: Theme) -> None:
         title = translator.text("Audit: how good is the pack on these images?")
         super().__init__(translator.text("Audit"), title, translator, theme)
         self._auditing = auditing
@@ -107,7 +107,7 @@ class AuditPage(Page):
         fields = self.positive, self.unit, self.refers, self.prevalence, self.sensitivity, *self.prices, self.against
         for field in fields:
             field.setFixedWidth(_FIELD_WIDTH)
-        rows = form(
+        rows = form_layout(
             (text("Source of the reference labels"), lay_row(None, self.labels, self.table_button, 1)),
             (text("Label that means positive"), self.positive),
             (text("Count images, examinations or patients"), self.unit),
@@ -128,7 +128,7 @@ class AuditPage(Page):
         ask_for_paths(self, title, mode, lambda paths: self.use_table(*paths), translator)
 
     def use_table(self, path: Path) -> None:
-        """Use a CSV file as the source of the labels."""
+        """Use a CSV file as the source of the reference labels in the form."""
         self._table = path
         self.labels.setCurrentIndex(self.labels.findData("table"))
         self.refresh()
@@ -153,18 +153,18 @@ class AuditPage(Page):
                 refers=self.refers.currentData(),
                 wanted=ProposalGoal(sensitivity=self.sensitivity.value() / 100, threshold=threshold),
                 prices=None if not any(prices) else Prices(screening=screening, test=test, unsure=unsure),
-                against=PackOfRun.named(against) if against else None,
+                against=PackOfRun.parse(against) if against else None,
             )
         )
 
     # ---- what came out
 
     def refresh(self) -> None:
-        """Update the form and the last report, with or without patients' names."""
+        """Show the current form and the last audit report. While names are hidden, no patient is named."""
         auditing, is_table = self._auditing, self.labels.currentData() == "table"
         self.table_button.setVisible(is_table)
         if self._table is not None:
-            self.table_button.setText(self._translator.name(self._table.name))
+            self.table_button.setText(self._translator.name_or_number(self._table.name))
         self._offer(auditing.others)
         self.button.setEnabled(auditing.can_audit and not (is_table and self._table is None))
         text = ""
@@ -194,7 +194,7 @@ class AuditPage(Page):
             for position, pack in enumerate(run.spec.packs):
                 of = PackOfRun(run.run_id, position)
                 if of != self._auditing.audited:
-                    self.against.addItem(plain(f"{of}: {pack_label(text, pack)}, {began}"), str(of))
+                    self.against.addItem(without_markup(f"{of}: {pack_label(text, pack)}, {began}"), str(of))
         self.against.setCurrentIndex(max(self.against.findData(chosen), 0))
 
     def _show_report(self) -> None:
@@ -268,7 +268,7 @@ class AuditPage(Page):
         if not cases:
             return card(heading)
         how = self._translator.text("To see an image, double-click the row or select the row and press Enter.")
-        names = [self._translator.name(Path(case.image).name, row_id=case.row_id) for case in cases]
+        names = [self._translator.name_or_number(Path(case.image).name, row_id=case.row_id) for case in cases]
         rows = [(*row[:2], row[4], name) for row, name in zip(found.rows, names, strict=True)]
         self.disagreements = reading_table([found.columns[column] for column in (0, 1, 4, 3)], rows)
         self.disagreements.setAccessibleName(found.title)
@@ -284,7 +284,9 @@ class AuditPage(Page):
 
     def _take(self, report: AuditReport) -> None:
         dialog = LocalPointDialog(AuditText(report, self._translator).proposal(), self._translator, self)
-        dialog.accepted.connect(lambda: self._auditing.take(dialog.name.text().strip(), dialog.person.text().strip()))
+        dialog.accepted.connect(
+            lambda: self._auditing.adopt_proposal(dialog.name.text().strip(), dialog.person.text().strip())
+        )
         dialog.open()
 
 
@@ -320,7 +322,10 @@ def _shown(blocks: Sequence[Block]) -> list[QWidget]:
 
 
 class LocalPointDialog(QDialog):
-    """The dialog that confirms a local operating point. Requires a name for the point, and that of the person."""
+    """The dialog in which a person confirms a local operating point.
+
+    Requires a name for the point, and the person's own name.
+    """
 
     def __init__(self, proposal: str, translator: Translator, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -337,7 +342,9 @@ class LocalPointDialog(QDialog):
         self.name.setPlaceholderText(text("for example: our-clinic"))
         for field in (self.name, self.person):
             field.textChanged.connect(self._check)
-        fields = form((text("Name of the operating point (a–z, 0–9, -)"), self.name), (text("Your name"), self.person))
+        fields = form_layout(
+            (text("Name of the operating point (a–z, 0–9, -)"), self.name), (text("Your name"), self.person)
+        )
         self.yes_button = push_button(text("Yes, use this operating point"))
         self.no_button = push_button(text("Do not use"))
         buttons = dialog_buttons(self, self.no_button, self.yes_button)
@@ -357,13 +364,13 @@ _DOT: Final = 4.0
 
 
 class UnitChart(QWidget):
-    """A chart of units. `spoken` is the text for a screen reader."""
+    """A widget that draws one chart of an audit report. `spoken` is its description for screen readers."""
 
     def __init__(self, chart: ShareChart, *, spoken: str, translator: Translator, theme: Theme) -> None:
         super().__init__()
         self._chart, self._translator, self._theme = chart, translator, theme
-        self.setAccessibleName(plain(chart.titles[0]))
-        self.setAccessibleDescription(plain(spoken))
+        self.setAccessibleName(without_markup(chart.titles[0]))
+        self.setAccessibleDescription(without_markup(spoken))
         self.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Fixed)
 
     def sizeHint(self) -> QSize:
@@ -388,7 +395,7 @@ class UnitChart(QWidget):
         painter.end()
 
     def _draw_axes(self, painter: QPainter, box: QRectF, height: int) -> None:
-        title, x_title, y_title = map(plain, self._chart.titles)
+        title, x_title, y_title = map(without_markup, self._chart.titles)
         painter.setPen(colour(self._theme, "text"))
         painter.drawText(QRectF(0, 0, self.width(), 1.4 * height), Qt.AlignmentFlag.AlignLeft, title)
         painter.setPen(QPen(colour(self._theme, "line"), 1))

@@ -36,11 +36,12 @@ _Failed = Callable[[FieldrayError], None]
 
 
 class Background(QObject):
-    """Runs tasks on channels: tasks of one channel run one after another, different channels run in parallel.
+    """Runs tasks outside the window's thread, on named channels.
 
-    `done(result)` or `failed(error)` is called in the window's thread, to which all methods belong. An error without a
-    reason is a bug: it is raised after that call. With `newest_only`, waiting tasks of the channel are dropped, and the
-    result of the running task is discarded.
+    Tasks of one channel run one after another; different channels run in parallel. All methods belong to the window's
+    thread, in which `done(result)` or `failed(error)` of a task is called, too. An error without a reason is a bug: it
+    is raised after that call. With `newest_only`, waiting tasks of the channel are dropped, and the result of the
+    running task is discarded.
 
     board  shows an error of a task that has no `failed`, under the name of the task's channel
     """
@@ -59,15 +60,18 @@ class Background(QObject):
 
     @property
     def services(self) -> Services | None:
-        """The services that `ask` uses; None until they are open."""
+        """The services that `run_with_services` uses; None until they are open."""
         return self._opened.result() if self._opened.done() and not self._is_closed else None
 
     def open(self, services: Services) -> None:
-        """Store the opened services."""
+        """Provide the opened services to the tasks of `run_with_services`."""
         self._opened.set_result(services)
 
-    def ask(self, work: Callable[[Services], Any], **how: Any) -> Future[Any] | None:
-        """Call `work` with the services once they are open. Options and result are those of `run`."""
+    def run_with_services(self, work: Callable[[Services], Any], **how: Any) -> Future[Any] | None:
+        """Run `work(services)` in the background as soon as the services are open.
+
+        The other arguments and the result are those of `run`.
+        """
         return self.run(lambda: work(self._opened.result()), **how)
 
     def run(
@@ -79,7 +83,14 @@ class Background(QObject):
         failed: _Failed | None = None,
         newest_only: bool = False,
     ) -> Future[Any] | None:
-        """Queue `work` on a channel. Returns its future; None after `close`, when no work is accepted."""
+        """Run the function `work` in the background, after all other tasks of its channel.
+
+        done         called with the result of `work`
+        failed       called with the exception that `work` raised
+        newest_only  whether waiting tasks of the channel are dropped, and the result of the running one is discarded
+
+        Returns the task's future; None after `close`, when no work is accepted.
+        """
         if self._is_closed:
             return None
         if newest_only:
@@ -93,13 +104,16 @@ class Background(QObject):
         return task
 
     def forget(self, channel: str) -> None:
-        """Discard a channel's waiting tasks and the answer of its running task."""
+        """Drop the waiting tasks of a channel, and discard the result of its running task."""
         for task in [task for task, (of, _, _) in self._wanted.items() if of == channel]:
             del self._wanted[task]
             task.cancel()
 
     def close(self, *, wait_s: float = 0.0) -> bool:
-        """Accept no more work, deliver no more results, and wait up to `wait_s`. Returns whether all work has ended."""
+        """Accept no more tasks and deliver no more results.
+
+        Waits up to `wait_s` seconds, and returns whether all tasks have ended.
+        """
         self._is_closed = True
         self._opened.cancel()
         self._wanted.clear()
@@ -133,7 +147,7 @@ class Background(QObject):
 
 
 class StoppableTask(QObject):
-    """A task that reports its progress a few times a second and can be stopped.
+    """A background task that reports its progress a few times a second and can be stopped.
 
     The result of a stopped task is None.
     """
@@ -146,7 +160,7 @@ class StoppableTask(QObject):
         self.is_stopped = False
 
     def stop(self) -> None:
-        """Stop the work, from any thread. Unfinished results are discarded."""
+        """Stop the task. May be called from any thread. Unfinished results are discarded."""
         self.is_stopped = True
 
     def __call__(self, services: Services) -> Any:
@@ -171,7 +185,7 @@ _SLICE_S: Final = 0.008
 
 
 class EventBridge(QObject):
-    """Takes events from any thread and emits them, in order, in the window's thread.
+    """Carries events of the services from any thread to the window's thread, in order.
 
     Thousands of resumed images arrive together. They are delivered in slices of a few milliseconds, so that the window
     stays responsive. The timer also lets Python run and handle signals while the program is idle.
@@ -191,7 +205,7 @@ class EventBridge(QObject):
         self._waiting.append(event)
 
     def close(self) -> None:
-        """Deliver no more events."""
+        """Stop delivering events to the window."""
         self._pulse.stop()
 
     def _drain(self) -> None:
@@ -206,12 +220,12 @@ class EventBridge(QObject):
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Services:
-    """The services of the window: session, packs, history, audit and others. Tests pass their own.
+    """The services behind the window: session, packs, history, audit and others. Tests pass services of their own.
 
-    are_empty      returns whether paths are folders without any file
-    may_lack_ages  returns whether paths may contain images without the patient's age
-    known_load     returns the latest load study of this computer
-    measure_load   runs a load study with the pack in a folder, signed by a key
+    are_empty        returns whether paths are folders without any file
+    may_lack_ages    returns whether paths may contain images without the patient's age
+    known_load       returns the latest load study of this computer
+    measure_load     runs a load study with the pack in a folder, signed by a key
     check_constancy  runs the constancy test of the pack in use on each device (`pipeline.constancy.run_constancy_test`)
     """
 
@@ -234,7 +248,10 @@ OpenServices = Callable[[Settings, Publish], Services]
 
 
 def open_services(settings: Settings, publish: Publish) -> Services:
-    """Open the services. Slow (imports, the database): call it in the background. Raises StorageProblem."""
+    """Open the services behind the window. Raises StorageProblem.
+
+    This is slow (imports, the database), so call it in the background.
+    """
     from fieldray.bench.load import load_study_in_child, stored_load_study
     from fieldray.imaging.quality import are_empty_folders, may_lack_ages
     from fieldray.packs.library import PackLibrary

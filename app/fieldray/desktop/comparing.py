@@ -1,4 +1,4 @@
-"""The current image and a prior image: available priors, the chosen prior, and the comparison. No widget.
+"""Control of comparisons with prior images: the available priors, the chosen prior, and the comparison; no widgets.
 
 While comparing is on, every opened image is compared with its newest prior. One comparison runs at a time; opening
 another image cancels it. Compared pairs are kept in memory for the reports of this window.
@@ -38,11 +38,15 @@ _SEARCH, _COMPARE, _FILE = "priors", "compare", "prior"
 _NO_ROW: Final = -1
 
 
-class Comparing(QObject):
-    """The comparison of the current image with a prior one. All methods belong to the window's thread."""
+class ComparisonController(QObject):
+    """Controls the comparison of the current image with a prior image. All methods belong to the window's thread.
+
+    changed           emitted when the priors, the chosen prior or the comparison have changed
+    question_changed  emitted when a question about an image of another patient is open or was answered
+    """
 
     changed = Signal()
-    asked = Signal()
+    question_changed = Signal()
 
     def __init__(
         self, background: Background, rows: WorkListModel, *, image: OpenImage, second_image: OpenImage
@@ -81,7 +85,7 @@ class Comparing(QObject):
         self.changed.emit()
 
     def stop(self) -> None:
-        """Stop comparing, and show the current image alone."""
+        """Stop the comparison, and show the current image alone."""
         self.is_on = False
         self._drop()
         if self.second_image.row is not None:
@@ -93,7 +97,7 @@ class Comparing(QObject):
         (self.stop if self.is_on else self.start)()
 
     def choose(self, prior: Prior) -> None:
-        """Compare the current image with this prior."""
+        """Start comparing the current image with a prior image."""
         self.is_on = True
         self._drop()
         self.prior = prior
@@ -101,7 +105,7 @@ class Comparing(QObject):
         self.changed.emit()
 
     def choose_next(self) -> None:
-        """Choose the next older prior; after the oldest, the newest."""
+        """Compare the current image with the next older prior image; after the oldest one, with the newest."""
         if self.priors:
             index = self.priors.index(self.prior) + 1 if self.prior in self.priors else 0
             self.choose(self.priors[index % len(self.priors)])
@@ -120,10 +124,16 @@ class Comparing(QObject):
             stored = services.history.run_query(lambda query: query.find(run_id, found.ref)) if run_id else None
             return found, stored
 
-        self._background.ask(work, channel=_FILE, newest_only=True, done=lambda found: self._has_read_file(row, *found))
+        self._background.run_with_services(
+            work, channel=_FILE, newest_only=True, done=lambda found: self._has_read_file(row, *found)
+        )
 
     def answer(self, question: Prior, *, is_meant: bool) -> None:
-        """Answer the question whether to compare with an image of another patient."""
+        """Handle a person's answer to the question whether to compare with an image of another patient.
+
+        question  the image that was asked about
+        is_meant  whether the person wants the comparison
+        """
         if question is self.question:
             self._put(None)
             if is_meant:
@@ -133,7 +143,7 @@ class Comparing(QObject):
 
     @property
     def image_at_fault(self) -> ImageOfPair:
-        """The image at fault in the problem, or "both"."""
+        """Which image is the reason that the pair cannot be compared: "prior", "current" or "both"."""
         comparison = self.comparison
         if comparison is not None:
             return comparison.problem.image if comparison.problem else "both"
@@ -143,7 +153,7 @@ class Comparing(QObject):
 
     @property
     def doubts(self) -> Sequence[Reason]:
-        """The reasons to doubt the comparison of the shown pair."""
+        """The warnings to show with the comparison in sight."""
         row, note = self.image.row, self.second_image.preview_note
         if row is None or self.prior is None:
             return ()
@@ -165,8 +175,11 @@ class Comparing(QObject):
         gone = self._gone
         return reason("prior_gone", count=gone) if gone else reason("prior_none")
 
-    def mapping(self, *, to_prior: bool) -> Callable[[Point], Point] | None:
-        """A function that maps a point (x, y) of one image to the other image; None if unknown."""
+    def point_mapping(self, *, to_prior: bool) -> Callable[[Point], Point] | None:
+        """Return a function that maps a point (x, y) of one image of the pair to the other image; None if unknown.
+
+        to_prior  whether points are mapped from the current image to the prior, otherwise the other way
+        """
         pair = self.comparison
         if pair is None or not pair.is_comparable:
             return None
@@ -174,11 +187,11 @@ class Comparing(QObject):
         return lambda point: lead(point[1], point[0])[::-1]
 
     def records(self) -> tuple[PairRecord, ...]:
-        """All pairs that were compared in this window, for its reports."""
+        """Return the records of all pairs that were compared in this window, for reports."""
         return tuple(self._records.values())
 
     def forget(self) -> None:
-        """Forget all comparisons, after results were deleted."""
+        """Forget all stored comparisons of this session, because results were deleted."""
         self._records.clear()
         self._listed, self._gone, self._before, self._chosen_files = (), 0, (), ()
 
@@ -208,7 +221,7 @@ class Comparing(QObject):
         """
         outcome, run_id = row.outcome, row.run_id  # the priors by the pack that is in sight
         self.is_searching = True
-        self._background.ask(
+        self._background.run_with_services(
             lambda services: services.priors.stored_priors(outcome, run_id=run_id),
             channel=_SEARCH,
             newest_only=True,
@@ -223,7 +236,7 @@ class Comparing(QObject):
         model = getattr(row.outcome, "model_sha256", "") if row else ""
         before = (image for image in stored.images if image.run_id != run_id)
         self._before = tuple(image.result_of_model(model) for image in before)
-        self._gone, self.is_searching = stored.gone, False
+        self._gone, self.is_searching = stored.missing_files, False
         self._find()
         if self.is_on and self.prior is None:
             self._choose_first()
@@ -268,7 +281,7 @@ class Comparing(QObject):
     def _put(self, question: Prior | None) -> None:
         """Ask a person whether to compare with an image of another patient; None withdraws the question."""
         self.question = question
-        self.asked.emit()
+        self.question_changed.emit()
 
     def _add_file(self, prior: Prior) -> None:
         self._chosen_files = (*self._chosen_files, prior.outcome)
@@ -336,7 +349,7 @@ class Comparing(QObject):
                 return comparison, None
             return comparison, image_overlays(pyramid, comparison, rows=open_pyramid.rows, columns=open_pyramid.columns)
 
-        self._background.ask(
+        self._background.run_with_services(
             work,
             channel=_COMPARE,
             newest_only=True,

@@ -18,15 +18,21 @@ from PySide6.QtCore import QObject, QTimer, Signal
 
 from fieldray.backends import EDGE_TPU
 from fieldray.desktop.background import Background, EventBridge, OpenServices, Services
-from fieldray.desktop.comparing import Comparing
+from fieldray.desktop.comparing import ComparisonController
 from fieldray.desktop.image_painting import Switches
-from fieldray.desktop.judging import Judging, ReadMarks
+from fieldray.desktop.judging import ReadMarks, VerdictController
 from fieldray.desktop.list_reader import WorkRow, pack_title
 from fieldray.desktop.notices import Action, NoticeBoard
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.pack_choice import PackChoice
-from fieldray.desktop.past_runs import Auditing, ComputerLoad, ConstancyTesting, Exporting, PastRuns
-from fieldray.desktop.screening import OF_RUN, Screening, level_of
+from fieldray.desktop.past_runs import (
+    AuditController,
+    ComputerLoad,
+    ConstancyTestController,
+    ExportController,
+    PastRuns,
+)
+from fieldray.desktop.screening import RUN_NOTICE_PREFIX, ScreeningController, level_of
 from fieldray.desktop.verdicts import VerdictSubject
 from fieldray.desktop.worklist_model import WorkListModel
 from fieldray.domain.finding import Failed, Outcome, count_of_outcome
@@ -49,7 +55,7 @@ from fieldray.domain.run import (
 from fieldray.errors import FieldrayError
 from fieldray.pipeline.history import RunWithPacks
 from fieldray.reasons import Reason, reason
-from fieldray.reports.exporter import PLAIN, ReportOptions
+from fieldray.reports.exporter import DEFAULT_REPORT_OPTIONS, ReportOptions
 from fieldray.settings import ROWS, Settings
 from fieldray.translation import Translator
 
@@ -63,7 +69,10 @@ _LOST_FILES: Final = ("missing", "drive_error")  # why images failed whose drive
 
 
 class Controller(QObject):
-    """Handles events of the services and commands of the window. All methods belong to the window's thread."""
+    """Controls the program behind the window: handles events of the services and commands of a person.
+
+    All methods belong to the window's thread.
+    """
 
     ready = Signal()
     measured = Signal(object)
@@ -83,50 +92,52 @@ class Controller(QObject):
         self.bridge, self.board = EventBridge(), NoticeBoard()
         self.background = background(self.board)
         self.packs = PackChoice(self.background, settings)
-        self.screening = Screening(self.background, self.packs)
-        self.auditing = Auditing(self.screening)
+        self.screening = ScreeningController(self.background, self.packs)
+        self.auditing = AuditController(self.screening)
         self.past_runs = PastRuns(self.screening)
         self.machine = ComputerLoad(self.screening)
-        self.checking = ConstancyTesting(self.screening)
-        self.exporting = Exporting(self.background)
+        self.checking = ConstancyTestController(self.screening)
+        self.exporting = ExportController(self.background)
         self._patients: defaultdict[int, PatientCount] = defaultdict(PatientCount)  # by the position of the pack
         self._lost_files = 0
         self.switches = Switches()
         self.apply_settings(ROWS)
         self.switches.changed.connect(self._keep_switched)
         self.image = OpenImage(self.background)
-        self.judging = Judging(self.background, self._why_not_judged)
+        self.judging = VerdictController(self.background, self._why_not_judged)
         self.rows = WorkListModel(translator, self.background, self.judging.verdicts, self.switches, self)
         self.reading = ReadMarks(self.background, self.image, self._why_not_judged)
         self.second_image = OpenImage(self.background, channel="second image")
-        self.comparing = Comparing(self.background, self.rows, image=self.image, second_image=self.second_image)
+        self.comparing = ComparisonController(
+            self.background, self.rows, image=self.image, second_image=self.second_image
+        )
         self.backends: dict[str, BackendChanged] = {}
         self.devices: dict[BackendName, DeviceChanged] = {}
         self.speed = Speed()
         self._connect()
 
     def _connect(self) -> None:
-        self.bridge.published.connect(self.take)
+        self.bridge.published.connect(self.handle_event)
         self.screening.started.connect(self._run_started)
         self.screening.started.connect(self._look_for_folders)
         self.packs.model_changed.connect(self._note_other_pack)
-        self.screening.idle.connect(self.packs.settle)
+        self.screening.idle.connect(self.packs.fall_back_to_default)
         self.image.changed.connect(self._image_changed)
         self.image.replaced.connect(self._image_replaced)
         self.image.screened_again.connect(self._screened_again)
         self.rows.replaced.connect(self.image.note_replaced)
         self.judging.changed.connect(self.rows.verdict_changed)
-        self.judging.given.connect(self._note_read)
+        self.judging.verdict_about_to_change.connect(self._note_read)
         self.reading.changed.connect(self.rows.reading_changed)
-        self.judging.settled.connect(self._go_on_closing)
+        self.judging.all_saved.connect(self._go_on_closing)
         self.past_runs.opened.connect(lambda _row_id, past: self._show_past(past))
         self.past_runs.deleted.connect(self._forget_deleted)
-        self.rows.gone.connect(self._forget_gone)
+        self.rows.all_deleted.connect(self._forget_gone)
 
     # ---- opening and closing
 
     def open(self) -> None:
-        """Open the services in the background."""
+        """Open the services of the program in the background."""
         if self._is_opening or self._is_closing:
             return
         self.board.withdraw("open")
@@ -145,7 +156,7 @@ class Controller(QObject):
         self._is_opening = False
         self._go_on_closing()
         if not self._is_closing:
-            self.packs.look()
+            self.packs.find_packs()
             self.ready.emit()
 
     def _not_opened(self, error: FieldrayError) -> None:
@@ -242,11 +253,11 @@ class Controller(QObject):
     def _image_replaced(self) -> None:
         """Handle a replaced image: it stays visible, and its typed note is saved with the old result only."""
         self.judging.open(None)
-        again = Action(lambda t: t.text("Open the new image"), self.open_replacing)
+        again = Action(lambda t: t.text("Open the new image"), self.show_newer_result)
         self.board.post_reason("replaced", reason("image_replaced"), level="warning", action=again)
 
-    def open_replacing(self) -> None:
-        """Open the newer result of the current image, which has replaced the shown result in the list."""
+    def show_newer_result(self) -> None:
+        """Show the newer result of the current image, which has replaced the result in sight in the work list."""
         before = self.image.packs[0] if self.image.packs else None
         if before is not None:
             self.image.show(self.rows.row_in_memory(before.row_id))
@@ -255,24 +266,24 @@ class Controller(QObject):
         """Handle the repeated screening of an image: show the new result if the old one is still open."""
         self.rows.answer_replaced(row, outcome)
         if row is self.image.row:
-            self.open_replacing()
+            self.show_newer_result()
 
     def _note_read(self, judged: VerdictSubject) -> None:
         row = self.image.row
         if (
             row is not None
             and row.answer_id == judged.answer_id
-            and self.judging.verdicts.of(judged).wanted is not None
+            and self.judging.verdicts.state_for(judged).wanted is not None
         ):
             self.reading.note()
 
     def refresh_all(self) -> None:
-        """Read the list again, because another window may have changed it, and close images that were deleted."""
+        """Read the work list again, because another window may have changed it, and close images that were deleted."""
         self.rows.refresh()
         rows = [image.row for image in (self.image, self.second_image) if image.row is not None]
         row_ids = [row.row_id for row in rows if row.answer_id]  # others are files, in no store
         if row_ids:
-            self.background.ask(
+            self.background.run_with_services(
                 lambda services: services.history.run_query(lambda query: query.images(row_ids)),
                 channel="open images",
                 newest_only=True,
@@ -291,7 +302,7 @@ class Controller(QObject):
 
     # ---- events
 
-    def take(self, event: Event) -> None:
+    def handle_event(self, event: Event) -> None:
         """Handle one event of the services."""
         match event:
             case ImageDone():
@@ -299,31 +310,31 @@ class Controller(QObject):
                 for answer in event.image.answers:
                     self._count_patient(answer.outcome, answer.position)
             case Progress():
-                self.screening.take_progress(event)
+                self.screening.handle_progress(event)
             case Speed():
                 self.speed = event
-                self.machine.take(event)
+                self.machine.add_speed(event)
                 self.measured.emit(event)
             case RunChanged():
-                self._take_run(event)
+                self._handle_run_changed(event)
             case BackendChanged():
                 self._take_backend(event)
             case DrivesChanged():
-                self.packs.take_drives(event)
+                self.packs.handle_drives(event)
             case DeviceChanged():
                 self._take_device(event)
             case StoreRepaired() | StoreUnwritable() | StoreUpdating():
                 self.board.post_reason("store", event.reason, level="warning")
 
-    def _take_run(self, event: RunChanged) -> None:
-        self.screening.take_run(event)
+    def _handle_run_changed(self, event: RunChanged) -> None:
+        self.screening.handle_run_changed(event)
         self._list_run(event)
         for position, notes in enumerate(event.pack_notes):
             self._note_pack(position, notes)
         if not self.screening.is_busy:
             self._note_patients()
             if self._lost_files:
-                self.board.post_reason(f"{OF_RUN}files_lost", reason("files_lost", count=self._lost_files))
+                self.board.post_reason(f"{RUN_NOTICE_PREFIX}files_lost", reason("files_lost", count=self._lost_files))
         if event.state in ("finished", "failed"):
             self.ended.emit()
 
@@ -346,7 +357,7 @@ class Controller(QObject):
         )
 
     def remember_folders(self, *opened: str) -> None:
-        """Remember the folders that were opened. Without arguments, forget all."""
+        """Remember the folders that were opened. Without arguments, forget all folders."""
         self.settings.remember_folders(opened)
         self.save_settings()
         self.folders_changed.emit()
@@ -372,7 +383,9 @@ class Controller(QObject):
             if self.screening.run_id == run.run_id:
                 self.screening.show_notes(doubts)
 
-        self.background.ask(lambda services: services.history.doubts(run, 0, models[0]), channel="doubts", done=noted)
+        self.background.run_with_services(
+            lambda services: services.history.doubts(run, 0, models[0]), channel="doubts", done=noted
+        )
 
     def _forget_deleted(self, done: Deletion) -> None:
         """Hide results that were deleted."""
@@ -409,7 +422,7 @@ class Controller(QObject):
     def _note_pack(self, number: int, notes: Sequence[Reason]) -> None:
         packs = self.screening.manifest, *self.rows.other_packs
         for note in notes:
-            key = OF_RUN + (f"{number} {note.code}" if number else note.code)
+            key = RUN_NOTICE_PREFIX + (f"{number} {note.code}" if number else note.code)
             text = partial(_note_of_pack, note, packs[number], is_named=len(packs) > 1)
             self.board.post(key, text, level=level_of(note))
 
@@ -474,14 +487,23 @@ class Controller(QObject):
     # ---- commands
 
     def start(self) -> None:
-        """Screen the chosen folders, or the folders of the shown list again."""
+        """Start a run over the chosen folders, or over the folders of the work list in sight."""
         self.judging.commit()
         self.screening.start(listed=self.rows.total())
 
     def export(
-        self, folder: Path, formats: Sequence[str] = (), options: ReportOptions = PLAIN, *, run_id: int | None = None
+        self,
+        folder: Path,
+        formats: Sequence[str] = (),
+        options: ReportOptions = DEFAULT_REPORT_OPTIONS,
+        *,
+        run_id: int | None = None,
     ) -> None:
-        """Export the shown run, or the run `run_id`, into a folder; without `formats`, in the default formats."""
+        """Export a run into a folder, in the background.
+
+        formats  names of export formats; without any, the default formats are written
+        run_id   the run to export; None for the run that the window shows
+        """
         run_id = run_id or self.screening.run_id
         if run_id:
             self.exporting.start(run_id, folder, formats, replace(options, pairs=self.comparing.records()))
@@ -493,7 +515,7 @@ class Controller(QObject):
         self.packs.listed.emit()
 
     def apply_settings(self, changed: Collection[str]) -> None:
-        """Apply the changed settings that are also switches of the window."""
+        """Apply those changed settings that also have a switch in the window, such as the heat map."""
         self.switches.set(**{key: self.settings[key] for key in (*_SWITCHED, "heat_map_opacity") if key in changed})
 
     def _keep_switched(self, names: Collection[str]) -> None:
@@ -504,11 +526,11 @@ class Controller(QObject):
             self.save_settings()
 
     def save_settings(self) -> None:
-        """Write the settings file in the background."""
+        """Write the settings file in a background thread."""
         self.background.run(self.settings.save, channel="settings")
 
     def report_bug(self, error: BaseException) -> None:
-        """Log an unexpected exception and show it."""
+        """Log an unexpected exception, and show a message about it in the window."""
         log.error("unexpected", exc_info=(type(error), error, error.__traceback__))
         why = reason("internal", detail=type(error).__name__)
         if why != self._last_bug:  # a notice is painted: an error in painting must not ask for another one

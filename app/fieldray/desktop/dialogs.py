@@ -35,16 +35,16 @@ from fieldray.desktop.widgets import (
     lay_row,
     name_surface,
     number_box,
-    plain,
     push_button,
     scrolled,
     search_field,
+    without_markup,
 )
 from fieldray.formatting import research_only
 from fieldray.paths import VERSION, asset, guide_folder, licence_table, program_folder, user_data
 from fieldray.reasons import reason
 from fieldray.reports.exporter import Exporter, ReportOptions, exporters
-from fieldray.settings import SIMPLE, TABLE, Row, Settings, Value
+from fieldray.settings import SIMPLE_SETTINGS, TABLE, SettingRow, Settings, Value
 from fieldray.translation import Translator, languages
 from fieldray.typed_json import parse_json
 
@@ -65,7 +65,11 @@ def fit_dialog(dialog: QDialog, width: int, height: int) -> None:
 
 
 def dialog_buttons(dialog: QDialog, no: str | PlainButton, yes: PlainButton | None = None) -> QDialogButtonBox:
-    """Make the buttons of a dialog: one that closes the dialog, and optionally one that confirms."""
+    """Make the row of buttons of a dialog.
+
+    no   text of the button that closes the dialog, or the button itself
+    yes  the button that confirms; None for a dialog that only closes
+    """
     box = QDialogButtonBox()
     if yes is not None:
         box.addButton(yes, QDialogButtonBox.ButtonRole.AcceptRole)
@@ -76,7 +80,7 @@ def dialog_buttons(dialog: QDialog, no: str | PlainButton, yes: PlainButton | No
 
 
 def lay_out_dialog(dialog: QDialog, page: QWidget, buttons: QWidget) -> None:
-    """Lay out a dialog as high as its page needs. With less room, the page scrolls above the buttons."""
+    """Lay out a dialog as high as its page needs. If the screen has less room, the page scrolls above the buttons."""
     area = scrolled(page)
     area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
     column = lay_column(dialog, (area, 1), buttons, margins=DIALOG_MARGINS, spacing=12)
@@ -89,7 +93,10 @@ def lay_out_dialog(dialog: QDialog, page: QWidget, buttons: QWidget) -> None:
 
 
 def contents_list(lines: Sequence[str], *, named: str) -> QListWidget:
-    """Make a list that selects the content shown next to it."""
+    """Make a list of titles, of which a person chooses the content that is shown next to the list.
+
+    named  name of the list for screen readers
+    """
     made = QListWidget()
     made.setSpacing(3)
     made.setWordWrap(True)
@@ -110,7 +117,7 @@ def make_splitter(left: QWidget, right: QWidget, sizes: Sequence[int]) -> QSplit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LicensedPart:
-    """One part of the program under one licence.
+    """One part of the program, such as a library, with its licence.
 
     texts  name, title and key of each licence text
     files  libraries that a user may replace, for a part under the LGPL
@@ -125,13 +132,13 @@ class LicensedPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Licences:
-    """The table of licences that the installer writes: all parts by name, and each licence text once."""
+    """The table of third-party licences that the installer writes: all parts, and each licence text once."""
 
     parts: tuple[LicensedPart, ...]
     texts: Mapping[str, str]
 
 
-def licences(table: Path | None = None) -> Licences | None:
+def read_licences(table: Path | None = None) -> Licences | None:
     """Read the table of licences of the installed program; return None in a source checkout, which has no table.
 
     Raises OSError or ValueError for a damaged table.
@@ -172,7 +179,7 @@ class AboutDialog(QDialog):
             label(text("Results are kept in {folder}", folder=user_data()), role="muted"),
             spacing=10,
         )
-        box, listed = dialog_buttons(self, text("Close")), licences(table)
+        box, listed = dialog_buttons(self, text("Close")), read_licences(table)
         if listed is not None:
             self.licences_button = push_button(
                 text("Licences…"), lambda: LicencesDialog(listed, translator, self).open()
@@ -186,14 +193,17 @@ class AboutDialog(QDialog):
 
 
 class LicencesDialog(QDialog):
-    """The dialog of licences. Licence texts are shown unchanged in English; the words around them are translated."""
+    """The dialog of third-party licences.
+
+    Licence texts are shown unchanged in English; the words around them are translated.
+    """
 
     def __init__(self, listed: Licences, translator: Translator, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._listed, self._translator = listed, translator
         self.setWindowTitle(translator.text("Licences"))
         fit_dialog(self, 920, 620)
-        names = [plain(f"{part.name} {part.version}".strip(), part.licence) for part in listed.parts]
+        names = [without_markup(f"{part.name} {part.version}".strip(), part.licence) for part in listed.parts]
         self.list = contents_list(names, named=translator.text("Licences"))
         self.text = QPlainTextEdit()
         self.text.setReadOnly(True)
@@ -232,7 +242,10 @@ class LicencesDialog(QDialog):
 
 
 class DocumentDialog(QDialog):
-    """The dialog of a document with its images. Links are not opened, and nothing else is loaded."""
+    """The dialog that shows a document of the program, such as the guide.
+
+    Links are not opened, and only its images are loaded.
+    """
 
     def __init__(
         self,
@@ -249,7 +262,9 @@ class DocumentDialog(QDialog):
         self.page = DocumentView(text, images or {})
         self.page.setAccessibleName(title)
         headings = self.page.headings()
-        self.contents = contents_list([plain(heading) for heading, _ in headings], named=translator.text("Contents"))
+        self.contents = contents_list(
+            [without_markup(heading) for heading, _ in headings], named=translator.text("Contents")
+        )
         self.contents.currentRowChanged.connect(lambda row: self.page.show_position(headings[row][1]))
         self.search = search_field(translator.text("Search"))
         self.search.textChanged.connect(self._show_first)
@@ -275,7 +290,9 @@ class DocumentDialog(QDialog):
             self._show_first()
 
 
-def guide(translator: Translator, parent: QWidget | None = None, *, folder: Path | None = None) -> DocumentDialog:
+def guide_dialog(
+    translator: Translator, parent: QWidget | None = None, *, folder: Path | None = None
+) -> DocumentDialog:
     """Return the dialog of the user guide. `folder` contains the guides; by default the program's own folder."""
     folder = folder or guide_folder()
     text, images = guide_text(folder, translator.language), {path.name: path for path in folder.glob("*.png")}
@@ -283,13 +300,16 @@ def guide(translator: Translator, parent: QWidget | None = None, *, folder: Path
 
 
 def guide_text(folder: Path, language: str) -> str:
-    """Return the text of the guide in a language; in English if the guide is not available in that language."""
+    """Return the Markdown text of the user guide in a language; in English if there is no guide in that language."""
     path = folder / f"{language}.md"
     return (path if path.is_file() else folder / "en.md").read_text(encoding="utf-8")
 
 
-def form(*rows: tuple[str, QWidget | QLayout]) -> QFormLayout:
-    """Make a form of fields, each with its caption, which is also its accessible name."""
+def form_layout(*rows: tuple[str, QWidget | QLayout]) -> QFormLayout:
+    """Make a form with one row for each pair of a caption and a field.
+
+    The caption is also the field's name for screen readers.
+    """
     made = QFormLayout()
     made.setSpacing(10)
     for caption, field in rows:
@@ -300,7 +320,7 @@ def form(*rows: tuple[str, QWidget | QLayout]) -> QFormLayout:
 
 
 class SettingsDialog(QDialog):
-    """The dialog of settings, with a line for each row of the table in `settings.py`."""
+    """The dialog of settings, with a line for each setting of the table `settings.TABLE`."""
 
     def __init__(self, settings: Settings, translator: Translator, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -332,15 +352,15 @@ class SettingsDialog(QDialog):
         return {key: value for key, value in values.items() if value != self._settings[key]}
 
     def _form(self, *, is_advanced: bool) -> QWidget:
-        rows = [row for row in TABLE if row.in_dialog and is_advanced != (row.key in SIMPLE)]
+        rows = [row for row in TABLE if row.in_dialog and is_advanced != (row.key in SIMPLE_SETTINGS)]
         self.fields.update((row.key, self._field(row)) for row in rows)
-        made, laid = QWidget(), form(*((self._translator.text(row.label), self.fields[row.key]) for row in rows))
+        made, laid = QWidget(), form_layout(*((self._translator.text(row.label), self.fields[row.key]) for row in rows))
         laid.setContentsMargins(_FORM_MARGIN, _FORM_MARGIN, _FORM_MARGIN, 0)
         laid.setRowWrapPolicy(QFormLayout.RowWrapPolicy.WrapLongRows)
         made.setLayout(laid)
         return made
 
-    def _field(self, row: Row) -> QWidget:
+    def _field(self, row: SettingRow) -> QWidget:
         value = self._settings[row.key]
         if row.choices:
             choices = ((choice_label(self._translator, choice), choice) for choice in row.choices)
@@ -367,7 +387,10 @@ _LONGEST_TEXT: Final = 100
 
 
 def choice_label(translator: Translator, choice: str) -> str:
-    """Return the label of a choice of the settings table: a language's own name, or the code itself without a label."""
+    """Return the text for one choice of a setting, such as "System default" for "system".
+
+    A language has its own name. A choice without a text is returned unchanged.
+    """
     known: dict[str, str] = {
         **{entry.name: translator.text(entry.title) for entry in BACKENDS},
         "system": translator.text("System default"),
@@ -391,7 +414,10 @@ _FOR_PEOPLE: Final = "pdf"  # a person who saves at the window wants to read it
 
 
 class ExportDialog(QDialog):
-    """The dialog of an export: formats and options. The folder is asked for elsewhere."""
+    """The dialog in which a person chooses formats and options of an export.
+
+    The folder is asked for in a dialog of its own.
+    """
 
     def __init__(self, translator: Translator, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -432,7 +458,10 @@ class ExportDialog(QDialog):
         return tuple(name for name, box in self.boxes.items() if box.isChecked())
 
     def options(self, *, reader: str = "") -> ReportOptions:
-        """Return the options: language, naming, division of the table, and reader's name."""
+        """Return the options that a person chose for the export: language, patients' names, and the separators of CSV.
+
+        reader  name of the reader, from the settings
+        """
         return ReportOptions(
             language=self._translator.language,
             names_people=self.names_box.isChecked(),

@@ -28,7 +28,7 @@ from fieldray.desktop.widgets import (
     search_field,
     set_tip,
 )
-from fieldray.desktop.worklist import RARE, device_box, verdict_box
+from fieldray.desktop.worklist import RARE_CATEGORIES, device_box, verdict_box
 from fieldray.domain.finding import WORK_LIST_ORDER
 from fieldray.domain.history import DeletionPlan, ResultPair, RunFilter, RunSummary
 from fieldray.formatting import calendar_date, category_label, packs_of_run, run_state, time_text
@@ -107,13 +107,13 @@ class HistoryPage(Page):
     def _make_buttons(self) -> QHBoxLayout:
         text = self._translator.text
         self.open_button = push_button(text("Open"), self._open, role="primary")
-        self.compare_button = push_button(text("Compare two runs"), lambda: self._runs.compare(*self.chosen()))
+        self.compare_button = push_button(text("Compare two runs"), lambda: self._runs.compare(*self.selected_runs()))
         self.export_button = push_button(
             text("Save the results…"),
-            lambda: self.export_wanted.emit(self.chosen()[0]),
+            lambda: self.export_wanted.emit(self.selected_runs()[0]),
             icon=icon("export", self._theme),
         )
-        self.delete_button = push_button(text("Delete…"), lambda: self._runs.plan(self.chosen()))
+        self.delete_button = push_button(text("Delete…"), lambda: self._runs.plan(self.selected_runs()))
         self.patient_button = push_button(text("Delete the results of a patient…"), self._ask_patient)
         self.month_button = push_button(text("Monthly report"))
         self.month_button.setMenu(self._make_months())
@@ -145,7 +145,7 @@ class HistoryPage(Page):
         table.setWordWrap(False)
         table.setAccessibleName(text("History of runs"))
         for column, category in enumerate(WORK_LIST_ORDER, 3):
-            is_there = category not in RARE or any(found.counts.get(category) for found in self._listed)
+            is_there = category not in RARE_CATEGORIES or any(found.counts.get(category) for found in self._listed)
             table.setColumnHidden(column, not is_there)
         for row, found in enumerate(self._listed):
             if (item := table.item(row, 0)) is not None:
@@ -162,13 +162,13 @@ class HistoryPage(Page):
             str(found.total),
             *(str(found.counts.get(category, 0)) for category in WORK_LIST_ORDER),
             str(found.with_verdict),
-            self._translator.name(", ".join(run.spec.paths)),
+            self._translator.name_or_number(", ".join(run.spec.paths)),
         )
 
     # ---- what a person does
 
-    def chosen(self) -> list[int]:
-        """Return the numbers of the selected runs."""
+    def selected_runs(self) -> list[int]:
+        """Return the numbers of the runs that are selected in the table."""
         rows = {index.row() for index in self.table.selectionModel().selectedRows()}
         return [self._listed[row].run.run_id for row in sorted(rows)]
 
@@ -184,7 +184,7 @@ class HistoryPage(Page):
         )
 
     def _open(self) -> None:
-        chosen = self.chosen()
+        chosen = self.selected_runs()
         if len(chosen) == 1 and self._runs.is_free:
             self._runs.open(chosen[0])
 
@@ -225,7 +225,7 @@ class HistoryPage(Page):
     # ---- what is shown
 
     def refresh(self) -> None:
-        """Update the runs and the last comparison, with or without patients' names."""
+        """Show the past runs and the last comparison of two runs, without patients' names while names are hidden."""
         runs, translator = self._runs, self._translator
         are_other_names, self._hides_names = self._hides_names != translator.hides_names(), translator.hides_names()
         if are_other_names or runs.shown != self._listed:
@@ -243,7 +243,7 @@ class HistoryPage(Page):
         self._refresh_buttons()
 
     def _relist(self, summaries: tuple[RunSummary, ...]) -> None:
-        chosen = self.chosen()
+        chosen = self.selected_runs()
         self._listed = summaries
         before, self.table = self.table, self._make_table()
         self._inside.replaceWidget(before, self.table)
@@ -274,7 +274,7 @@ class HistoryPage(Page):
             self._column.insertWidget(2, self.quality)
 
     def _refresh_buttons(self) -> None:
-        number, is_idle = len(self.chosen()), not self._runs.is_busy
+        number, is_idle = len(self.selected_runs()), not self._runs.is_busy
         self.open_button.setEnabled(number == 1 and self._runs.is_free)
         self.compare_button.setEnabled(number == 2 and is_idle)
         self.export_button.setEnabled(number == 1)

@@ -23,14 +23,22 @@ from PySide6.QtGui import (
 )
 from PySide6.QtWidgets import QSizePolicy, QSplitter, QToolButton, QWidget
 
-from fieldray.desktop.comparing import Comparing
+from fieldray.desktop.comparing import ComparisonController
 from fieldray.desktop.image_painting import TOOLS, Switches, ViewState, matching_window
 from fieldray.desktop.list_reader import WorkRow, image_title, pack_title
 from fieldray.desktop.notices import NoticeBoard
 from fieldray.desktop.prior_view import PriorView, day_text
 from fieldray.desktop.style import Theme, colour, icon, saved_painter, scaled_font
 from fieldray.desktop.viewer import Viewer
-from fieldray.desktop.widgets import PlainLabel, connect_button, lay_column, lay_row, name_surface, plain, push_button
+from fieldray.desktop.widgets import (
+    PlainLabel,
+    connect_button,
+    lay_column,
+    lay_row,
+    name_surface,
+    push_button,
+    without_markup,
+)
 from fieldray.formatting import date, research_only
 from fieldray.translation import Translator
 
@@ -39,11 +47,13 @@ _SWITCHES: Final = ("heat_map", "lung_outline", "magnifier", "prior_mesh", "hide
 
 
 class ImageArea(QWidget):
-    """The area of images: one view, or two side by side."""
+    """The part of the window with the images: the current image, and beside it a second image that a person kept."""
 
     switched = Signal()  # whether there are two views, or whether they are linked
 
-    def __init__(self, comparing: Comparing, switches: Switches, translator: Translator, theme: Theme) -> None:
+    def __init__(
+        self, comparing: ComparisonController, switches: Switches, translator: Translator, theme: Theme
+    ) -> None:
         super().__init__()
         self._comparing, self.switches, self._translator = comparing, switches, translator
         self._image, self._kept = image, kept = comparing.image, comparing.second_image
@@ -66,16 +76,16 @@ class ImageArea(QWidget):
 
     @property
     def viewers(self) -> tuple[Viewer, Viewer]:
-        """Return the viewers of the current and of the kept image."""
+        """The viewers of the current image and of the image that a person kept."""
         return self.viewer, self.second_viewer
 
     @property
     def active(self) -> Viewer:
-        """Return the viewer on which keys act."""
+        """The viewer on which keys act: that with the focus, else that of the current image."""
         return self.second_viewer if self.second_viewer.hasFocus() else self.viewer
 
     def commands(self) -> dict[str, Callable[[], None]]:
-        """Return the functions of the keys and mouse actions on the image, by name."""
+        """Return the functions that keys and menus call on the active image, by the name of the command."""
 
         def acting(act: Callable[..., None], *values: object) -> Callable[[], None]:
             return lambda: act(self.active, *values)
@@ -115,12 +125,12 @@ class ImageArea(QWidget):
     # ---- both images
 
     def cancel(self) -> None:
-        """Cancel a drag or a line that is being drawn."""
+        """Cancel a drag of the mouse, or a line of measurement that is being drawn."""
         for viewer in self.viewers:
             viewer.cancel_drag()
 
     def keep_or_close(self) -> None:
-        """Keep the current image in view while others are opened, or close the kept image."""
+        """Keep the current image in sight while others are opened, or close the image that was kept."""
         self._kept.show(self._image.row if self._kept.row is None else None)
 
     # ---- inside
@@ -164,7 +174,7 @@ class ImageArea(QWidget):
             window,
             image=follower.image_size,
             other_image=leader.image_size,
-            mapping=self._comparing.mapping(to_prior=follower is self.second_viewer),
+            mapping=self._comparing.point_mapping(to_prior=follower is self.second_viewer),
         )
         follower.follow(state)
 
@@ -192,7 +202,7 @@ class ImageArea(QWidget):
                 text("Pinned image: {image}", image=self._named(kept)) if kept else "",
             )
         for head, caption in zip(self._heads, texts, strict=True):
-            head.name.setText(plain(caption))
+            head.name.setText(without_markup(caption))
 
     def _named(self, row: WorkRow) -> str:
         title = image_title(self._translator, row.row_id, row.outcome)
@@ -250,7 +260,7 @@ _BUTTONS: Final = (
 
 
 class ViewTools(QWidget):
-    """One row of tool buttons that fits the width."""
+    """The row of tool buttons above the images, which adapts to the width of the window."""
 
     def __init__(self, area: ImageArea, actions: Mapping[str, QAction], theme: Theme) -> None:
         super().__init__()
@@ -313,7 +323,7 @@ _PIXELS_PER_POINT: Final = 2.0  # at least: more than the screen may have
 
 
 def picture_of(viewer: Viewer, translator: Translator) -> QImage | None:
-    """Draw the shown image with the notice *research use only*; None while no image is visible."""
+    """Draw a viewer's image as a person sees it, with the notice *research use only*; None while none is visible."""
     pyramid, font = viewer.pyramid, scaled_font(viewer.font(), 0.92)
     if pyramid is None:
         return None
@@ -342,7 +352,7 @@ def copy_picture(viewer: Viewer, translator: Translator, board: NoticeBoard) -> 
 
 
 def print_picture(viewer: Viewer, translator: Translator) -> None:
-    """Ask for a printer or a PDF file, and print the picture."""
+    """Ask a person for a printer or a PDF file, and print a picture of the image view."""
     from PySide6.QtPrintSupport import QPrintDialog, QPrinter
 
     picture = picture_of(viewer, translator)
@@ -360,7 +370,7 @@ def print_picture(viewer: Viewer, translator: Translator) -> None:
 
 
 def lay_on_page(page: QPaintDevice, picture: QImage) -> None:
-    """Draw a picture as large as it fits, at the top of a page."""
+    """Draw a picture at the top of a printed page, as large as it fits."""
     painter = QPainter(page)
     room = painter.viewport()
     size = picture.size().scaled(room.size(), Qt.AspectRatioMode.KeepAspectRatio)

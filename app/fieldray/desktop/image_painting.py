@@ -28,7 +28,12 @@ _PRESET_PERCENTILES: Final = ((0.0, 100.0), (1.0, 75.0), (25.0, 99.8), (10.0, 90
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Pyramid:
-    """An image at several sizes: levels[k] has 1 / 2**k of its size. `presets` are the windows of keys 1 to 5."""
+    """An image at several resolutions, for fast painting at any zoom.
+
+    levels        the pixels; levels[k] has 1 / 2**k of the image's rows and columns
+    start_window  the window in which the image is shown first
+    presets       display windows of the keys 1 to 5; None for the window of the file
+    """
 
     image: Image
     levels: tuple[Pixels, ...]
@@ -37,6 +42,7 @@ class Pyramid:
 
     @property
     def size(self) -> Size:
+        """Width and height of the image in pixels."""
         return Size(self.columns, self.rows)
 
     @property
@@ -48,13 +54,18 @@ class Pyramid:
         return int(self.image.pixels.shape[1])
 
     def table(self, window: Window | None, *, inverted: bool) -> NDArray[np.uint8]:
-        """Return the display table: grey level 0..255 by pixel value."""
+        """Return the table that maps pixel values to grey levels for display: uint8 (number of pixel values,).
+
+        window    the display window; None for that of the file
+        inverted  whether black and white are swapped
+        """
         table = display_table(self.image, window)
         return np.uint8(255) - table if inverted else table
 
     def level_for(self, pixel_side: float) -> int:
-        """Return the coarsest level that is not coarser than the screen; `pixel_side` is
-        the side of an image pixel on the screen.
+        """Return the index of the coarsest level that is still as fine as the screen.
+
+        pixel_side  side of an image pixel on the screen, in pixels of the screen
         """
         level = 0
         while level + 1 < len(self.levels) and pixel_side * 2 ** (level + 1) <= 1.0:
@@ -63,7 +74,7 @@ class Pyramid:
 
 
 def pyramid_of(image: Image) -> Pyramid:
-    """Build the pyramid (about a third more memory than the image) and the presets."""
+    """Build the pyramid of an image with its window presets. It takes about a third more memory than the image."""
     levels: list[Pixels] = [image.pixels]
     while min(levels[-1].shape) >= 2 * _SMALLEST_SIDE:
         levels.append(_halved(levels[-1]))
@@ -124,12 +135,12 @@ def heat_map_of(row: WorkRow) -> HeatMap | None:
 
 
 def draw_image(painter: QPainter, pyramid: Pyramid, state: ViewState, view: Size, *, pixel_ratio: float) -> None:
-    """Draw the part of the image that is in the view, windowed."""
-    way = state.transform(pyramid.size, view)
+    """Draw the part of an image that is in the view, through the display window of the view."""
+    transform = state.transform(pyramid.size, view)
     scale = state.scale(pyramid.size, view) * pixel_ratio
     number = pyramid.level_for(scale)
     level, step = pyramid.levels[number], 2**number
-    seen = way.inverted()[0].mapRect(QRectF(0, 0, view.width, view.height))
+    seen = transform.inverted()[0].mapRect(QRectF(0, 0, view.width, view.height))
     left, top = max(int(seen.left() / step) - 1, 0), max(int(seen.top() / step) - 1, 0)
     right, bottom = (
         min(int(seen.right() / step) + 2, level.shape[1]),
@@ -139,15 +150,20 @@ def draw_image(painter: QPainter, pyramid: Pyramid, state: ViewState, view: Size
         return
     grey = pyramid.table(state.window, inverted=state.inverted).take(level[top:bottom, left:right])
     with saved_painter(painter):
-        painter.setTransform(way, combine=True)
+        painter.setTransform(transform, combine=True)
         painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform, scale < _CRISP_FROM)
         painter.drawImage(QRectF(left * step, top * step, grey.shape[1] * step, grey.shape[0] * step), grey_image(grey))
 
 
-def draw_heat_map(painter: QPainter, heat: HeatMap, way: QTransform, *, image: Size, opacity: float) -> None:
-    """Draw a heat map over the image, whose pixels are mapped by `way`. Parts outside the image are clipped."""
+def draw_heat_map(painter: QPainter, heat: HeatMap, transform: QTransform, *, image: Size, opacity: float) -> None:
+    """Draw a heat map over an image. Parts outside the image are clipped.
+
+    transform  maps pixels of the image to points of the view
+    image      size of the image in pixels
+    opacity    0..1
+    """
     with saved_painter(painter):
-        painter.setTransform(way, combine=True)
+        painter.setTransform(transform, combine=True)
         painter.setClipRect(QRectF(0, 0, image.width, image.height), Qt.ClipOperation.IntersectClip)
         painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform)
         painter.setOpacity(opacity)
@@ -155,7 +171,7 @@ def draw_heat_map(painter: QPainter, heat: HeatMap, way: QTransform, *, image: S
 
 
 def draw_thumbnail(painter: QPainter, thumbnail: NDArray[np.uint8], box: QRect, *, opacity: float = 1.0) -> None:
-    """Draw a small image as large as it fits into the box."""
+    """Draw a thumbnail (h, w) uint8 as large as it fits into a box."""
     small = grey_image(np.ascontiguousarray(thumbnail))
     size = small.size().scaled(box.size(), Qt.AspectRatioMode.KeepAspectRatio)
     target = QRect(0, 0, size.width(), size.height())
@@ -167,7 +183,10 @@ def draw_thumbnail(painter: QPainter, thumbnail: NDArray[np.uint8], box: QRect, 
 
 
 def grey_image(grey: NDArray[np.uint8]) -> QImage:
-    """Return an image that shares the memory of the array; the array must outlive the image."""
+    """Convert grey levels (rows, columns) uint8 to a QImage, which shares the memory of the array.
+
+    The array must outlive the QImage.
+    """
     return QImage(grey.data, grey.shape[1], grey.shape[0], grey.shape[1], QImage.Format.Format_Grayscale8)
 
 
@@ -199,7 +218,9 @@ TOOLS: Final[tuple[Tool, ...]] = ("window", "zoom", "pan", *MEASURES)
 
 
 class Switches(QObject):
-    """The display switches of all images in all windows. `changed` is emitted with the names of the changed switches.
+    """The display switches, such as *heat map on*, which are common to all images and windows.
+
+    changed  emitted with the names of the changed switches
 
     tool              the tool of the left mouse button
     heat_map_opacity  opacity of heat map and difference, in percent
@@ -219,7 +240,7 @@ class Switches(QObject):
     folded = ""
 
     def set(self, **parts: object) -> None:
-        """Set switches by name."""
+        """Set the values of switches, given by name."""
         others = {name for name, value in parts.items() if getattr(self, name) != value}
         for name in others:
             setattr(self, name, parts[name])
@@ -232,7 +253,7 @@ class Switches(QObject):
 
 
 class Line(NamedTuple):
-    """A line of measurement from one image point to another."""
+    """A line that a person drew to measure something, from one point of the image to another."""
 
     start: Point
     end: Point
@@ -273,7 +294,10 @@ class ViewState:
         return replace(self, inverted=not self.inverted)
 
     def scale(self, image: Size, view: Size) -> float:
-        """Return the number of points of the screen for one image pixel."""
+        """Return how many points of the screen one pixel of the image takes up.
+
+        image, view  sizes of the image (pixels) and of the view (points)
+        """
         width, height = (image.height, image.width) if self.turns % 2 else image
         return self.zoom * min(view.width / width, view.height / height)
 
@@ -287,12 +311,12 @@ class ViewState:
         return QTransform(m11, m12, m21, m22, view.width / 2 - m11 * x - m21 * y, view.height / 2 - m12 * x - m22 * y)
 
     def image_point(self, at: Point, image: Size, view: Size) -> Point:
-        """Return the image point at a point of the view."""
+        """Return the position in the image (pixels) that is at the point `at` of the view."""
         there = self.transform(image, view).inverted()[0].map(QPointF(*at))
         return there.x(), there.y()
 
     def panned(self, by: Point, image: Size, view: Size) -> ViewState:
-        """Return the view with the image moved by points of the view.
+        """Return the view after the image was moved by (right, down) points of the view.
 
         The image's edge never passes the middle of the view.
         """
@@ -300,7 +324,7 @@ class ViewState:
         return replace(self, center=(min(max(x, 0.0), image.width), min(max(y, 0.0), image.height)))
 
     def zoomed(self, factor: float, image: Size, view: Size, *, about: Point | None = None) -> ViewState:
-        """Return a view that is zoomed by a factor. The image point under the screen position `about` does not move."""
+        """Return a view that is zoomed by a factor. The image point at the point `about` of the view does not move."""
         zoom = min(max(self.zoom * factor, _ZOOM_LIMITS[0]), _ZOOM_LIMITS[1])
         closer = replace(self, zoom=zoom)
         if about is None:
@@ -309,7 +333,7 @@ class ViewState:
         return closer.panned((about[0] - now.x(), about[1] - now.y()), image, view)
 
     def measured(self, start: Point, end: Point, image: Size, kind: Measure = "measure") -> ViewState:
-        """Return the view with one more line between two image points.
+        """Return the view with one more line of measurement between two points of the image.
 
         Points outside the image are moved to its edge.
         """
@@ -317,7 +341,9 @@ class ViewState:
         return replace(self, lines=(*self.lines, Line(start, end, kind)))
 
     def line_pair(self, index: int) -> tuple[Line, ...]:
-        """Return the line at an index, preceded by its partner if its kind needs two lines and both exist.
+        """Return a line of measurement with the other line that its kind needs, for example for an angle.
+
+        The other line comes first. It is left out if the kind needs only one line or the other is not drawn yet.
 
         Lines of a kind are paired in the order in which they were drawn.
         """
@@ -339,7 +365,7 @@ class ViewState:
         other_image: Size,
         mapping: Callable[[Point], Point] | None = None,
     ) -> ViewState:
-        """Return the view of this image at the zoom and position of another one; turns and lines are kept.
+        """Return the view of this image at the zoom and position of another image's view; turns and lines are kept.
 
         `window` is this image's window, matched to the other's; `mapping` maps points of the other image to this one.
         Without `mapping`, points correspond by their share of the images' sizes.
@@ -357,7 +383,10 @@ class ViewState:
 
 
 def dragged_window(start: Window, by: Point, *, gain: float) -> Window:
-    """Return the window after a drag from `start`: right is wider, up is brighter.
+    """Return the display window after a drag of the mouse: to the right makes it wider, upwards brighter.
+
+    start  the display window before the drag
+    by     movement of the mouse in points of the screen
 
     gain  pixel values for one point of the screen
     """
@@ -421,7 +450,7 @@ def _region(pixel_map: PixelMap) -> QRectF:
 
 def _in_file(row: float, column: float, pixel_map: PixelMap) -> QPointF:
     """Map a position in the frame to the file (pixel edges)."""
-    return QPointF(*reversed(pixel_map.position(row, column)))
+    return QPointF(*reversed(pixel_map.to_image(row, column)))
 
 
 def _bent(prior: Pyramid, pair: PairComparison, *, shape: tuple[int, int], step: int, shrink: float) -> NDArray[Any]:
@@ -441,7 +470,7 @@ def _bent(prior: Pyramid, pair: PairComparison, *, shape: tuple[int, int], step:
 def _mesh(pair: PairComparison, there: PixelMap) -> QPainterPath:
     """Return straight lines of the prior at their positions in the current image."""
     lines = np.arange(0, FRAME_SIDE + 1, _MESH_STEP, dtype=np.float64)
-    down, across = pair.current_position(*there.position(*np.meshgrid(lines, lines, indexing="ij")))
+    down, across = pair.current_position(*there.to_image(*np.meshgrid(lines, lines, indexing="ij")))
     points, path = np.stack((across, down), axis=-1), QPainterPath()
     for lane in (*points, *points.transpose(1, 0, 2)):
         path.addPolygon([QPointF(x, y) for x, y in lane.tolist()])

@@ -1,4 +1,4 @@
-"""The intended screening of a person and its open question, as a playbook: events in, commands out.
+"""What a person intends to screen, and the question that is open: a state machine from events to commands.
 
 Every answer belongs to one intent: this folder and this pack, by key and id, from now on. A change of any part makes a
 new intent without answers. No Qt, no threads, no disk: `screening` carries out the commands and reports the results.
@@ -30,7 +30,7 @@ class PackInUse:
     source: PackCandidate = field(compare=False)  # where it was loaded from is no part of what was answered
 
     @classmethod
-    def of(cls, source: PackCandidate, model: Model) -> PackInUse:
+    def from_model(cls, source: PackCandidate, model: Model) -> PackInUse:
         """Return the pack in use for a model that was loaded from the candidate's folder."""
         return cls(
             name=source.signed_id,
@@ -41,13 +41,13 @@ class PackInUse:
         )
 
     def is_of(self, candidate: PackCandidate) -> bool:
-        """Return whether this is the pack of `candidate`, in any folder."""
+        """Return whether a listed pack, in whichever folder, is this pack."""
         return (self.name, self.version) == (candidate.signed_id, candidate.version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AvailablePacks:
-    """The packs that are available at a moment.
+    """The packs that are available at one moment, as far as the choice of a pack for images needs them.
 
     point              operating point of the pack in use, "" for its first; None if a person chose the pack for a
                        folder
@@ -78,12 +78,12 @@ class AvailablePacks:
 class Intent:
     """The intent of a person to screen some paths.
 
-    since           number of earlier intents; distinguishes two intents with the same folder and pack
+    since           number of earlier intents; distinguishes two intents with equal folder and pack
     images          number of images in the shown list; 0 if the list is of other paths
     chosen          the pack on whose card a person clicked
     is_chosen_here  whether the card was clicked after this folder was opened, not before
     only_a_card     whether only a click on a card decides the pack, because an earlier question was lost or declined
-    pack            the pack; None until it is known
+    pack            the pack to use; None until it is known
     others          additional packs at the time when the ages were last decided
     ages_confirmed  whether a person confirmed the ages; None until that is known
     watches         whether new images in these folders are screened, too
@@ -102,7 +102,7 @@ class Intent:
 
     @property
     def packs(self) -> tuple[PackInUse, ...]:
-        """Return all packs of the intent that are known."""
+        """All packs that the intent will use, as far as they are known."""
         return (self.pack, *self.others) if self.pack else ()
 
     @property
@@ -113,8 +113,8 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class IntentQuestion:
-    """A question about an intent: which pack suits the images ("pack"), or whether all
-    patients are of the pack's ages ("ages").
+    """A question to a person about an intent: which pack suits the images ("pack"), or whether all patients are of the
+    pack's ages ("ages").
     """
 
     kind: Literal["pack", "ages"]
@@ -141,8 +141,8 @@ class UsePack:
 
 
 @dataclass(frozen=True, slots=True)
-class Screen:
-    """Command: start the intended run. `remembered` is the remembered choice for its paths."""
+class StartIntendedRun:
+    """Command: start the intended run. `remembered` is the pack that was remembered for its paths, or None."""
 
     intent: Intent
     remembered: RememberedPack | None
@@ -150,7 +150,7 @@ class Screen:
 
 @dataclass(frozen=True, slots=True)
 class ReportDropped:
-    """Command: report that an intent was dropped.
+    """Command: report to the person that an intent was dropped, so that its paths are not screened.
 
     has_other_pack  whether another pack was put in use; otherwise other paths were opened
     """
@@ -159,13 +159,15 @@ class ReportDropped:
     has_other_pack: bool
 
 
-Commands = tuple[CollectFacts | UsePack | Screen | ReportDropped, ...]
+Commands = tuple[CollectFacts | UsePack | StartIntendedRun | ReportDropped, ...]
 
 
 class IntentStateMachine:
-    """The state machine of the intent that waits and of its open question.
+    """The state machine that decides what is to be screened, and what a person must be asked before.
 
-    An answer to any other question is ignored.
+    Methods handle events and return commands. At most one intent waits, with at most one open question.
+
+    An answer to a question that is not open is ignored.
     """
 
     def __init__(self) -> None:
@@ -185,13 +187,13 @@ class IntentStateMachine:
         return self._begin(Intent(since=self._count, paths=tuple(paths), chosen=self._prepared, watches=watches))
 
     def start(self, paths: Sequence[Path], *, images: int = 0) -> Commands:
-        """Handle the Start button: screen the paths of the shown list with the pack that the window's header names."""
+        """Handle the Start button: screen the paths of the run on show with the pack that the window's header names."""
         used, folders = self._packs.used, tuple(paths)
         watches = bool(self.intent and self.intent.watches and self.intent.paths == folders)
         return self._begin(Intent(since=self._count, paths=folders, images=images, pack=used, watches=watches))
 
     def drop(self, *, instead: Sequence[Path] = ()) -> Commands:
-        """Cancel the intent and its answers; report waiting folders as not screened, except those in `instead`."""
+        """Cancel the intent and its answers; report the waiting folders as not screened, except those in `instead`."""
         lost, self.intent, self.question, self._prepared = self.intent, None, None, None
         return (ReportDropped(lost, has_other_pack=False),) if lost and lost.paths != tuple(instead) else ()
 
@@ -223,8 +225,9 @@ class IntentStateMachine:
         return self._advance()
 
     def update_packs(self, packs: AvailablePacks, *, default: tuple[str, str]) -> Commands:
-        """Handle a change of the available packs; `default` has the names of the site's
-        pack and operating point, or "".
+        """Handle a change of the available packs.
+
+        default  names of the site's default pack and of its operating point, "" for none
         """
         self._packs, self._default = packs, default
         if packs.is_settled and self._prepared and not (packs.used and packs.used.is_of(self._prepared)):
@@ -327,7 +330,7 @@ class IntentStateMachine:
             return ()
         are_confirmed = bool(are_confirmed) and intent.ages_years is not None
         self.intent = self.question = self._prepared = None
-        return (Screen(replace(intent, ages_confirmed=are_confirmed), remembered),)
+        return (StartIntendedRun(replace(intent, ages_confirmed=are_confirmed), remembered),)
 
 
 def _ages_of(candidate: PackCandidate) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""Verdicts between window and store: carries out the state machine's commands, and reports unsaved verdicts.
+"""Control of verdicts: carries out the commands of the state machine in `verdicts`, and reports unsaved verdicts.
 
 The module also records which images were read, and contains the verdict bar and the question before an unsaved verdict
 is discarded.
@@ -19,7 +19,16 @@ from fieldray.desktop.list_reader import WorkRow, image_title
 from fieldray.desktop.notices import Action
 from fieldray.desktop.open_image import OpenImage
 from fieldray.desktop.verdicts import Commands, ReadVerdict, State, Verdicts, VerdictState, VerdictSubject, WriteVerdict
-from fieldray.desktop.widgets import PlainButton, label, lay_column, lay_row, plain, push_button, question_box, set_tip
+from fieldray.desktop.widgets import (
+    PlainButton,
+    label,
+    lay_column,
+    lay_row,
+    push_button,
+    question_box,
+    set_tip,
+    without_markup,
+)
 from fieldray.domain.run import Verdict, VerdictChoice
 from fieldray.errors import FieldrayError
 from fieldray.formatting import verdict_line, verdict_text
@@ -34,17 +43,19 @@ _READ_MS: Final = 2000
 WhyNot = Callable[[], Reason | None]  # why nothing can be said of the open image now, None where it can be judged
 
 
-class Judging(QObject):
-    """Carries out a person's verdicts on the current image, unless `why_not` returns a reason against them.
+class VerdictController(QObject):
+    """Controls a person's verdicts on the current image, and saves them in the background.
 
-    changed  emitted with the image whose verdict has changed
-    given    emitted with the current image before its verdict is given or withdrawn
-    settled  emitted when no verdict is being saved any more
+    why_not  returns the reason why the image cannot be judged now, or None
+
+    changed                  emitted with the image whose verdict has changed
+    verdict_about_to_change  emitted with the current image before its verdict is given or withdrawn
+    all_saved                emitted when no verdict is being saved any more
     """
 
     changed = Signal(object)
-    given = Signal(object)
-    settled = Signal()
+    verdict_about_to_change = Signal(object)
+    all_saved = Signal()
 
     def __init__(self, background: Background, why_not: WhyNot) -> None:
         super().__init__()
@@ -55,6 +66,7 @@ class Judging(QObject):
 
     @property
     def is_saving(self) -> bool:
+        """Whether a verdict is being saved."""
         return any(given.state == "saving" for _, given in self.verdicts.unsaved())
 
     # ---- a person
@@ -65,12 +77,12 @@ class Judging(QObject):
         judged = VerdictSubject(row.answer_id, row.outcome) if row is not None and can_be_judged else None
         self._carry_out(self.verdicts.open(judged, row.verdict if row else None), judged)
 
-    def type(self, note: str) -> None:
+    def set_draft_note(self, note: str) -> None:
         """Record the note on the current image while it is typed."""
         if self._is_refused():
             self._carry_out((), self.verdicts.open_image)
             return
-        self.verdicts.type(note)
+        self.verdicts.set_draft_note(note)
         self._carry_out((), self.verdicts.open_image)
 
     def discard_note(self) -> None:
@@ -79,13 +91,13 @@ class Judging(QObject):
         self._carry_out((), self.verdicts.open_image)
 
     def commit(self) -> None:
-        """Save the typed note on the current image now."""
+        """Save the note that was typed on the current image now."""
         self._carry_out(self.verdicts.commit(), self.verdicts.open_image)
 
     def choose(self, choice: VerdictChoice) -> None:
         """Give this verdict on the current image.
 
-        If the image already has it, nothing is written and the panel says so.
+        If the image already has this verdict, nothing is written and the panel says so.
         """
         if not self._is_refused():
             self._give(self.verdicts.choose(choice))
@@ -96,18 +108,18 @@ class Judging(QObject):
             self._give(self.verdicts.withdraw())
 
     def take_back(self) -> VerdictSubject | None:
-        """Undo the last verdict or withdrawal, on any image. Returns the image, or None without one to undo."""
+        """Undo the last verdict or withdrawal, on any image. Returns the image; None if there is nothing to undo."""
         judged = self.verdicts.last_changed
         if judged is not None:
             self._change(self.verdicts.take_back(), judged)
-            before = self.verdicts.of(judged).wanted
+            before = self.verdicts.state_for(judged).wanted
             self._board.post("taken_back", partial(_taken_back, judged, before))
         return judged
 
     def _give(self, commands: Commands) -> None:
         judged = self.verdicts.open_image
         if commands:
-            self.given.emit(judged)
+            self.verdict_about_to_change.emit(judged)
         self._change(commands, judged)
 
     def _change(self, commands: Commands, judged: VerdictSubject | None) -> None:
@@ -126,12 +138,12 @@ class Judging(QObject):
         return why is not None
 
     def keep_own_verdict(self, *images: VerdictSubject) -> None:
-        """Save unsaved verdicts: try again, or replace the verdict of another window."""
+        """Save verdicts of this window that are not saved: after a failure, or in place of another window's verdict."""
         for judged in images:
             self._carry_out(self.verdicts.keep_own_verdict(judged), judged)
 
     def keep_stored_verdict(self, judged: VerdictSubject) -> None:
-        """Discard an unsaved verdict."""
+        """Discard an unsaved verdict of this window, so that the stored one applies."""
         self._carry_out(self.verdicts.keep_stored_verdict(judged), judged)
 
     # ---- the store
@@ -143,25 +155,25 @@ class Judging(QObject):
             self.changed.emit(judged)
         self._show_unsaved()
         if not self.is_saving:
-            self.settled.emit()
+            self.all_saved.emit()
 
     def _begin(self, command: ReadVerdict | WriteVerdict) -> None:
         judged, answer_id, outcome = command.judged, command.judged.answer_id, command.judged.outcome
         if isinstance(command, ReadVerdict):
-            self._background.ask(
+            self._background.run_with_services(
                 lambda services: services.history.run_query(lambda query: query.verdict(answer_id, outcome)),
                 channel=_CHANNEL,
-                done=lambda stored: self._carry_out(self.verdicts.found(judged, stored), judged),
+                done=lambda stored: self._carry_out(self.verdicts.handle_read(judged, stored), judged),
                 # The verdict read with the row stays: what is newer is found when one is written over it.
                 failed=lambda _: None,
             )
             return
         verdict, over = command.verdict, command.over
-        self._background.ask(
+        self._background.run_with_services(
             lambda services: services.session.set_verdict(answer_id, verdict, judged=outcome, over=over),
             channel=_CHANNEL,
-            done=lambda stored: self._carry_out(self.verdicts.written(judged, stored), judged),
-            failed=lambda error: self._carry_out(self.verdicts.failed(judged, error.reason), judged),
+            done=lambda stored: self._carry_out(self.verdicts.handle_written(judged, stored), judged),
+            failed=lambda error: self._carry_out(self.verdicts.handle_failed_write(judged, error.reason), judged),
         )
 
     # ---- what is not saved
@@ -190,7 +202,7 @@ class Judging(QObject):
         return " ".join(said)
 
     def sentence(self, translator: Translator, judged: VerdictSubject, given: VerdictState) -> str:
-        """Return a sentence on the state of the verdict on an image."""
+        """Return a sentence on a verdict that is not stored: being saved, in conflict with another one, or failed."""
         image = image_title(translator, judged.answer_id, judged.outcome)
         if given.state == "saving":
             return translator.text("Your verdict on {image} is being saved.", image=image)
@@ -218,8 +230,7 @@ def _taken_back(judged: VerdictSubject, verdict: Verdict | None, translator: Tra
 class ReadMarks(QObject):
     """Records which images a person has read: an image is read if visible for two seconds, or judged.
 
-    `changed` names the row whose read mark changed.
-
+    changed     emitted with the row whose read mark changed
     is_covered  whether another page covers the image
     """
 
@@ -236,7 +247,7 @@ class ReadMarks(QObject):
         image.loaded.connect(self._soon.start)
 
     def toggle(self) -> None:
-        """Mark the current image as unread, or as read."""
+        """Mark the current image as unread if it is marked as read; else mark it as read."""
         row, why = self._image.row, self._why_not()
         if row is None or why is not None:
             self._board.post_reason(_NOT_GIVEN, why or reason("not_judged_none"), level="warning")
@@ -247,7 +258,7 @@ class ReadMarks(QObject):
             self._note(self._image.packs[0], is_read=not self._image.packs[0].is_read)
 
     def note(self) -> None:
-        """Record that the current image is read."""
+        """Record that a person has read the current image."""
         if self._image.row is not None and self._why_not() is None:
             self._note(self._image.packs[0], is_read=True)
 
@@ -257,7 +268,7 @@ class ReadMarks(QObject):
             return
         outcome = row.outcome
         self._show(row, is_read=is_read)
-        self._background.ask(
+        self._background.run_with_services(
             lambda services: services.session.set_read(row.answer_id, judged=outcome, is_read=is_read),
             channel=_CHANNEL,
             failed=partial(self._not_noted, row, is_read),
@@ -290,12 +301,12 @@ _MOST_NAMED: Final = 8
 class VerdictBar(QWidget):
     """The verdict on the current image: three buttons, a note, the state of the verdict, and *Withdraw*.
 
-    In the note, Enter saves the text and Esc discards it; either key emits `left`.
+    In the field for the note, Enter saves the text and Esc discards it; either key emits `note_left`.
     """
 
-    left = Signal()
+    note_left = Signal()
 
-    def __init__(self, judging: Judging, reader: Callable[[], str], translator: Translator) -> None:
+    def __init__(self, judging: VerdictController, reader: Callable[[], str], translator: Translator) -> None:
         """Make the bar; `reader` returns the name that reports print with a verdict, "" without one."""
         super().__init__()
         self._judging, self._reader, self._translator = judging, reader, translator
@@ -307,9 +318,9 @@ class VerdictBar(QWidget):
         self.note = QLineEdit()
         self.note.setAccessibleName(translator.text("Note on the verdict"))
         self.note.setMaxLength(_LONGEST_NOTE)
-        self.note.textEdited.connect(judging.type)
+        self.note.textEdited.connect(judging.set_draft_note)
         self.note.editingFinished.connect(judging.commit)
-        self.note.returnPressed.connect(self.left)
+        self.note.returnPressed.connect(self.note_left)
         self._meaning, self._how = label(), label()
         self._why_not = label(role="warning")
         self.again = push_button("", lambda: self._answer(judging.keep_own_verdict))
@@ -331,7 +342,7 @@ class VerdictBar(QWidget):
     def refresh(self, *_: object) -> None:
         """Show the verdict on the current image and its state."""
         verdicts, text = self._judging.verdicts, self._translator.text
-        given = verdicts.of(verdicts.open_image)
+        given = verdicts.state_for(verdicts.open_image)
         for choice, button in self.buttons.items():
             button.setChecked(given.wanted is not None and given.wanted.choice == choice)
         if self.note.text() != given.note:
@@ -346,7 +357,7 @@ class VerdictBar(QWidget):
             "saving": text("Your verdict is being saved…"),
             "saved": text("Your verdict is saved, but the note is not. Press Enter to save the note, or Esc to "
                           "discard the note.")
-            if given.is_typing else text("Your verdict was saved.") + " " + self._printed(given.wanted),
+            if given.has_unsaved_note else text("Your verdict was saved.") + " " + self._printed(given.wanted),
             "not_saved": "",
         }  # fmt: skip
         is_lost = given.state == "not_saved"
@@ -364,7 +375,7 @@ class VerdictBar(QWidget):
     def discard_note(self) -> None:
         """Discard the typed note; called for Esc in the note."""
         self._judging.discard_note()
-        self.left.emit()
+        self.note_left.emit()
 
     def _problem(self, given: VerdictState) -> tuple[str, ...]:
         text = self._translator.text
@@ -400,7 +411,9 @@ class VerdictBar(QWidget):
             answer(judged)
 
 
-def close_when_saved(parent: QWidget, judging: Judging, translator: Translator, close: Callable[[], None]) -> None:
+def close_when_saved(
+    parent: QWidget, judging: VerdictController, translator: Translator, close: Callable[[], None]
+) -> None:
     """Call `close` once all verdicts are saved.
 
     If saving is slow or fails, a person decides whether to discard them.
@@ -422,7 +435,7 @@ def close_when_saved(parent: QWidget, judging: Judging, translator: Translator, 
     def refresh() -> None:
         lost = list(judging.verdicts.unsaved())
         lines = [judging.sentence(translator, *each) for each in lost[:_MOST_NAMED]]
-        box.setInformativeText(plain(*lines, *(["…"] if len(lost) > _MOST_NAMED else [])))
+        box.setInformativeText(without_markup(*lines, *(["…"] if len(lost) > _MOST_NAMED else [])))
         if not lost:
             box.done(0)
             close()

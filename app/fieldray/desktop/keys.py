@@ -27,7 +27,7 @@ Place = Literal["window", "images", "reading"]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Key:
-    """One command with its keys.
+    """One command of the window with its keyboard shortcuts.
 
     place  where the keys work: in the whole window; while the images are shown, except in fields for text or values; or
            only while list or image has the focus, because elsewhere the key has another use
@@ -148,12 +148,15 @@ class HeldKeys:
         self._released_ms: dict[int, int] = {}
 
     def release(self, event: QKeyEvent) -> None:
-        """Record the release of a key."""
+        """Record that a key was released."""
         if not event.isAutoRepeat():
             self._released_ms[event.key()] = event.timestamp()
 
     def is_repeat(self, event: QKeyEvent) -> bool:
-        """Return whether a press follows the release of its key faster than a finger can press."""
+        """Return whether a key press is a repeat of a held key, and not a press by a finger.
+
+        A repeat follows the release of the key faster than a finger can press.
+        """
         released_ms = self._released_ms.get(event.key())
         return released_ms is not None and event.timestamp() - released_ms < _LEAST_BETWEEN_PRESSES_MS
 
@@ -163,9 +166,9 @@ _CYRILLIC: Final = str.maketrans("QWERTYUIOPASDFGHJKLZXCVBNM", "ЙЦУКЕНГШ
 
 
 def cyrillic_twins(keys: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the keys at these positions of a Ukrainian layout.
+    """Return the letters that a Ukrainian keyboard layout has on the keys of these Latin letters.
 
-    A system without a Latin layout does not translate them.
+    They must be shortcuts, too, because a system without a Latin layout does not translate them.
     """
     split = (key.rpartition("+") for key in keys)
     letters = ((start + plus, letter) for start, plus, letter in split if len(letter) == 1 and letter.isalpha())
@@ -187,8 +190,11 @@ def group_title(translator: Translator, group: Group) -> str:
 def make_actions(
     commands: Mapping[str, Callable[[], None]], translator: Translator, *, window: QWidget, reading: tuple[QWidget, ...]
 ) -> dict[str, QAction]:
-    """Return an action for each command, active in the place of its keys (see `Key`).
-    `reading` are the widgets of list and image.
+    """Return a QAction for each command, active where its keys work (see `Key`).
+
+    commands  functions by the name of the command
+    window    the window
+    reading   the widgets of the work list and the image
 
     The action's `text` is for menus, `iconText` is the words alone, and `toolTip` the words with the key in brackets.
     """
@@ -206,8 +212,9 @@ def make_actions(
 
 
 def allow_on_image(actions: Mapping[str, QAction], *, is_seen: bool, focused: QWidget | None = None) -> None:
-    """Disable actions on the image while another page covers it.
+    """Enable the actions that need the images, if the images are in sight.
 
+    is_seen  whether the images are in sight, not covered by another page
     focused  the widget with the focus; in a field for text, numbers or values the keys of the list are disabled
     """
     is_field = isinstance(focused, QLineEdit | QTextEdit | QAbstractSpinBox | QAbstractSlider)
@@ -217,7 +224,7 @@ def allow_on_image(actions: Mapping[str, QAction], *, is_seen: bool, focused: QW
 
 
 def key_name(key: str) -> str:
-    """Return the name that this operating system gives a key."""
+    """Return the name of a key for a person, as this operating system writes it."""
     return QKeySequence(key).toString(QKeySequence.SequenceFormat.NativeText)
 
 

@@ -1,5 +1,6 @@
-"""The rows of the work list that were shown recently, with thumbnails and heat maps, read
-on demand; and the list's columns.
+"""A cache of the work list's rows that were shown last, and the columns of the work list.
+
+Rows, thumbnails and heat maps are read from the results database when they are first shown.
 """
 
 from __future__ import annotations
@@ -43,14 +44,17 @@ _MOST_WAITING: Final = 3
 
 
 class RowCache(QObject):
-    """A cache of the rows that were read last. There is never a second copy of a row that somebody still holds.
+    """A cache of the rows of the work list that were read last.
 
-    arrived  emitted when rows were read
-    missed   emitted with rows that are no longer in the store; they are not requested again
+    As long as other code holds a row, the cache returns that object and never a second copy.
+
+    rows_read     emitted when rows were read
+    rows_missing  emitted with rows that are no longer in the database; they are not requested again
+    replaced      emitted with the former row of a result that has changed
     """
 
-    arrived = Signal()
-    missed = Signal()
+    rows_read = Signal()
+    rows_missing = Signal()
     replaced = Signal(object)  # a WorkRow whose image has another result now: a new WorkRow stands in the list for it
 
     def __init__(self, background: Background, parent: QObject) -> None:
@@ -65,30 +69,30 @@ class RowCache(QObject):
         self._gone: set[int] = set()
 
     def clear(self, manifests: Sequence[Manifest | None]) -> None:
-        """Forget all rows. Later rows belong to a run with these packs."""
+        """Forget all rows. Rows that are read later belong to a run with these packs."""
         self.manifests, self._is_reading = manifests, False
         self._background.forget(_ROWS_CHANNEL)
         for rows in (self._kept, self._alive, self._waiting, self._outdated, self._gone):
             rows.clear()
 
     def row_in_memory(self, row_id: int) -> WorkRow | None:
-        """Return the row of an image if it is in memory; None before it is read."""
+        """Return the row of an image without reading the store; None if the row has not been read yet."""
         return self._alive.get(row_id)
 
     def row_of_result(self, answer_id: int) -> WorkRow | None:
-        """Return the row of a stored result if it is in memory, else None."""
+        """Return the row that shows a stored result, without reading the store; None if the row is not in memory."""
         rows = list(self._alive.values())
         return next((one for row in rows for one in row.answers if one.answer_id == answer_id), None)
 
     def request(self, row_ids: Sequence[int]) -> None:
-        """Read rows in one request. A newer request replaces one that waits."""
+        """Read rows from the database in the background, in one request. A newer request replaces one that waits."""
         if row_ids not in self._waiting:
             self._waiting.append(row_ids)
         if not self._is_reading:
             self._read()
 
     def row_of(self, image: StoredImage) -> WorkRow:
-        """Return the row of a stored image, from memory if it is there."""
+        """Return the row of a stored image: the one in memory, or else a new one."""
         row = self._alive.get(image.row_id)
         if row is None:
             row, *others = (self._made(answer) for answer in image.answers)
@@ -97,12 +101,15 @@ class RowCache(QObject):
         return row
 
     def replace(self, image: StoredImage) -> bool:
-        """Replace the rows of an image that was screened again. Returns whether its row is in the list."""
+        """Replace the rows of an image that was screened again. Returns whether the image's row is in memory."""
         is_held = image.row_id in self._alive  # most images that are done are not in sight, and need no row
         return self._replace(image.row_id, [self._made(answer) for answer in image.answers] if is_held else ())
 
     def replace_answer(self, before: WorkRow, outcome: Outcome) -> bool:
-        """Replace the row of a result that the pack gave anew. Returns whether its row is in the list."""
+        """Replace the row of a result after its image was screened again.
+
+        Returns whether the image's row is in memory.
+        """
         made = WorkRow(before.row_id, outcome, before.manifest, run_id=before.run_id, answer_id=before.answer_id)
         made.position = before.position
         return self._replace(before.row_id, [made])
@@ -151,7 +158,7 @@ class RowCache(QObject):
         if not missing:
             return
         self._is_reading = True
-        self._background.ask(
+        self._background.run_with_services(
             lambda services: services.history.run_query(lambda query: query.images(missing)),
             channel=_ROWS_CHANNEL,
             done=lambda found: self._has_read(missing, found),
@@ -167,9 +174,9 @@ class RowCache(QObject):
         gone = set(asked) - {image.row_id for image in found}
         self._gone |= gone
         self._end_reading()
-        self.arrived.emit()
+        self.rows_read.emit()
         if gone:
-            self.missed.emit()
+            self.rows_missing.emit()
 
     def _not_read(self, error: FieldrayError) -> None:
         self._end_reading()
@@ -183,17 +190,19 @@ class RowCache(QObject):
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class WorkRow:
-    """The result of one pack for an image, with the data to show it. A new result makes a new row.
+    """A row of the work list: the result of one pack for an image, with the data to show it.
 
-    row_id     row of the image in the list
-    manifest   manifest of the pack, whose texts and calibration belong to the result
-    is_read    whether a person has read it, with or without a verdict
-    run_id     number of the run; None for an image of no run
-    answer_id  row of the result in the store, to which a verdict refers; 0 for an image of no run
-    position   of the pack in the run
-    others     rows of the packs after this one; only in the listed row
-    finding    the finding that decides the class, None without a score
-    state      a number that no other row object has
+    A new result makes a new row.
+
+    row_id         row of the image in the list
+    manifest       manifest of the pack, whose texts and calibration belong to the result
+    is_read        whether a person has read the image, with or without a verdict
+    run_id         number of the run; None for an image of no run
+    answer_id      row of the result in the store, to which a verdict refers; 0 for an image of no run
+    position       position of the pack in the run
+    others         rows of the packs after this one; only in the row of the first listed pack
+    finding        the finding that decides the class, None without a score
+    object_number  a number that no other row object has, by which a repeated paint is recognised
     """
 
     row_id: int
@@ -207,29 +216,33 @@ class WorkRow:
     others: tuple[WorkRow, ...] = ()
     category: Category = field(init=False)
     finding: Finding | None = field(init=False)
-    state: int = field(init=False)
+    object_number: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.state = next(_states)
+        self.object_number = next(_states)
         self.category = self.outcome.category
         self.finding = leading_finding(self.outcome)
 
     @property
     def answers(self) -> tuple[WorkRow, ...]:
-        """The rows of all packs' results for the image, this row first."""
+        """The rows of the results of all packs for the image, this row first."""
         return (self, *self.others)
 
     def of_pack(self, position: int) -> WorkRow | None:
-        """Return the row with the result of the pack at this position, or None."""
+        """Return the row with the result of another pack of the run; None if that pack has no result for the image.
+
+        position  the pack's position in the run
+        """
         return next((one for one in self.answers if one.position == position), None)
 
     @property
     def header(self) -> ImageHeader:
+        """The header of the image that the row shows."""
         return self.outcome.ref.header
 
     @property
     def reason(self) -> Reason | None:
-        """The reason why the image has no score, or must be read first; else None."""
+        """The reason why the image has no score, or why it must be read first; None if neither applies."""
         return reason_of(self.outcome)
 
 
@@ -247,10 +260,11 @@ def pack_title(translator: Translator, manifest: Manifest | None) -> str:
 
 
 def image_title(translator: Translator, row_id: int, outcome: Outcome) -> str:
-    """Return the title of an image in the list: the patient's name, or else the file
-    name; if names are hidden, its number.
+    """Return the title of an image in the work list: the patient's name, or else the file name.
+
+    While names are hidden, the title is the number of the image's row.
     """
-    return translator.name(person(outcome.ref.header.patient_name) or file_name(outcome.ref), row_id=row_id)
+    return translator.name_or_number(person(outcome.ref.header.patient_name) or file_name(outcome.ref), row_id=row_id)
 
 
 # ---- The columns, and what stands in the cells.
@@ -258,7 +272,7 @@ def image_title(translator: Translator, row_id: int, outcome: Outcome) -> str:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Column:
-    """A column of the list: its key, its title and the text of a cell."""
+    """A column of the work list: its key, and functions for its title and for the text of a cell."""
 
     key: ListColumn | Literal["pack"]
     title: Callable[[Translator], str]
@@ -266,7 +280,7 @@ class Column:
 
 
 def score_cell(translator: Translator, row: WorkRow) -> str:
-    """Format the score with the threshold to which it is compared."""
+    """Return the text of a row's cell with the score and the threshold to which the score is compared."""
     return score_text(translator, row.finding.score, row.finding.point) if row.finding else "–"
 
 
@@ -314,7 +328,10 @@ KEYS: Final[tuple[ListColumn, ...]] = get_args(ListColumn)
 
 
 def columns_of(packs: Sequence[Manifest | None]) -> tuple[Column, ...]:
-    """Return the columns; with several packs, answer columns name their pack and repeat for each further pack."""
+    """Return the columns of the work list of a run.
+
+    With several packs, the columns of a result name their pack, and are repeated for each further pack.
+    """
     if len(packs) < 2:
         return COLUMNS
     titles = [partial(pack_title, manifest=manifest) for manifest in packs]

@@ -24,7 +24,7 @@ from PySide6.QtWidgets import (
 
 from fieldray.desktop.audit_page import AuditPage
 from fieldray.desktop.controller import Controller
-from fieldray.desktop.dialogs import AboutDialog, DocumentDialog, ExportDialog, SettingsDialog, guide
+from fieldray.desktop.dialogs import AboutDialog, DocumentDialog, ExportDialog, SettingsDialog, guide_dialog
 from fieldray.desktop.history_page import HistoryPage
 from fieldray.desktop.image_area import ImageArea, ViewTools, copy_picture, print_picture
 from fieldray.desktop.image_painting import TOOLS
@@ -40,8 +40,15 @@ from fieldray.desktop.status_page import StatusPage
 from fieldray.desktop.style import Theme
 from fieldray.desktop.toolbar import Status, Toolbar
 from fieldray.desktop.welcome import Welcome, ages_box
-from fieldray.desktop.widgets import ask_for_paths, connect_button, is_typing, lay_column, question_box, scrolled
-from fieldray.desktop.worklist import LEAST_WIDTH, NARROW_WIDTH, WorkList
+from fieldray.desktop.widgets import (
+    ask_for_paths,
+    connect_button,
+    is_input_in_progress,
+    lay_column,
+    question_box,
+    scrolled,
+)
+from fieldray.desktop.worklist import MIN_WIDTH, NARROW_WIDTH, WorkList
 from fieldray.domain.prior import Prior
 from fieldray.domain.run import VerdictChoice
 from fieldray.packs.cards import split_card
@@ -63,7 +70,7 @@ _SUBMENUS: Final[Mapping[Group, tuple[str, ...]]] = {
 
 
 class MainWindow(QMainWindow):
-    """The main window: toolbar, then welcome page, images or another page; below, banners and status bar.
+    """The main window: toolbar, then welcome page, images or another page, and below them banners and status bar.
 
     A new banner never moves a control that is under the pointer.
     """
@@ -143,7 +150,7 @@ class MainWindow(QMainWindow):
         self.work_list.filter_bar.search.returnPressed.connect(self._focus_list)
         for box in (self.work_list.filter_bar.verdicts, self.work_list.filter_bar.devices):
             box.activated.connect(self._focus_list)
-        self.result.verdict.left.connect(self._focus_list)
+        self.result.verdict.note_left.connect(self._focus_list)
         for viewer in self.area.viewers:
             viewer.stepped.connect(self.work_list.step)
             viewer.menu_wanted.connect(self._show_menu)
@@ -156,20 +163,20 @@ class MainWindow(QMainWindow):
         for news in (bench.image.changed, bench.comparing.changed, self.area.switched):
             news.connect(self._fit_image)
         for page in (self.packs_page, self.audit_page, self.history_page, self.status_page):
-            page.left.connect(self._show_images_or_welcome)
+            page.back_clicked.connect(self._show_images_or_welcome)
         self.audit_page.image_wanted.connect(self._show_row)
         self.history_page.export_wanted.connect(self._export)
         bench.past_runs.opened.connect(self._show_row)
         self.prior_card.file_wanted.connect(self._choose_prior)
         for room in (bench.packs, bench.comparing, bench.screening):
-            room.asked.connect(self._ask)
+            room.question_changed.connect(self._ask)
         focus_changed = QApplication.instance().focusChanged  # type: ignore[union-attr]
         focus_changed.connect(self._ask, Qt.ConnectionType.QueuedConnection)
         focus_changed.connect(self._allow_keys, Qt.ConnectionType.QueuedConnection)
         bench.packs.card_read.connect(self._show_card)
         self.result.card_wanted.connect(self._show_card_of_run)
         bench.screening.started.connect(self._show_images_or_welcome)
-        bench.rows.gone.connect(self._leave_deleted_run)
+        bench.rows.all_deleted.connect(self._leave_deleted_run)
 
     def _commands(self) -> dict[str, Callable[[], None]]:
         """Return the function of each key of the key table."""
@@ -209,7 +216,7 @@ class MainWindow(QMainWindow):
             "withdraw": partial(self._judge, self._bench.judging.withdraw),
             "undo": self._undo,
             "cancel": self._cancel,
-            "guide": lambda: guide(self._translator, self).open(),
+            "guide": lambda: guide_dialog(self._translator, self).open(),
             "keys": lambda: KeySheet(self._translator, self).open(),
         }
 
@@ -239,7 +246,7 @@ class MainWindow(QMainWindow):
 
     def _open_replacing(self) -> None:
         if self._bench.image.is_replaced:
-            self._bench.open_replacing()
+            self._bench.show_newer_result()
 
     def _open(self, title: str, mode: QFileDialog.FileMode, *, watches: bool = False) -> None:
         folders = self._bench.settings.folders
@@ -301,7 +308,7 @@ class MainWindow(QMainWindow):
             self._box.hide()
             self._box.deleteLater()
         self._asked = self._box = None
-        if question is not None and is_typing():
+        if question is not None and is_input_in_progress():
             action = Action(lambda t: t.text("Answer the question…"), self.setFocus, is_offer=True)
             bench.board.post_reason("asked", reason("question_waits"), level="info", action=action)
             return
@@ -340,13 +347,13 @@ class MainWindow(QMainWindow):
         """
         half, least = (self.width() + 1) // 2, self.area.minimumSizeHint().width()
         beside = self.result.minimumWidth() + 2 * self.panes.handleWidth()
-        has_list = self.width() >= LEAST_WIDTH + least + beside
-        self.work_list.setMinimumWidth(LEAST_WIDTH if has_list else NARROW_WIDTH)
+        has_list = self.width() >= MIN_WIDTH + least + beside
+        self.work_list.setMinimumWidth(MIN_WIDTH if has_list else NARROW_WIDTH)
         has_room = self.width() >= self.work_list.minimumWidth() + half + beside
         self._image.setMinimumWidth(half if has_room else least)
 
     def showEvent(self, event: QShowEvent) -> None:
-        """Take over the open question from a window in another language."""
+        """Show the question that was open in the previous window, before a change of language."""
         super().showEvent(event)
         self._ask()
 
@@ -394,7 +401,7 @@ class MainWindow(QMainWindow):
         self.prior_bar.list_key.setVisible(self.work_list.isHidden())
 
     def leave_full_screen(self) -> None:
-        """Leave full screen: show list and result again."""
+        """Leave full screen: show the work list and the result panel again."""
         if self.isFullScreen():
             self._toggle_full_screen()
         elif self.work_list.isHidden():
@@ -501,7 +508,7 @@ class MainWindow(QMainWindow):
             event.acceptProposedAction()
 
     def dropEvent(self, event: QDropEvent) -> None:
-        """Screen dropped folders and files; name dropped items that are neither."""
+        """Screen folders and files that a person drops on the window, and report dropped items that are neither."""
         self._choose(_local_paths(event.mimeData().urls()))
         event.acceptProposedAction()
         for url in event.mimeData().urls():
@@ -510,7 +517,7 @@ class MainWindow(QMainWindow):
                 self._bench.board.post_reason("path_is_address", why, level="warning")
 
     def closeEvent(self, event: QCloseEvent) -> None:
-        """Close when all operations have ended; ask first about a running run."""
+        """Close the window when all operations have ended; during a run, ask the person first."""
         if self._may_close:
             event.accept()
             return
@@ -524,7 +531,7 @@ class MainWindow(QMainWindow):
         close_when_saved(self, self._bench.judging, self._translator, self.close_confirmed.emit)
 
     def close_without_asking(self) -> None:
-        """Close without asking: another window takes over, or everything has ended."""
+        """Close the window without asking, because another window replaces this one or all operations have ended."""
         self._may_close = True
         self.close()
 

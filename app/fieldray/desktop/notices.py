@@ -26,7 +26,10 @@ Level = Literal["info", "warning", "error"]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Action:
-    """A button on a notice. An offer is one that nothing goes on without, and stays in sight."""
+    """A button on a notice in the window.
+
+    is_offer  whether the program waits until the button is used; the notice then stays in sight
+    """
 
     text: LocalText
     command: Callable[[], object]
@@ -35,9 +38,9 @@ class Action:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Notice:
-    """One message to the person.
+    """One message to the person who uses the window.
 
-    A later notice with an equal `key` replaces this one. `text` formats the message in a language.
+    A notice is replaced by a later one with an equal `key`. `text` formats the message in a language.
     """
 
     key: str
@@ -47,7 +50,7 @@ class Notice:
 
 
 class NoticeBoard(QObject):
-    """The current notices, the newest last."""
+    """The notices that the window shows now, the newest last."""
 
     changed = Signal()
 
@@ -57,20 +60,24 @@ class NoticeBoard(QObject):
 
     @property
     def notices(self) -> tuple[Notice, ...]:
+        """The notices that the window shows now, the newest last."""
         return tuple(self._notices.values())
 
     def post(self, key: str, text: LocalText, *, level: Level = "info", action: Action | None = None) -> None:
-        """Show a notice; see `Notice`."""
+        """Show a notice in the window; it replaces a notice with an equal key.
+
+        The parameters are the fields of `Notice`.
+        """
         self._notices.pop(key, None)
         self._notices[key] = Notice(key=key, level=level, text=text, action=action)
         self.changed.emit()
 
     def post_reason(self, key: str, why: Reason, *, level: Level = "error", action: Action | None = None) -> None:
-        """Show a reason as a notice."""
+        """Show the sentence of a `Reason` as a notice in the window."""
         self.post(key, lambda translator: translator.reason(why), level=level, action=action)
 
     def post_error(self, key: str, error: FieldrayError, *, action: Action | None = None) -> None:
-        """Show the reason of an error as a notice; an error without a reason is reported as a bug."""
+        """Show the reason of an error as a notice in the window; an error without a reason is reported as a bug."""
         if error.reason.code != "internal":
             self.post_reason(key, error.reason, action=action)
 
@@ -89,7 +96,7 @@ _SIGNS = {"info": "information", "warning": "warning", "error": "warning"}  # th
 
 
 class Banner(QFrame):
-    """The widget of one notice."""
+    """The widget that shows one notice."""
 
     def __init__(self, notice: Notice, board: NoticeBoard, translator: Translator, theme: Theme) -> None:
         super().__init__()
@@ -107,7 +114,10 @@ class Banner(QFrame):
 
 
 class BannerArea(QWidget):
-    """Shows the newest of the gravest notices and every offer, and how many more there are, which unfold."""
+    """The part of the window with the notices: the newest of the gravest, and every notice that needs an answer.
+
+    Further notices are folded away; a button shows their number and unfolds them.
+    """
 
     def __init__(self, board: NoticeBoard, translator: Translator, theme: Theme) -> None:
         super().__init__()
@@ -125,7 +135,7 @@ class BannerArea(QWidget):
         self.refresh()
 
     def unfold(self) -> None:
-        """Show all notices until none is folded away."""
+        """Show all notices. A button folds them away again."""
         self._is_unfolded = True
         self.refresh()
 
@@ -134,7 +144,7 @@ class BannerArea(QWidget):
         self.refresh()
 
     def refresh(self) -> None:
-        """Show the notices of the board, without patients' names while names are hidden."""
+        """Show the current notices of the notice board, without patients' names while names are hidden."""
         notices = self._board.notices
         for notice in notices:
             self._keep_banner(notice)
@@ -157,7 +167,7 @@ class BannerArea(QWidget):
         self.setVisible(bool(notices))
 
     def leaveEvent(self, event: QEvent) -> None:
-        """Show the notices that arrived while the pointer was over a message."""
+        """Show the notices that arrived while the pointer was over this part of the window."""
         super().leaveEvent(event)
         self.refresh()
 
@@ -185,17 +195,17 @@ SignalEnd = Callable[[QWidget, str, str], None]
 
 
 def run_end_text(translator: Translator, rows: WorkListModel) -> tuple[str, str]:
-    """Return title and text of the message at a run's end, with the number of images to be read first."""
+    """Return title and text of the message that a run has ended, with the number of images to be read first."""
     counts = rows.counts()
     found = (f"{category_label(translator, each, None)}: {counts[each]}" for each in WORK_LIST_ORDER if counts[each])
     return translator.text("The run has ended"), ", ".join(found)
 
 
 def notify_run_end(window: QWidget, title: str, caption: str) -> None:
-    """Mark the window in the taskbar, and show a message of the system if it supports messages.
+    """Report the end of a run: mark the window in the taskbar, and show a message of the operating system.
 
-    A click on the message activates the window. The tray icon that the message needs is removed when the window is
-    active.
+    If the system has no messages, only the window is marked. A click on the message activates the window. The tray icon
+    that the message needs is removed when the window is active.
     """
     QApplication.alert(window)
     if not QSystemTrayIcon.isSystemTrayAvailable() or not QSystemTrayIcon.supportsMessages():

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
 
 class OpenImage(QObject):
-    """The current image: one result of one image. A newer request replaces an older one. The shown result never changes
-    by itself: if the image gets another result, `is_replaced` is set, and only `show` opens that result.
+    """The image that is open in the window: one result, and the pixels, which are loaded in the background.
+
+    The shown result never changes by itself. If the image gets another result, `is_replaced` is set, and only `show`
+    opens that result. A newer request replaces an older one.
 
     is_in_sight     whether the pixels are painted, and every key pressed before that was handled
     pixels_content  SHA-256 of the file content that `pyramid` shows, "" while there is none
@@ -53,9 +55,9 @@ class OpenImage(QObject):
         self._asked_again: WorkRow | None = None
 
     def show(self, row: WorkRow | None) -> None:
-        """Open another image, or none.
+        """Open the image of a row; with None, close the current image.
 
-        With several packs, show the result of the pack that a person chose last in this run.
+        If the run has several packs, the result of the pack that a person chose last in this run is shown.
         """
         self.packs = row.answers if row is not None else ()
         self.is_replaced = False
@@ -71,7 +73,7 @@ class OpenImage(QObject):
         self._open(row, keeps_pixels=before == after)
 
     def note_replaced(self, row: WorkRow) -> None:
-        """Handle a replaced result: the shown image stays visible but can no longer be judged."""
+        """Record that the result on show was replaced in the store: it stays visible, but can no longer be judged."""
         if row in self.packs and row is not self._asked_again:
             self.is_replaced = True
             self.replaced.emit()
@@ -93,7 +95,7 @@ class OpenImage(QObject):
             self._not_read(row, ref.problem)
             return
         seen = _seen(row)
-        self._background.ask(
+        self._background.run_with_services(
             lambda services: _pyramids(services.session.read_image(ref, content_sha256=content), seen),
             channel=self._channel,
             newest_only=True,
@@ -102,18 +104,18 @@ class OpenImage(QObject):
         )
 
     def stop_waiting(self) -> None:
-        """Discard all results that the session's readers still deliver, because the session is closing."""
+        """Discard all results that background tasks still deliver, because the session is closing."""
         self._background.forget(self._channel)
 
     def screen_again(self, overrides: Overrides) -> None:
-        """Screen the current image with the overrides of a person, or without; one image at a time."""
+        """Screen the current image again, with or without overrides of a person; one image at a time."""
         row = self.row
         if row is None or self.is_screening:
             return
         judged, self._asked_again = row.outcome, row
         self._board.withdraw("again")
         self._set_screening(True)
-        self._background.ask(
+        self._background.run_with_services(
             lambda services: services.session.screen_again(row.answer_id, judged=judged, overrides=overrides),
             channel="again",
             done=lambda outcome: self._has_screened_again(row, outcome, overrides),
@@ -167,7 +169,7 @@ class OpenImage(QObject):
         if not facts.content_sha256 or not facts.rows:
             self._show_kept(row, why, None, None)
             return
-        self._background.ask(
+        self._background.run_with_services(
             lambda services: _kept(services.session, row.outcome),
             channel=self._channel,
             newest_only=True,
@@ -205,7 +207,7 @@ def _kept(session: Session, outcome: Outcome) -> tuple[Pyramid | None, Reason | 
     """Return the preview or thumbnail that is stored with a result, and the notice that goes with it."""
     facts = outcome.facts
     try:
-        pixels = outcome.ref.turn.shown(session.read_preview(facts.content_sha256, frame=outcome.ref.frame))
+        pixels = outcome.ref.turn.apply_to_grey(session.read_preview(facts.content_sha256, frame=outcome.ref.frame))
         note = reason("preview_shown")
     except FieldrayError as error:
         if facts.thumbnail is None:

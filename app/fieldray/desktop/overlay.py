@@ -13,7 +13,7 @@ from PySide6.QtGui import QColor, QFont, QFontMetrics, QImage, QPainter, QPainte
 
 from fieldray.desktop.image_painting import Line, Point, Pyramid, Size, ViewState
 from fieldray.desktop.style import saved_painter
-from fieldray.desktop.widgets import plain
+from fieldray.desktop.widgets import without_markup
 from fieldray.domain import heat_map
 from fieldray.domain.image import Image, ImageHeader, ImageRef, SpacingPlane
 from fieldray.domain.lungs import LungFields
@@ -36,7 +36,10 @@ Corners = Mapping[Qt.AlignmentFlag, tuple[str, ...]]
 def corner_texts(
     translator: Translator, ref: ImageRef, pyramid: Pyramid, state: ViewState, *, percent: float
 ) -> Corners:
-    """Return the lines of each corner. `percent` is the zoom: 100 is one image pixel on one pixel of the screen."""
+    """Return the lines of text for each of the four corners of an image.
+
+    percent  the zoom: 100 is one image pixel on one pixel of the screen
+    """
     header, hides_names = ref.header, translator.hides_names()
     window = state.window or pyramid.start_window
     level = window.center * pyramid.image.value_scale + pyramid.image.value_offset
@@ -61,9 +64,9 @@ def corner_texts(
 
 
 def draw_corners(painter: QPainter, area: QRect, corners: Corners, font: QFont) -> None:
-    """Draw the corner texts white on a thin dark edge, readable on every image.
+    """Draw texts in the four corners of an image, white on a thin dark edge, so that they are readable on every image.
 
-    In a narrow view, view and size of the image (bottom left) give way to what must be read.
+    In a narrow view, the text at the bottom left (view position and size) is left out first.
     """
     painter.setFont(font)
     box = area.adjusted(_MARGIN, _MARGIN, -_MARGIN, -_MARGIN)
@@ -74,11 +77,14 @@ def draw_corners(painter: QPainter, area: QRect, corners: Corners, font: QFont) 
             continue
         width = box.width() if is_narrow else half
         left = box.x() if corner in (TOP_LEFT, BOTTOM_LEFT) else box.right() - width
-        draw_edged_text(painter, QRect(left, box.y(), width, box.height()), corner, plain(*lines))
+        draw_edged_text(painter, QRect(left, box.y(), width, box.height()), corner, without_markup(*lines))
 
 
 def legend_strip(view: QRect, translator: Translator, font: QFont, *, is_blank: bool) -> QRect:
-    """Return the place of the legend below the image, with as many lines as its text needs."""
+    """Return the rectangle for the legend of the heat map below the image, as high as the legend's text needs.
+
+    is_blank  whether the heat map has no colours
+    """
     room, caption = view.width() - 2 * _MARGIN, _legend_label(translator, is_blank=is_blank)
     metrics = QFontMetrics(font)
     height = metrics.boundingRect(QRect(0, 0, room, 1000), Qt.TextFlag.TextWordWrap, caption).height()
@@ -89,7 +95,7 @@ def legend_strip(view: QRect, translator: Translator, font: QFont, *, is_blank: 
 
 
 def draw_legend(painter: QPainter, strip: QRect, translator: Translator, font: QFont, *, is_blank: bool) -> None:
-    """Draw the legend: the meaning of the heat map, its limits, and its scale."""
+    """Draw the legend of the heat map into a rectangle: the meaning of the colours, their limits, and the scale."""
     painter.setFont(font)
     painter.fillRect(strip, QColor(0, 0, 0, 150))
     box = strip.adjusted(_MARGIN, _MARGIN // 2, -_MARGIN, -_MARGIN // 2)
@@ -125,9 +131,9 @@ def _draw_scale(painter: QPainter, box: QRect, translator: Translator) -> None:
 
 
 def patient_lines(translator: Translator, header: ImageHeader) -> tuple[str, ...]:
-    """Return name, number, sex and age of the patient.
+    """Return lines of text with name, number, sex and age of the patient.
 
-    The age is in completed years, as the check of a pack counts it.
+    The age is in completed years, as in a pack's check of ages.
     """
     sex = sex_label(translator, header)
     years = header.patient_age_years
@@ -149,7 +155,7 @@ def _kept(lines: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def draw_edged_text(painter: QPainter, box: QRect, flags: Qt.AlignmentFlag, text: str) -> None:
-    """Draw white text on a thin dark edge."""
+    """Draw white text with a thin dark edge, so that it is readable on every image."""
     painter.setPen(QColor(0, 0, 0, 200))
     for x, y in ((-1, 0), (1, 0), (0, -1), (0, 1)):
         painter.drawText(box.translated(x, y), flags | Qt.TextFlag.TextWordWrap, text)
@@ -177,14 +183,16 @@ def _reach(line: Line, image: Image) -> Point:
 
 
 def angle_degrees(first: Line, second: Line, image: Image) -> float:
-    """Return the smaller angle between two lines, 0..90, for any direction of drawing."""
+    """Return the smaller angle between two lines in degrees, 0..90, in whichever direction they were drawn."""
     (across, down), (other_across, other_down) = _reach(first, image), _reach(second, image)
     cross, dot = across * other_down - down * other_across, across * other_across + down * other_down
     return math.degrees(math.atan2(abs(cross), abs(dot)))
 
 
 def region_figures(line: Line, image: Image) -> tuple[float, float, float] | None:
-    """Return (mean, standard deviation, area) of a rectangle between two corners; None if it contains no pixel.
+    """Return (mean, standard deviation, area) of a rectangle of the image; None if it contains no pixel.
+
+    line  a diagonal of the rectangle
 
     Mean and deviation are of the modality values. The area is in mm² if the image states its spacing, else in pixels.
     """
@@ -200,7 +208,12 @@ def region_figures(line: Line, image: Image) -> tuple[float, float, float] | Non
 
 
 def measurement_text(translator: Translator, state: ViewState, index: int, image: Image) -> str:
-    """Return the text of a measurement; of a pair the second line has the result, and the first asks for the second."""
+    """Return the text next to a line of measurement.
+
+    If a measurement needs two lines, the second line has the result, and the first asks for the second.
+
+    index  index of the line in `state.lines`
+    """
     pair, line = state.line_pair(index), state.lines[index]
     if line.kind == "measure":
         return length_text(translator, line, image)
@@ -234,7 +247,7 @@ def _region_text(translator: Translator, line: Line, image: Image) -> str:
 
 
 def length_text(translator: Translator, line: Line, image: Image) -> str:
-    """Format a length with its unit, and for millimetres the plane of measurement."""
+    """Format the length of a line with its unit, and for millimetres with the plane in which they are measured."""
     figure = number(translator, length(line, image), digits=1)
     if image.spacing_mm is None:
         return translator.text("{length} px", length=figure)
@@ -243,7 +256,7 @@ def length_text(translator: Translator, line: Line, image: Image) -> str:
 
 
 def plane_text(translator: Translator, plane: SpacingPlane) -> str:
-    """Name the plane in which an image's millimetres are measured."""
+    """Return the name of the plane in which an image's millimetres are measured."""
     return {
         "detector": translator.text("in the detector plane"),
         "calibrated": translator.text("calibrated"),
@@ -251,7 +264,7 @@ def plane_text(translator: Translator, plane: SpacingPlane) -> str:
 
 
 def outline_of(lungs: LungFields | None) -> QPainterPath | None:
-    """Return the outline of the lungs in pixels of the image; None without usable lung fields."""
+    """Return the outline of the lungs as a path in image pixels; None without usable lung fields."""
     if lungs is None or lungs.refusal:
         return None
     path = QPainterPath()
@@ -261,23 +274,27 @@ def outline_of(lungs: LungFields | None) -> QPainterPath | None:
     return path
 
 
-def draw_outline(painter: QPainter, outline: QPainterPath, way: QTransform) -> None:
-    """Draw an outline in pixels of the image: bright on a dark edge, of the same width at every zoom."""
+def draw_outline(painter: QPainter, outline: QPainterPath, transform: QTransform) -> None:
+    """Draw the outline of the lungs, bright on a dark edge, with an equal width at every zoom.
+
+    outline    the outline in pixels of the image
+    transform  maps pixels of the image to points of the view
+    """
     with saved_painter(painter, QPainter.RenderHint.Antialiasing):
-        shown = way.map(outline)
-        for shade, width in ((QColor(0, 0, 0, 150), 4.0), (QColor(*heat_map.OUTLINE), 1.8)):
+        shown = transform.map(outline)
+        for shade, width in ((QColor(0, 0, 0, 150), 4.0), (QColor(*heat_map.OUTLINE_COLOUR), 1.8)):
             painter.strokePath(shown, QPen(shade, width))
 
 
 def draw_lines(
     painter: QPainter, state: ViewState, pyramid: Pyramid, translator: Translator, *, view: Size, font: QFont
 ) -> None:
-    """Draw the measurements, each line with its length next to its end."""
-    way = state.transform(pyramid.size, view)
+    """Draw the lines of measurement, each with its result next to its end."""
+    transform = state.transform(pyramid.size, view)
     with saved_painter(painter, QPainter.RenderHint.Antialiasing):
         painter.setFont(font)
         for index, line in enumerate(state.lines):
-            start, end = way.map(QPointF(*line.start)), way.map(QPointF(*line.end))
+            start, end = transform.map(QPointF(*line.start)), transform.map(QPointF(*line.end))
             for shade, width in ((QColor(0, 0, 0, 150), 4.0), (QColor(*_LINE_COLOUR), 1.8)):
                 painter.setPen(QPen(shade, width))
                 if line.kind == "region":
@@ -290,7 +307,7 @@ def draw_lines(
 
 
 def draw_cross(painter: QPainter, at: QPointF) -> None:
-    """Draw a cross at the point set by the keyboard."""
+    """Draw a cross at the point of the view that a person moves by keys."""
     with saved_painter(painter):
         for shade, width in ((QColor(0, 0, 0, 150), 3.0), (QColor(*_LINE_COLOUR), 1.2)):
             painter.setPen(QPen(shade, width))

@@ -1,4 +1,4 @@
-"""Choice of packs: drives, available packs, trust and operating points. No widget."""
+"""Control of the choice of packs: drives, available packs, trust and operating points; no widgets."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ QuestionKind = Literal["unknown_key", "namesake", "legacy", "older"]
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class PackQuestion:
-    """A question that a person must answer before a pack is used; `answered` holds earlier questions confirmed with
-    yes.
+    """A question that a person must answer before a pack is used.
+
+    answered  earlier questions about the pack that the person answered with yes
     """
 
     kind: QuestionKind
@@ -42,11 +43,19 @@ class PackQuestion:
 
 
 class PackChoice(QObject):
-    """The available packs and the pack in use. A run keeps its pack in memory, so the drive may be removed."""
+    """The available packs, and the pack in use that a person chose.
+
+    A run keeps its pack in memory, so the drive may be removed.
+
+    listed            emitted when the list of available packs has changed
+    model_changed     emitted when another pack is in use, or its operating points have changed
+    question_changed  emitted when a question about a pack is open or was answered
+    card_read         emitted with the text of a model card
+    """
 
     listed = Signal()
     model_changed = Signal()
-    asked = Signal()
+    question_changed = Signal()
     card_read = Signal(str)
 
     def __init__(self, background: Background, settings: Settings) -> None:
@@ -70,27 +79,28 @@ class PackChoice(QObject):
 
     # ---- what happens
 
-    def take_drives(self, event: DrivesChanged) -> None:
+    def handle_drives(self, event: DrivesChanged) -> None:
         """Handle connected and removed drives."""
         self._drives = tuple(event.drives)
-        self.look()
+        self.find_packs()
 
-    def look(self) -> None:
-        """List the packs again, in the background."""
+    def find_packs(self) -> None:
+        """Search for available packs again, in the background."""
         drives = self._drives
         self._ask(lambda library: library.available(drives), self._listed)
 
     # ---- what a person does
 
     def use(self, candidate: PackCandidate, *, point: str = "", yes: frozenset[QuestionKind] = frozenset()) -> None:
-        """Load a pack and use it, at its first operating point or at `point`.
+        """Load a pack, and put it in use at an operating point.
 
-        yes  questions of the library that a person answered with yes
+        point  name of the operating point; "" for the pack's first one
+        yes    questions of the library that a person answered with yes
         """
         self.loading, self.question, self.is_persons_choice = candidate, None, True
         for key in ("pack", "offer", "drive", "pack_content_changed"):
             self._board.withdraw(key)
-        self.asked.emit()
+        self.question_changed.emit()
         self.listed.emit()
         signer = candidate.fingerprint if "namesake" in yes else ""
         self._ask(
@@ -103,15 +113,15 @@ class PackChoice(QObject):
         )
 
     def use_known(self, candidate: PackCandidate, *, point: str = "") -> None:
-        """Use a pack that a person chose earlier, for a folder or for all folders (see `use`)."""
+        """Put a pack in use that a person chose earlier, for one folder or for all folders (see `use`)."""
         self.use(candidate, point=point)
         self.is_persons_choice = False
 
     def answer(self, question: PackQuestion, *, is_yes: bool) -> None:
-        """Handle the answer to a question about a pack.
+        """Handle a person's answer to a question about a pack.
 
-        With yes, trust the key, or use the namesake, legacy or older pack this once. With no, nothing changes. Trusting
-        a key does not yet put its pack in use.
+        After yes, the pack's key is trusted, or the namesake, legacy or older pack is used this once. After no, nothing
+        changes. Trusting a key does not yet put its pack in use.
         """
         if question is not self.question:
             return
@@ -127,7 +137,7 @@ class PackChoice(QObject):
 
     def install(self, candidate: PackCandidate) -> None:
         """Copy a pack to this computer."""
-        self._ask(lambda library: library.install(candidate.folder), lambda _: self.look(), candidate)
+        self._ask(lambda library: library.install(candidate.folder), lambda _: self.find_packs(), candidate)
 
     def show_card(self, candidate: PackCandidate) -> None:
         """Read a pack's model card and emit `card_read`; the pack need not be in use."""
@@ -139,7 +149,7 @@ class PackChoice(QObject):
         self.model_changed.emit()
 
     def adopt(self, model: Model) -> None:
-        """Use the pack's changed list of operating points; the point in force is kept."""
+        """Replace the pack in use by a copy with other local operating points; the operating point in force is kept."""
         own = self.model
         if own is not None and (own.pack_name, own.model_sha256) == (model.pack_name, model.model_sha256):
             self.model = model
@@ -149,7 +159,7 @@ class PackChoice(QObject):
 
     @property
     def point(self) -> OperatingPoint | None:
-        """The operating point of the pack's first label; None without one."""
+        """The operating point in use, of the pack's first label; None if there is none."""
         if self.model is None:
             return None
         manifest = self.model.manifest
@@ -157,7 +167,7 @@ class PackChoice(QObject):
 
     @property
     def models(self) -> tuple[Model, ...]:
-        """Return the pack in use and additional packs; empty without a pack in use."""
+        """The models of the pack in use and of the additional packs; empty without a pack in use."""
         return (self.model, *(model for _, model in self.others.taken)) if self.model is not None else ()
 
     def uses(self, candidate: PackCandidate) -> bool:
@@ -166,13 +176,13 @@ class PackChoice(QObject):
 
     @property
     def available_packs(self) -> AvailablePacks:
-        """Return the facts about packs that an intent needs."""
+        """The facts about the available packs by which the pack for a folder is chosen."""
         entries = (self.source, *self.candidates) if self.source_is_here else self.candidates
         is_busy = self.loading is not None or self.question is not None or bool(self.others.loading)
         return AvailablePacks(
-            used=PackInUse.of(self.source, self.model) if self.source and self.model else None,
+            used=PackInUse.from_model(self.source, self.model) if self.source and self.model else None,
             point=None if self.is_persons_point else self.point_name or "",
-            others=tuple(PackInUse.of(*entry) for entry in self.others.taken),
+            others=tuple(PackInUse.from_model(*entry) for entry in self.others.taken),
             ready=tuple(entry for entry in entries if entry and entry.problem is None),
             is_persons_choice=self.is_persons_choice,
             is_settled=self.is_listed and not is_busy,
@@ -193,9 +203,10 @@ class PackChoice(QObject):
         """Whether the folder of the pack in use is still available. The pack works without it."""
         return self.source is None or any(map(self.uses, self.candidates))
 
-    def settle(self) -> None:
-        """Use the site's default pack, or none, if no run is active and the pack in use
-        is missing or its drive was removed.
+    def fall_back_to_default(self) -> None:
+        """Put the site's default pack in use, or none, if the pack in use is missing or its drive was removed.
+
+        Nothing changes during a run.
         """
         self._fit_other_packs()
         if self.loading is not None or (self.model is not None and self.source_is_here):
@@ -217,7 +228,7 @@ class PackChoice(QObject):
         yes: frozenset[QuestionKind] = frozenset(),
     ) -> None:
         """Call the library in the background. A refusal is reported as a problem of `candidate`."""
-        self._background.ask(
+        self._background.run_with_services(
             lambda services: work(services.library),
             channel="packs",
             done=done,
@@ -225,7 +236,7 @@ class PackChoice(QObject):
         )
 
     def _fit_other_packs(self) -> None:
-        self.others.fit(self.model, {entry.folder for entry in self.candidates} if self.may_switch else None)
+        self.others.discard_unfit(self.model, {entry.folder for entry in self.candidates} if self.may_switch else None)
 
     def _listed(self, found: tuple[PackCandidate, ...]) -> None:
         known = {entry.folder for entry in self.candidates}
@@ -250,7 +261,7 @@ class PackChoice(QObject):
         if best and self.may_switch:
             self._board.withdraw("drive")
         if self.may_switch:
-            self.settle()
+            self.fall_back_to_default()
         if best and self.loading is not best:
             self._offer(best)
 
@@ -262,7 +273,7 @@ class PackChoice(QObject):
             action=Action(lambda t: t.text("Use this pack"), lambda: self.use(candidate), is_offer=True),
         )
         self._put(None)
-        self.look()  # the list says who is trusted
+        self.find_packs()  # the list says who is trusted
 
     def _loaded(self, candidate: PackCandidate, model: Model, point: str) -> None:
         if not is_of(model, candidate):
@@ -292,8 +303,8 @@ class PackChoice(QObject):
         kind = _KINDS.get(error.reason.code)
         if candidate is None or kind is None:
             if candidate is not None and candidate != self.default and self.may_switch:
-                self.settle()
-            self._board.post_reason("pack", error.reason, action=Action(lambda t: t.text("Refresh"), self.look))
+                self.fall_back_to_default()
+            self._board.post_reason("pack", error.reason, action=Action(lambda t: t.text("Refresh"), self.find_packs))
         elif _is_about(error.reason, candidate):
             self._put(PackQuestion(kind=kind, candidate=candidate, reason=error.reason, answered=yes))
         else:
@@ -302,7 +313,7 @@ class PackChoice(QObject):
     def _put(self, question: PackQuestion | None) -> None:
         """Ask a person this question; None withdraws the open question."""
         self.question = question
-        self.asked.emit()
+        self.question_changed.emit()
 
     def _forget(self) -> None:
         self.model, self.source, self.point_name = None, None, None
@@ -345,10 +356,10 @@ class PackChoice(QObject):
         self.loading = None
         self._board.post_reason("pack", reason("pack_another_there", pack=candidate.pack_name), level="warning")
         self._put(None)
-        self.look()
+        self.find_packs()
 
     def _say_none(self) -> None:
-        action = Action(lambda t: t.text("Refresh"), self.look)
+        action = Action(lambda t: t.text("Refresh"), self.find_packs)
         self._say(
             lambda t: t.text("No model pack is ready. Plug in a drive with packs, or choose a pack under Packs."),
             action,
@@ -389,7 +400,11 @@ def _is_same(asked: PackCandidate, found: PackCandidate) -> bool:
 
 
 class OtherPacks(QObject):
-    """The additional packs, in the order in which they were ticked: `taken` are loaded, `loading` are being loaded."""
+    """The packs that screen in addition to the pack in use, in the order in which a person ticked them.
+
+    taken    additional packs that are loaded
+    loading  additional packs that are being loaded
+    """
 
     changed = Signal()
 
@@ -401,17 +416,21 @@ class OtherPacks(QObject):
         self.taken: tuple[tuple[PackCandidate, Model], ...] = ()
         self.loading: tuple[PackCandidate, ...] = ()
 
-    def has(self, candidate: PackCandidate) -> bool:
-        """Return whether the candidate is ticked."""
+    def is_ticked(self, candidate: PackCandidate) -> bool:
+        """Return whether a person ticked this pack as an additional one."""
         return candidate.folder in {entry.folder for entry in (*self.loading, *(entry for entry, _ in self.taken))}
 
     def tick(self, candidate: PackCandidate, *, is_on: bool) -> None:
-        """Add an additional pack from the next run on, or remove it. The pack must need no question."""
+        """Add a pack that screens beside the pack in use from the next run on, or remove it.
+
+        candidate  the pack; it must need no answer from a person before it is loaded
+        is_on      whether to add the pack; False to remove it
+        """
         self.loading = tuple(entry for entry in self.loading if entry.folder != candidate.folder)
         if is_on:
             self.loading = (*self.loading, candidate)
             self._board.withdraw("other_packs")
-            self._background.ask(
+            self._background.run_with_services(
                 lambda services: services.library.load(candidate.folder),
                 channel="packs",
                 done=lambda model: self._loaded(candidate, model),
@@ -419,9 +438,10 @@ class OtherPacks(QObject):
             )
         self._take(entry for entry in self.taken if entry[0].folder != candidate.folder)
 
-    def fit(self, used: Model | None, here: Collection[Path] | None) -> None:
-        """Check the additional packs against the pack in use, `used`.
+    def discard_unfit(self, used: Model | None, here: Collection[Path] | None) -> None:
+        """Remove the additional packs that no longer fit the pack in use or are no longer available.
 
+        used  the pack in use, or None
         here  folders of the available packs; None while a run keeps the packs in memory
         """
         self._used, self._here = used, here
@@ -434,7 +454,7 @@ class OtherPacks(QObject):
         elif candidate in self.loading:  # else nobody wants it any more
             self.loading = tuple(entry for entry in self.loading if entry is not candidate)
             self._take((*self.taken, (candidate, model)))
-            self._background.ask(
+            self._background.run_with_services(
                 lambda services: services.library.doubts(model),
                 channel="packs",
                 done=partial(_post_doubts, self._board),
@@ -473,6 +493,6 @@ class OtherPacks(QObject):
 
 
 def is_of(model: Model, candidate: PackCandidate) -> bool:
-    """Return whether a loaded pack is the listed one, and not another one that lies in the folder now."""
+    """Return whether a loaded pack is the listed one. Another pack may lie in the folder now."""
     listed = candidate.pack_id, candidate.version, candidate.fingerprint
     return (model.manifest.pack_id, model.manifest.version, model.fingerprint) == listed

@@ -33,9 +33,9 @@ from fieldray.desktop.widgets import (
     lay_column,
     lay_row,
     paragraphs,
-    plain,
     push_button,
     set_tip,
+    without_markup,
 )
 from fieldray.domain.model import Manifest, OperatingPoint
 from fieldray.domain.purpose import patients_sentence, performance_sentences
@@ -129,12 +129,12 @@ def _texts(translator: Translator, question: PackQuestion) -> tuple[str, str, st
 class PacksPage(Page):
     """The page of packs: a card for the pack in use and one for each other pack.
 
-    Built when shown, as drives come and go.
+    The cards are built whenever the page is shown, because drives come and go.
     """
 
     def __init__(self, controller: Controller, translator: Translator, theme: Theme) -> None:
         packs = controller.packs
-        look = push_button(translator.text("Refresh"), packs.look, icon=icon("refresh", theme))
+        look = push_button(translator.text("Refresh"), packs.find_packs, icon=icon("refresh", theme))
         super().__init__(translator.text("Packs"), translator.text("Model packs"), translator, theme, look)
         self._bench, self._packs = controller, packs
         self._cards: list[QWidget] = []
@@ -175,7 +175,7 @@ class PacksPage(Page):
             *([label(text("Other packs in use: {packs}", packs=others), role="heading")] if others else []),
             lay_row(None, (self.constancy, 1), self.check_button),
             label(*paragraphs(self._translator.pick(manifest.descriptions))),
-            *purpose(self._translator, manifest, self._theme, self._packs.point),
+            *description_widgets(self._translator, manifest, self._theme, self._packs.point),
             *self._points(manifest),
             *self._default(),
             card_button(self._translator, partial(self._packs.card_read.emit, model.card)),
@@ -190,7 +190,7 @@ class PacksPage(Page):
     def _show_constancy(self) -> None:
         """Show the constancy test of the pack in use: its state, or that it is running."""
         checking, translator = self._bench.checking, self._translator
-        said = map(translator.reason, (*checking.standing, *([checking.problem] if checking.problem else [])))
+        said = map(translator.reason, (*checking.state_sentences, *([checking.problem] if checking.problem else [])))
         self.constancy.setText(*([translator.text("Constancy test running…")] if checking.is_busy else said))
         self.check_button.setEnabled(checking.can_check)
 
@@ -229,11 +229,11 @@ class PacksPage(Page):
         rows: list[QWidget] = [label(f"{name}  {candidate.version}", role="heading")]
         shipped = {one.fingerprint for one in self._packs.candidates if one.trust == "builtin"}
         is_of_shipped_key = bool(candidate.fingerprint) and candidate.fingerprint in shipped
-        rows.append(label(standing(translator, candidate, is_of_shipped_key=is_of_shipped_key)))
+        rows.append(label(origin_and_trust_text(translator, candidate, is_of_shipped_key=is_of_shipped_key)))
         if candidate.problem is not None and candidate.trust != "legacy":
             rows.append(label(translator.reason(candidate.problem), role="muted"))
         if candidate.manifest is not None and not self._packs.uses(candidate):
-            rows += purpose(translator, candidate.manifest, self._theme)
+            rows += description_widgets(translator, candidate.manifest, self._theme)
         if candidate.origin != "builtin" or candidate.problem is not None:  # where the program lies helps nobody
             rows.append(path_text(candidate.folder, role="muted"))
         rows.append(box := OtherPackBox(candidate, self._packs, translator))
@@ -264,7 +264,7 @@ class PacksPage(Page):
 def path_text(path: Path, *, role: str = "") -> QLabel:
     """Return a label that shows a path, whose lines may break after each folder."""
     made = label(role=role)
-    QLabel.setText(made, plain(str(path)).replace(os.sep, os.sep + "\u200b"))
+    QLabel.setText(made, without_markup(str(path)).replace(os.sep, os.sep + "\u200b"))
     return made
 
 
@@ -283,14 +283,14 @@ def point_label(translator: Translator, point: OperatingPoint) -> str:
 
 
 def looking_for_packs(translator: Translator) -> str:
-    """Return the text shown while packs are being searched."""
+    """Return the text that is shown while the program searches for packs."""
     return translator.text("Looking for packs…")
 
 
-def standing(translator: Translator, candidate: PackCandidate, *, is_of_shipped_key: bool = False) -> str:
-    """Describe where a pack is stored, and whether it is trusted.
+def origin_and_trust_text(translator: Translator, candidate: PackCandidate, *, is_of_shipped_key: bool = False) -> str:
+    """Return a text on where a pack is stored and whether it is trusted.
 
-    is_of_shipped_key  whether it is signed with the key of the shipped packs
+    is_of_shipped_key  whether the pack is signed with the key of the shipped packs
     """
     origins = {
         "builtin": translator.text("Comes with the program"),
@@ -313,12 +313,12 @@ def standing(translator: Translator, candidate: PackCandidate, *, is_of_shipped_
 
 
 def card_button(translator: Translator, wanted: Callable[[], None]) -> PlainButton:
-    """Make the button that opens a pack's model card."""
+    """Make the button that opens a pack's model card by calling `wanted`."""
     return push_button(translator.text("Model card…"), wanted)
 
 
 class PackCard(QFrame):
-    """The card of one pack. A click on the card answers which patients the images show."""
+    """The card of one pack. By a click on the card a person states that the images show the patients of this pack."""
 
     def __init__(
         self,
@@ -334,7 +334,7 @@ class PackCard(QFrame):
         name, manifest = translator.pick(candidate.names) or candidate.pack_name, candidate.manifest
         rows: list[QWidget] = [label(f"{name} {candidate.version}", role="title")]
         rows += [label(translator.text("In use"), role="heading")] if packs.uses(candidate) else []
-        rows += purpose(translator, manifest, theme) if manifest is not None else []
+        rows += description_widgets(translator, manifest, theme) if manifest is not None else []
         if candidate.problem is not None:
             rows.append(label(translator.reason(candidate.problem), role="muted"))
         self._answer = answer_lines(translator, candidate)
@@ -355,7 +355,7 @@ class PackCard(QFrame):
 
 
 def answer_lines(translator: Translator, candidate: PackCandidate) -> tuple[str, ...]:
-    """Return the statements to which a person agrees by choosing a pack."""
+    """Return the text of the button that chooses a pack: its action, or the pack's name and its patients' ages."""
     if candidate.problem is not None:
         return (translator.text("Review this pack…"),)
     ages = candidate.manifest.accepted.ages_years if candidate.manifest else None
@@ -365,12 +365,12 @@ def answer_lines(translator: Translator, candidate: PackCandidate) -> tuple[str,
     return name, translator.text("patients aged {youngest} to {oldest} years", youngest=ages[0], oldest=ages[1])
 
 
-def purpose(
+def description_widgets(
     translator: Translator, manifest: Manifest, theme: Theme, point: OperatingPoint | None = None
 ) -> list[QWidget]:
-    """Return the lines about a pack for a card: measured classes first, then the area under the curve.
+    """Return widgets that describe a pack on its card: the measured classes first, then the area under the ROC curve.
 
-    point  the operating point of the figures; by default the first one of each label
+    point  the operating point of the figures; by default the first point of each label
     """
     meanings = ", ".join(label_meaning(translator, entry.code, manifest) for entry in manifest.labels)
     warnings = [paragraphs(translator.pick(manifest.warnings))] if manifest.warnings else []
@@ -390,8 +390,9 @@ def purpose(
 
 
 class OtherPackBox(QCheckBox):
-    """A checkbox for screening with an additional pack; hidden for the pack in use, and for a pack that needs a
-    question.
+    """A checkbox for screening with an additional pack.
+
+    It is hidden for the pack in use, and for a pack that needs a question first.
     """
 
     def __init__(self, candidate: PackCandidate, packs: PackChoice, translator: Translator) -> None:
@@ -402,9 +403,9 @@ class OtherPackBox(QCheckBox):
         packs.listed.connect(self.refresh)
 
     def refresh(self) -> None:
-        """Update tick and visibility from the current packs."""
+        """Show whether the pack is ticked now; hide the box if the pack cannot be an additional one."""
         used = self._packs.available_packs.used
-        self.setChecked(self._packs.others.has(self._candidate))
+        self.setChecked(self._packs.others.is_ticked(self._candidate))
         self.setVisible(self._candidate.problem is None and not (used and used.is_of(self._candidate)))
 
 
@@ -418,7 +419,7 @@ class PackButtons(QWidget):
         self.buttons: list[PlainButton] = []
 
     def refresh(self) -> None:
-        """Show each pack's answer for the current image; empty with one pack."""
+        """Show a button for each pack with its result for the current image; no button if there is only one pack."""
         packs, translator = self._image.packs, self._translator
         said = [(row, pack_title(translator, row.manifest), answer_text(translator, row)) for row in packs]
         if said != self._said:  # the focus stays on one that was pressed
@@ -440,7 +441,7 @@ class PackButtons(QWidget):
     def _button(self, row: WorkRow, *lines: str) -> PlainButton:
         button = push_button("", partial(self._turn_to, row), icon=class_icon(row.category, self._theme), role="filter")
         button.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
-        button.setAccessibleName(plain(" ".join(lines)))
+        button.setAccessibleName(without_markup(" ".join(lines)))
         set_tip(button, *lines)
         self._column.addWidget(button)
         return button

@@ -1,6 +1,7 @@
-"""Background operations on runs: listing, opening, comparing, deleting and exporting stored runs.
+"""Background operations on stored runs: listing, opening, comparing, deleting and exporting.
 
-Also the audit of the shown run, the constancy test of the pack in use, and the load measurement. No widget.
+The module also has the controllers of three other tasks: the audit of the run on show, the constancy test of the pack
+in use, and the measurement of the computer's load. It contains no widget.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from PySide6.QtGui import QDesktopServices
 from fieldray.audit.report import AuditReport
 from fieldray.desktop.background import Background, Services, StoppableTask
 from fieldray.desktop.notices import Action, NoticeBoard
-from fieldray.desktop.screening import Screening
-from fieldray.domain.history import Comparison, Deletion, DeletionPlan, RunFilter, RunSummary
+from fieldray.desktop.screening import ScreeningController
+from fieldray.domain.history import Deletion, DeletionPlan, RunComparison, RunFilter, RunSummary
 from fieldray.domain.model import Model
 from fieldray.domain.run import PackOfRun, Run, Speed
 from fieldray.errors import FieldrayError, UsageProblem
@@ -40,13 +41,13 @@ T = TypeVar("T")
 
 
 class RunOperations(QObject):
-    """Operations on stored runs, one at a time; `problem` is the reason why the last one failed."""
+    """Base of background operations on stored runs, one at a time. `problem` is the reason why the last one failed."""
 
     changed = Signal()
     problem: Reason | None = None
     _under_way = 0
 
-    def __init__(self, screening: Screening) -> None:
+    def __init__(self, screening: ScreeningController) -> None:
         super().__init__()
         self._background, self._board = screening.background, screening.background.board
         self._screening, self._packs = screening, screening.packs
@@ -54,12 +55,12 @@ class RunOperations(QObject):
 
     @property
     def is_busy(self) -> bool:
-        """Whether an operation is running."""
+        """Whether an operation on stored runs is in progress."""
         return self._under_way > 0
 
     @property
     def is_free(self) -> bool:
-        """Whether neither an operation of this object nor a run is active."""
+        """Whether an operation may begin: no other operation of this object and no run is active."""
         return not self.is_busy and not self._screening.is_busy
 
     def _run(self, work: Callable[[Services], T], done: Callable[[T], None], *, channel: str) -> None:
@@ -71,7 +72,9 @@ class RunOperations(QObject):
             take(answer)
             self.changed.emit()
 
-        self._background.ask(work, channel=channel, done=partial(ended, done), failed=partial(ended, self._failed))
+        self._background.run_with_services(
+            work, channel=channel, done=partial(ended, done), failed=partial(ended, self._failed)
+        )
 
     def _failed(self, error: FieldrayError) -> None:
         self.problem = error.reason
@@ -79,35 +82,38 @@ class RunOperations(QObject):
 
 
 class PastRuns(RunOperations):
-    """The list of runs as last read, its filter, and the last comparison of two runs."""
+    """The list of past runs as it was read last, the filter of the list, and the last comparison of two runs."""
 
     opened = Signal(int, object)  # the row that is wanted or 0, and the RunWithPacks
     planned = Signal(object)  # a DeletionPlan that a person is to be asked about
     deleted = Signal(object)  # a Deletion
     summaries: tuple[RunSummary, ...] = ()
     wanted = RunFilter()
-    comparison: Comparison | None = None
+    comparison: RunComparison | None = None
     quality: Mapping[str, Mapping[str, int]] = MappingProxyType({})
 
     @property
     def shown(self) -> tuple[RunSummary, ...]:
-        """Return the filtered runs, the newest first."""
+        """The runs that pass the filter, the newest first."""
         return tuple(found for found in self.summaries if self.wanted.has(found))
 
     # ---- what a person does
 
     def filter(self, wanted: RunFilter) -> None:
-        """Show the runs that match this filter."""
+        """Change the filter: the list shows only runs that match it."""
         self.wanted = wanted
         self.changed.emit()
 
     def refresh(self) -> None:
-        """Read the list of runs again."""
+        """Read the list of past runs from the results database again."""
         self._ask(lambda history: history.runs(), self._listed)
-        self._ask(lambda history: history.quality(), partial(setattr, self, "quality"))
+        self._ask(lambda history: history.quality_by_day(), partial(setattr, self, "quality"))
 
     def open(self, run_id: int, *, row_id: int = 0) -> None:
-        """Show a run and, if given, one of its images."""
+        """Show a stored run in the window.
+
+        row_id  the image of the run that is opened; 0 for none
+        """
         models = self._packs.models
         if self._screening.is_busy:
             self._failed(UsageProblem(reason("history_is_open")))
@@ -120,7 +126,7 @@ class PastRuns(RunOperations):
         self._ask(lambda history: history.compare(*sides), partial(setattr, self, "comparison"))
 
     def plan(self, run_ids: Sequence[int]) -> None:
-        """Find out what the deletion of some runs would remove, then emit `planned`."""
+        """Find out what a deletion of these runs would remove, then emit `planned` with the plan."""
         if run_ids:
             self._ask(lambda history: history.plan_deletion(run_ids), self.planned.emit)
 
@@ -129,14 +135,14 @@ class PastRuns(RunOperations):
         self._ask(lambda history: history.plan_patient_deletion(patient_id), self.planned.emit)
 
     def delete(self, plan: DeletionPlan) -> None:
-        """Delete what a plan lists, for good. A person has confirmed the plan twice."""
+        """Delete, for good, everything that a plan lists. A person has confirmed the plan twice."""
         self._ask(lambda history: history.delete(plan), self._deleted)
 
     def save_month(self, folder: Path, first: datetime.date, translator: Translator) -> None:
         """Write the report of the month that begins on this day into a folder."""
 
         def save(services: Services) -> None:
-            month = services.history.month(first, services.constancy)
+            month = services.history.monthly_counts(first, services.constancy)
             services.history.save_month(folder / f"fieldray-{first:%Y-%m}.pdf", month, translator)
 
         self._run(save, lambda _: _post_saved(self._board, folder, 1), channel="history")
@@ -149,7 +155,7 @@ class PastRuns(RunOperations):
     def _failed(self, error: FieldrayError) -> None:
         super()._failed(error)
         if error.reason.code == "history_no_run":  # another program deleted it
-            self._background.ask(  # and the sentence stays in sight
+            self._background.run_with_services(  # and the sentence stays in sight
                 lambda services: services.history.runs(), channel="history", done=self._listed, failed=self._failed
             )
 
@@ -176,10 +182,10 @@ class PastRuns(RunOperations):
         self.refresh()
 
 
-class Auditing(RunOperations):
-    """An audit of the shown run, computed in the background. Report and local operating point are saved on demand."""
+class AuditController(RunOperations):
+    """Controls the audit of the run in sight: computes it in the background, and saves report and operating point."""
 
-    def __init__(self, screening: Screening) -> None:
+    def __init__(self, screening: ScreeningController) -> None:
         super().__init__(screening)
         self._model: Model | None = None
         self.report: AuditReport | None = None
@@ -188,7 +194,7 @@ class Auditing(RunOperations):
 
     @property
     def can_audit(self) -> bool:
-        """Whether a run is shown and has ended."""
+        """Whether an audit can begin: a run is in sight and has ended."""
         return bool(self._screening.run_id) and self.is_free
 
     @property
@@ -199,11 +205,11 @@ class Auditing(RunOperations):
 
     @property
     def audited(self) -> PackOfRun | None:
-        """The pack and run to audit: the first pack of the shown run; None without one."""
+        """The pack and run that are audited: the first pack of the run on show; None without a run."""
         return PackOfRun(self._screening.run_id) if self._screening.run_id else None
 
     def list_others(self) -> None:
-        """Find the runs of the same folders that can be compared, then emit `changed`."""
+        """Find the other runs of the same folders, with which the run can be compared. Then emit `changed`."""
         own = self._screening.run_id
 
         def listed(found: Sequence[RunSummary]) -> None:
@@ -212,10 +218,10 @@ class Auditing(RunOperations):
             self.others = tuple(run for run in others if paths & set(run.spec.paths))
             self.changed.emit()
 
-        self._background.ask(lambda services: services.history.runs(), channel="others", done=listed)
+        self._background.run_with_services(lambda services: services.history.runs(), channel="others", done=listed)
 
     def audit(self, request: AuditRequest) -> None:
-        """Compute the figures of the run."""
+        """Compute the audit of the run in sight, in the background."""
         run_id, model = self._screening.run_id, next(iter(self._screening.run_models), None)
         if not self.can_audit or not run_id:
             return
@@ -227,20 +233,24 @@ class Auditing(RunOperations):
         )
 
     def save(self, report: AuditReport, folder: Path, *, language: str) -> None:
-        """Write a report into a folder."""
-        self._background.ask(
+        """Write an audit report as PDF and JSON into a folder."""
+        self._background.run_with_services(
             lambda services: services.audit.save(folder, report, language=language),
             channel="export",
             done=lambda written: _post_saved(self._board, folder, len(written)),
         )
 
-    def take(self, name: str, person: str) -> None:
-        """Store the proposed operating point, to which `person` agreed, and offer it with the pack in use."""
+    def adopt_proposal(self, name: str, person: str) -> None:
+        """Store the operating point that the audit proposed, and offer it with the pack in use.
+
+        name    name of the point
+        person  name of the person who agreed
+        """
         report, model = self.report, self._model
         if report is None or model is None:
             return
-        self._background.ask(
-            lambda services: services.audit.take(report, name=name, person=person, model=model),
+        self._background.run_with_services(
+            lambda services: services.audit.adopt_proposal(report, name=name, person=person, model=model),
             channel="audit",
             done=self._taken,
             failed=lambda error: self._board.post_error("site_points", error),
@@ -264,48 +274,51 @@ class Auditing(RunOperations):
         )
 
     def forget(self) -> None:
-        """Forget the report, because another run is visible."""
+        """Forget the audit report, because another run is in sight."""
         self.report, self.problem, self._under_way = None, None, 0
         self._background.forget("audit")
         self.changed.emit()
 
 
-class ConstancyTesting(RunOperations):
-    """The constancy test of the pack in use: its state (`standing`), and a test on each device."""
+class ConstancyTestController(RunOperations):
+    """Controls the constancy test of the pack in use.
 
-    standing: tuple[Reason, ...] = ()
+    state_sentences  sentences on the last test and on the next one
+    """
 
-    def __init__(self, screening: Screening) -> None:
+    state_sentences: tuple[Reason, ...] = ()
+
+    def __init__(self, screening: ScreeningController) -> None:
         super().__init__(screening)
         self._packs.model_changed.connect(self.refresh)
 
     @property
     def can_check(self) -> bool:
-        """Whether the devices are free."""
+        """Whether a constancy test can begin: a pack is in use, and no run uses the devices."""
         return self._packs.model is not None and self.is_free
 
     def refresh(self) -> None:
         """Read the state of the constancy test of the pack in use."""
-        self.standing, model = (), self._packs.model
+        self.state_sentences, model = (), self._packs.model
         if model is not None:
             self._run(lambda services: services.constancy.state_sentences(model), self._stands, channel="constancy")
 
     def check(self) -> None:
-        """Run the constancy test of the pack in use."""
+        """Run the constancy test of the pack in use on each device, in the background."""
         if self.can_check:
             self._run(lambda services: services.check_constancy(), self._stands, channel="constancy")
 
     def _stands(self, standing: tuple[Reason, ...]) -> None:
         """Announce failed or due constancy tests."""
-        self.standing = standing
+        self.state_sentences = standing
         self._board.withdraw("constancy")
         for why in standing:
             if why.code in ("constancy_failed", "constancy_due"):
                 self._board.post_reason("constancy", why, level="warning")
 
 
-class Exporting(QObject):
-    """Exports of runs, one after the other, in the background. The notice of progress has a button to stop."""
+class ExportController(QObject):
+    """Exports runs in the background, one after another. A notice shows the progress and has a button to stop."""
 
     def __init__(self, background: Background) -> None:
         super().__init__()
@@ -323,7 +336,7 @@ class Exporting(QObject):
         )
         work.progressed.connect(self._show)
         self._board.supersede("export ")
-        self._work[work] = self._background.ask(
+        self._work[work] = self._background.run_with_services(
             work,
             channel="export",
             done=lambda written: self._saved(work, folder, written, notes),
@@ -337,7 +350,7 @@ class Exporting(QObject):
             work.stop()
 
     def end(self, *, wait_s: float) -> None:
-        """Cancel all exports, and wait up to `wait_s` for their end; from any thread."""
+        """Cancel all exports, and wait up to `wait_s` seconds for their end. May be called from any thread."""
         under_way = dict(self._work)
         for work in under_way:
             work.stop()
@@ -400,11 +413,11 @@ class Sample:
 
 
 class ComputerLoad(RunOperations):
-    """Samples of the current run, at most `_MOST_SAMPLES`, and the latest load study, which can be repeated."""
+    """The speed and the computer's load during the current run, and the latest load study, which can be repeated."""
 
     sampled = Signal()
 
-    def __init__(self, screening: Screening, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, screening: ScreeningController, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(screening)
         self._clock, self._began_s, self._apart_s = clock, 0.0, 0.0
         self._measuring: StoppableTask | None = None
@@ -419,13 +432,13 @@ class ComputerLoad(RunOperations):
         """Whether a pack is in use, and no run or other work would disturb the load measurement."""
         return self._packs.model is not None and self.is_free
 
-    def look(self) -> None:
+    def read_load_study(self) -> None:
         """Read the latest load study that is stored on this computer."""
         if not self.is_busy:
-            self._background.ask(lambda services: services.known_load(), channel="load", done=self._known)
+            self._background.run_with_services(lambda services: services.known_load(), channel="load", done=self._known)
 
     def measure(self) -> None:
-        """Run the load study again in a separate process."""
+        """Start the load study in a separate process. Its result replaces that of the previous study."""
         source, model = self._packs.source, self._packs.model
         if not self.can_measure or source is None or model is None:
             return
@@ -436,12 +449,12 @@ class ComputerLoad(RunOperations):
         self._run(work, self._known, channel="load")
 
     def stop(self) -> None:
-        """Stop the load study; the previous one stays stored."""
+        """Stop the running load study. The result of the previous study stays stored."""
         if self._measuring:
             self._measuring.stop()
 
-    def take(self, speed: Speed) -> None:
-        """Add the current figures of the run."""
+    def add_speed(self, speed: Speed) -> None:
+        """Add the current speed of the run and the load of the computer to the samples."""
         at_s = self._clock() - self._began_s
         last_s = self.samples[-1].at_s if self.samples else -self._apart_s
         if speed.cpu_percent is None or speed.memory_mb is None or at_s - last_s < self._apart_s:

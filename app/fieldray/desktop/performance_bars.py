@@ -20,7 +20,10 @@ _LEAST_WIDTH: Final = 220
 
 
 class PerformanceBars(QWidget):
-    """The origin of the measured images, then one bar for images with the finding and one for images without."""
+    """A widget with two bars of 100 images each: one for images with the finding and one for images without.
+
+    The origin of the measured images stands above the bars.
+    """
 
     def __init__(self, performance: MeasuredPerformance, theme: Theme) -> None:
         super().__init__()
@@ -30,7 +33,10 @@ class PerformanceBars(QWidget):
 
 
 class BarStrip(QWidget):
-    """One bar of 100 images, and below it the symbol of each class with its number and, if there is room, its name."""
+    """A widget that draws one bar of 100 images.
+
+    Below the bar stands the symbol of each class with its number of images and, if there is room, its name.
+    """
 
     def __init__(self, bar: Bar, theme: Theme) -> None:
         super().__init__()

@@ -9,7 +9,7 @@ from PySide6.QtCore import QEvent, QRectF, QSize, Qt, Signal
 from PySide6.QtGui import QAction, QPainter, QPaintEvent
 from PySide6.QtWidgets import QMessageBox, QSizePolicy, QWidget
 
-from fieldray.desktop.comparing import Comparing
+from fieldray.desktop.comparing import ComparisonController
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.image_painting import Size, Switches, ViewState, draw_heat_map, draw_image, heat_map_of
 from fieldray.desktop.list_reader import WorkRow, answer_text
@@ -23,11 +23,11 @@ from fieldray.desktop.widgets import (
     lay_column,
     lay_row,
     name_surface,
-    plain,
     push_button,
     question_box,
     set_tip,
     slider,
+    without_markup,
 )
 from fieldray.domain.finding import Screened
 from fieldray.domain.prior import Origin, Prior, prior_warnings
@@ -84,7 +84,7 @@ class PriorCard(QWidget):
     # ---- what is said
 
     def refresh(self) -> None:
-        """Show the available priors and the results of the comparison."""
+        """Show the prior images that can be chosen, and the results of the comparison."""
         comparing, translator = self._comparing, self._translator
         row, second_row = comparing.image.row, comparing.second_image.row
         self.setVisible(row is not None)
@@ -129,12 +129,12 @@ class PriorCard(QWidget):
         origins: dict[Origin, str] = {
             "run": text("this run"),
             "history": text("earlier run"),
-            "file": self._translator.name(file_name(prior.outcome.ref)),
+            "file": self._translator.name_or_number(file_name(prior.outcome.ref)),
         }
         header = prior.header
         gap = gap_of_images(self._translator, header, row.header)
         parts = (day_text(self._translator, header), gap, view_label(header), origins[prior.origin])
-        return plain(" · ".join(part for part in parts if part))
+        return without_markup(" · ".join(part for part in parts if part))
 
     def _score_lines(self, row: WorkRow, second_row: WorkRow) -> tuple[str, ...]:
         text = self._translator.text
@@ -169,8 +169,8 @@ class PriorCard(QWidget):
             ),
             text(
                 "Matching points: {kept} accepted, {rejected} rejected",
-                kept=alignment.kept,
-                rejected=alignment.rejected,
+                kept=alignment.kept_count,
+                rejected=alignment.rejected_count,
             ),
             region_count(translator, len(regions)),
             *(region_sentence(translator, region, index) for index, region in enumerate(regions[:_MOST_REGIONS], 1)),
@@ -185,7 +185,7 @@ class PriorCard(QWidget):
 class PairMaps(QWidget):
     """The current image (left) and its prior (right) as small pictures with heat maps."""
 
-    def __init__(self, comparing: Comparing, translator: Translator) -> None:
+    def __init__(self, comparing: ComparisonController, translator: Translator) -> None:
         super().__init__()
         self._images = comparing.image, comparing.second_image
         self.setAccessibleName(translator.text("Heat maps of both images"))
@@ -214,12 +214,12 @@ class PairMaps(QWidget):
                 draw_image(painter, pyramid, state, view, pixel_ratio=self.devicePixelRatio())
                 heat = heat_map_of(row)
                 if heat is not None:
-                    way = state.transform(pyramid.size, view)
-                    draw_heat_map(painter, heat, way, image=pyramid.size, opacity=0.45)
+                    transform = state.transform(pyramid.size, view)
+                    draw_heat_map(painter, heat, transform, image=pyramid.size, opacity=0.45)
         painter.end()
 
 
-def _search_text(translator: Translator, comparing: Comparing) -> str:
+def _search_text(translator: Translator, comparing: ComparisonController) -> str:
     none = comparing.no_prior_reason
     return translator.reason(none) if none else translator.text("Looking for prior images…")
 
@@ -229,7 +229,7 @@ def _packs_differ(row: WorkRow, second_row: WorkRow) -> bool:
     return len(models) == 2 and all(models) and models[0] != models[1]
 
 
-def prior_box(parent: QWidget, question: Prior, comparing: Comparing, translator: Translator) -> QMessageBox:
+def prior_box(parent: QWidget, question: Prior, comparing: ComparisonController, translator: Translator) -> QMessageBox:
     """Return the dialog that asks whether to compare with an image of another patient."""
     row = comparing.image.row
     doubts = " ".join(map(translator.reason, prior_warnings(question, row.outcome) if row else ()))
@@ -244,7 +244,7 @@ class PriorBar(QWidget):
 
     def __init__(
         self,
-        comparing: Comparing,
+        comparing: ComparisonController,
         view: PriorView,
         actions: Mapping[str, QAction],
         translator: Translator,

@@ -9,7 +9,7 @@ from typing import Final, Literal
 from PySide6.QtCore import QEvent, QObject, QPointF, QRect, QRectF, Qt, Signal
 from PySide6.QtGui import QColor, QFont, QFontMetrics, QMouseEvent, QPainter, QPainterPath, QPen, QTransform
 
-from fieldray.desktop.comparing import Comparing
+from fieldray.desktop.comparing import ComparisonController
 from fieldray.desktop.image_painting import (
     ImageOverlays,
     Pyramid,
@@ -23,8 +23,8 @@ from fieldray.desktop.image_painting import (
 from fieldray.desktop.overlay import draw_edged_text
 from fieldray.desktop.style import saved_painter
 from fieldray.desktop.viewer import Viewer
-from fieldray.desktop.widgets import plain
-from fieldray.domain.comparison import CHANGE_SHOWN, DENSER, LESS_DENSE
+from fieldray.desktop.widgets import without_markup
+from fieldray.domain.comparison import DENSER_COLOUR, LESS_DENSE_COLOUR, WEAKEST_SHOWN_CHANGE
 from fieldray.domain.image import ImageHeader
 from fieldray.formatting import date
 from fieldray.translation import Translator
@@ -35,11 +35,13 @@ _GRIP: Final = 14.0  # points around the divider where the mouse takes hold of i
 
 
 class PriorView(QObject):
-    """The display mode of compared pairs. The mode is kept from image to image, and used if the pair is comparable."""
+    """Draws a compared pair in the chosen display mode. The mode is kept from image to image."""
 
     changed = Signal()
 
-    def __init__(self, comparing: Comparing, switches: Switches, viewer: Viewer, translator: Translator) -> None:
+    def __init__(
+        self, comparing: ComparisonController, switches: Switches, viewer: Viewer, translator: Translator
+    ) -> None:
         super().__init__(viewer)
         self._comparing, self._viewer, self._translator = comparing, viewer, translator
         self.switches = switches
@@ -53,11 +55,11 @@ class PriorView(QObject):
 
     @property
     def mode(self) -> Mode:
-        """Return the current mode: side by side until the pair is known to be comparable."""
+        """The current display mode: side by side as long as the pair is not known to be comparable."""
         return self._wanted if self._comparing.laid is not None else "side_by_side"
 
     def commands(self) -> dict[str, Callable[[], None]]:
-        """Return the functions of the display modes' keys, by name."""
+        """Return the functions that keys and buttons of the display modes call, by the name of the command."""
         modes: tuple[Mode, ...] = ("side_by_side", "swipe", "difference")
         return {
             "prior": self._comparing.start_or_stop,
@@ -69,18 +71,18 @@ class PriorView(QObject):
         }
 
     def set_mode(self, mode: Mode) -> None:
-        """Show the pair in this mode. Starts comparing if no pair is compared."""
+        """Show the compared images in a display mode. If no pair is compared yet, the comparison starts."""
         self._wanted = mode
         self._compare()
 
     def blink(self) -> None:
-        """Switch between the current image and the prior."""
+        """Show the prior in place of the current image, or the current image again."""
         self.shows_prior = self._wanted != "blink" or not self.shows_prior
         self._wanted = "blink"
         self._compare()
 
     def move_divider(self, position: float) -> None:
-        """Move the divider to a share (0..1) of the view's width."""
+        """Move the divider between both images to a position, given as a share (0..1) of the view's width."""
         self._divider = min(max(position, 0.0), 1.0)
         self._refresh()
 
@@ -99,8 +101,8 @@ class PriorView(QObject):
     # ---- painting, over the open image
 
     def draw(self, painter: QPainter, pyramid: Pyramid, state: ViewState, view: Size) -> None:
-        """Draw the overlay of the current mode over the current image."""
-        laid, mode, way = self._comparing.laid, self.mode, state.transform(pyramid.size, view)
+        """Draw the prior image, or the map of the differences, over the current image, as the display mode says."""
+        laid, mode, transform = self._comparing.laid, self.mode, state.transform(pyramid.size, view)
         if laid is None:
             return
         if mode == "swipe":
@@ -112,13 +114,13 @@ class PriorView(QObject):
             draw_prior(painter, laid, pyramid, state, view)
         elif mode == "difference":
             opacity = self.switches.difference_opacity / 100
-            draw_heat_map(painter, laid.difference, way, image=pyramid.size, opacity=opacity)
-            draw_numbers(painter, laid, way)
+            draw_heat_map(painter, laid.difference, transform, image=pyramid.size, opacity=opacity)
+            draw_numbers(painter, laid, transform)
         if self.switches.prior_mesh:
-            draw_mesh(painter, laid, way, image=pyramid.size)
+            draw_mesh(painter, laid, transform, image=pyramid.size)
 
     def draw_label(self, painter: QPainter, area: QRect, font: QFont) -> QRect:
-        """Draw the labels of the images and of the colours. Returns the remaining area."""
+        """Draw the labels of both images and of the difference colours. Returns the rest of the area."""
         laid, mode, middle = self._comparing.laid, self.mode, Qt.AlignmentFlag.AlignHCenter
         prior, own = self._names()
         painter.setFont(font)
@@ -172,8 +174,11 @@ class PriorView(QObject):
             self._viewer.show_cursor()
 
 
-def problem_text(translator: Translator, comparing: Comparing) -> str:
-    """Return why the pair is not compared, with the image at fault; empty if it is comparable or unknown."""
+def problem_text(translator: Translator, comparing: ComparisonController) -> str:
+    """Return the reason why the current pair cannot be compared, as a text that names the image at fault.
+
+    The text is empty if the pair is comparable or this is not known yet.
+    """
     if comparing.problem is None:
         return ""
     why = translator.reason(comparing.problem)
@@ -201,9 +206,9 @@ _DOT: Final = 2.5
 
 
 def draw_tag(painter: QPainter, area: QRect, caption: str, side: Qt.AlignmentFlag) -> None:
-    """Draw a caption on a dark ground at the upper edge; omitted if it does not fit."""
+    """Draw a caption on a dark ground at the upper edge of an area. A caption that does not fit is left out."""
     metrics, room = painter.fontMetrics(), area.width() - 2 * _MARGIN
-    caption = plain(caption)
+    caption = without_markup(caption)
     width = min(metrics.horizontalAdvance(caption), room)
     if room < min(metrics.horizontalAdvance(caption), 40 * metrics.averageCharWidth()):
         return
@@ -233,24 +238,28 @@ def draw_divider(painter: QPainter, area: QRect, x: float) -> None:
                 painter.drawLine(tip, QPointF(tip.x() - side * 4, tip.y() + down))
 
 
-def draw_numbers(painter: QPainter, laid: ImageOverlays, way: QTransform) -> None:
-    """Draw the number of each region of change, as in the list of the side panel."""
+def draw_numbers(painter: QPainter, laid: ImageOverlays, transform: QTransform) -> None:
+    """Draw the number of each region that differs between the images, as in the list of the side panel.
+
+    laid       the overlays of the compared pair
+    transform  maps pixels of the image to points of the view
+    """
     for number, middle in enumerate(laid.middles, 1):
-        at = way.map(middle)
+        at = transform.map(middle)
         box = QRect(round(at.x()) - 30, round(at.y()) - 30, 60, 60)
         draw_edged_text(painter, box, Qt.AlignmentFlag.AlignCenter, str(number))
 
 
 def draw_difference_legend(painter: QPainter, area: QRect, translator: Translator, *, is_blank: bool) -> QRect:
-    """Draw the legend of the difference colours. Returns the remaining area."""
+    """Draw the legend of the difference colours. Returns the rest of the area."""
     metrics, room, text = painter.fontMetrics(), area.width() - 2 * _MARGIN, translator.text
     rest = text(
         "Shown are differences inside the lungs that exceed {times} times the noise. Each has a number.",
-        times=f"{CHANGE_SHOWN:g}",
+        times=f"{WEAKEST_SHOWN_CHANGE:g}",
     )
     lines: list[tuple[tuple[int, int, int] | None, str, int]] = [
-        (DENSER, text("Denser (whiter) in the current image"), _SQUARE + 8),
-        (LESS_DENSE, text("Less dense (darker) in the current image"), _SQUARE + 8),
+        (DENSER_COLOUR, text("Denser (whiter) in the current image"), _SQUARE + 8),
+        (LESS_DENSE_COLOUR, text("Less dense (darker) in the current image"), _SQUARE + 8),
         (None, rest, 0),
     ]
     if is_blank:
@@ -285,16 +294,16 @@ def draw_prior(painter: QPainter, laid: ImageOverlays, open_pyramid: Pyramid, st
         painter.drawImage(QRectF(0, 0, width * laid.step, height * laid.step), grey_image(grey))
 
 
-def draw_mesh(painter: QPainter, laid: ImageOverlays, way: QTransform, *, image: Size) -> None:
+def draw_mesh(painter: QPainter, laid: ImageOverlays, transform: QTransform, *, image: Size) -> None:
     """Draw the warped lines of the mesh, and a dot at each match."""
     outline = QPainterPath()
     outline.addRect(QRectF(0, 0, image.width, image.height))
     with saved_painter(painter, QPainter.RenderHint.Antialiasing):
-        painter.setClipPath(way.map(outline), Qt.ClipOperation.IntersectClip)
-        shown = way.map(laid.mesh)
+        painter.setClipPath(transform.map(outline), Qt.ClipOperation.IntersectClip)
+        shown = transform.map(laid.mesh)
         for shade, width in ((QColor(0, 0, 0, 120), 2.5), (QColor(120, 220, 170, 200), 1.0)):
             painter.strokePath(shown, QPen(shade, width))
         painter.setPen(QPen(QColor(0, 0, 0, 180), 1))
         painter.setBrush(QColor(255, 255, 255))
         for point in laid.kept:
-            painter.drawEllipse(way.map(point), _DOT, _DOT)
+            painter.drawEllipse(transform.map(point), _DOT, _DOT)

@@ -43,7 +43,7 @@ from fieldray.domain.finding import (
 )
 from fieldray.domain.run import Overrides
 from fieldray.formatting import advice_text, backend_name, category_label, lung_sentences, number
-from fieldray.reasons import OF_MANY, Reason, reason
+from fieldray.reasons import COMMON_NOTES, Reason, reason
 from fieldray.reports.document import FindingText, Scale, finding_texts
 from fieldray.translation import Translator
 
@@ -54,7 +54,7 @@ _FOCUS_FRAME: Final = 2  # of the style sheet
 
 
 class FoldingCard(QFrame):
-    """A card that folds below its heading; the state is kept when another image opens."""
+    """A card whose content can be folded away below its heading. It stays folded when another image is opened."""
 
     def __init__(self, name: str, title: str, *parts: Part, switches: Switches, theme: Theme) -> None:
         super().__init__()
@@ -76,10 +76,11 @@ class FoldingCard(QFrame):
 
 
 class ResultPanel(QScrollArea):
-    """The side panel with the result of the current image. Texts are rebuilt for each image;
-    controls of heat map and verdict stay.
+    """The side panel with the result of the current image.
 
-    prior  the card about the prior image, which shows and hides itself
+    Its texts are built anew for each image; the controls of heat map and verdict stay.
+
+    prior  the card about prior images, which shows and hides itself
     """
 
     card_wanted = Signal()
@@ -101,7 +102,7 @@ class ResultPanel(QScrollArea):
         self.packs = PackButtons(self._image, translator, theme)
         self._head = self._make_head()
         self._kept = label(role="warning")
-        self.open_replacing = push_button(translator.text("Open the new image"), controller.open_replacing)
+        self.open_replacing = push_button(translator.text("Open the new image"), controller.show_newer_result)
         self._result, self._measured = QWidget(), QWidget()
         self._heat_map = self._make_heat_map()
         self.lungs = LungsCard(self._folding, translator)
@@ -210,9 +211,9 @@ class ResultPanel(QScrollArea):
                 column.addWidget(label(sentence))
             self._add_overrides(column, row)
             return box
-        for note in sorted(outcome.notes, key=lambda note: note.code in OF_MANY):
+        for note in sorted(outcome.notes, key=lambda note: note.code in COMMON_NOTES):
             if note.code != EVIDENCE_NOTE:  # it stands beside the figure
-                role = "muted" if note.code in OF_MANY else "warning"
+                role = "muted" if note.code in COMMON_NOTES else "warning"
                 column.addWidget(label(self._translator.reason(note), role=role))
         for said in found:
             self._add_finding(column, said)
@@ -336,7 +337,7 @@ class LungsCard(QWidget):
         lay_column(self, folding("lungs", translator.text("Lungs"), *parts))
 
     def show_outcome(self, outcome: Outcome) -> None:
-        """Show the lungs of an image; nothing if the image was not usable."""
+        """Show the facts about the lungs of an outcome's image; hide the card if there are none."""
         lungs, translator = lungs_of(outcome), self._translator
         self.setVisible(lungs is not None and lungs.refusal is None)
         if lungs is None:

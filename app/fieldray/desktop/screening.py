@@ -1,4 +1,4 @@
-"""Control of the run: chosen folders, question about the pack, start, pause, stop and messages. No widget."""
+"""Control of the run: chosen folders, question about the pack, start, pause, stop and messages; no widgets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fieldray.desktop.intent import (
     IntentQuestion,
     IntentStateMachine,
     ReportDropped,
-    Screen,
+    StartIntendedRun,
     UsePack,
 )
 from fieldray.desktop.notices import Action, Level
@@ -36,21 +36,23 @@ if TYPE_CHECKING:
     from fieldray.pipeline.batch import Batch
 
 State = Literal["empty", "waiting", "starting", "running", "paused", "stopping", "finished", "cancelled", "failed"]
-OF_RUN: Final = "of the run "  # what the keys of notes on the run in sight begin with, but for those on a watch
+RUN_NOTICE_PREFIX: Final = (
+    "of the run "  # what the keys of notes on the run in sight begin with, but for those on a watch
+)
 _OF_WATCH: Final = {"watch_waits": "watch_waits", "watch_goes_on": "watch_waits", "watch_stopped": "watch"}
 _GRAVE: Final = ("drift_evidence", "watch_waits", "other_patients", "ages_not_stated")
 _BUSY: tuple[State, ...] = ("starting", "running", "paused", "stopping")
 
 
-class Screening(QObject):
-    """The runs of the window, one at a time. Paths chosen during a run are screened after it.
+class ScreeningController(QObject):
+    """Controls the runs of the window, one at a time. Paths that are chosen during a run are screened after it.
 
-    A run starts when its pack and the patients' ages are known. `asked` is emitted when another question about them, or
-    none, is open.
+    A run starts when its pack and the patients' ages are known. `question_changed` is emitted when a question about
+    them was opened or closed.
     """
 
     changed = Signal()
-    asked = Signal()
+    question_changed = Signal()
     started = Signal()
     idle = Signal()
 
@@ -74,21 +76,23 @@ class Screening(QObject):
         self.past: Run | None = None
         packs.listed.connect(self._see_packs)
         packs.model_changed.connect(self._see_packs)
-        packs.asked.connect(self._see_packs)
+        packs.question_changed.connect(self._see_packs)
 
     # ---- what can be done now
 
     @property
     def is_busy(self) -> bool:
+        """Whether a run is starting, active or stopping."""
         return self.state in _BUSY
 
     @property
     def can_start(self) -> bool:
+        """Whether the Start button can begin a run now."""
         return bool(self.paths) and not self.is_busy and bool(self._models)
 
     @property
     def question(self) -> IntentQuestion | None:
-        """Return the question to a person before the waiting run."""
+        """The question that a person must answer before the waiting run can start; None if there is none."""
         return self._playbook.question
 
     @property
@@ -99,7 +103,7 @@ class Screening(QObject):
     # ---- what a person does
 
     def choose(self, paths: Sequence[Path], *, watches: bool = False) -> None:
-        """Screen or watch files and folders: now, as soon as a pack is ready, or after the active run."""
+        """Screen files and folders, or watch folders: now, as soon as a pack is ready, or after the active run."""
         if not paths:
             return
         self._board.withdraw(_unscreened(paths))
@@ -114,31 +118,35 @@ class Screening(QObject):
         self._do(self._playbook.open(paths, watches=watches))
 
     def start(self, *, listed: int = 0) -> None:
-        """Screen the chosen folders, or those of the shown list with `listed` images."""
+        """Start a run over the chosen folders, or over the folders of the work list in sight.
+
+        listed  number of images in the work list
+        """
         if self.can_start:
             images = listed if self.state != "waiting" else 0
             self._do(self._playbook.start(self.paths, images=images))
 
     def answer(self, question: IntentQuestion | None, answer: PackCandidate | bool | None) -> None:
-        """Handle a person's answer to the open question, or an answer without a question; see
-        `IntentPlaybook.answer`.
+        """Handle a person's answer to the open question, or an answer without a question.
+
+        See `IntentStateMachine.answer`.
         """
         self._do(self._playbook.answer(question, answer))
 
     def go_back(self) -> None:
-        """Leave the open question unanswered: restore the previous state, and report the folders as not screened."""
+        """Leave the open question unanswered: cancel the waiting run, and report its folders as not screened."""
         commands = self._playbook.drop()
         self._restore()
         self._do(commands)
 
     def pause_or_resume(self) -> None:
-        """Pause a running batch or resume a paused one."""
+        """Pause the run if it is running, or resume it if it is paused."""
         if self.can_stop:
             is_running = self.state == "running"
             self._tell(lambda batch: batch.pause() if is_running else batch.resume())
 
     def stop(self) -> None:
-        """Stop the run. Its results stay, and Start resumes the run."""
+        """Stop the run. Its results stay, and the Start button resumes it."""
         if self.can_stop:
             if not self.watches:  # which ends by this alone
                 self._name_waiting()
@@ -150,7 +158,7 @@ class Screening(QObject):
     def show_past(self, run: Run, *models: Model | None) -> None:
         """Show a past run: it can be exported and audited, and Start screens its folders again.
 
-        models  the packs of its results, None for a pack that is not available
+        models  the packs of the run, None for a pack that is not available
         """
         self._forget_notes()
         self._do(self._playbook.drop())
@@ -174,15 +182,15 @@ class Screening(QObject):
         self._enter("empty")
 
     def try_again(self, name: BackendName) -> None:
-        """Start a backend again that became unavailable."""
+        """Start a backend again after it became unavailable."""
         self._ask(lambda services: services.session.retry_backend(name))
 
     def choose_devices(self) -> None:
         """Apply the device settings, also during a run."""
         self._ask(lambda services: services.session.choose_devices())
 
-    def take_run(self, event: RunChanged) -> None:
-        """Handle a new state of the batch."""
+    def handle_run_changed(self, event: RunChanged) -> None:
+        """Handle the event that the run has another state."""
         self.run_id = event.run_id
         if self.state == "stopping" and event.state in ("running", "paused"):
             return
@@ -196,21 +204,21 @@ class Screening(QObject):
             self._after_run()
 
     def show_notes(self, notes: Sequence[Reason]) -> None:
-        """Show the notes on the shown run."""
+        """Show notes on the run in sight as notices in the window."""
         for note in notes:
             # What a drive lacked stays until it is dismissed, as a failure does.
-            key = note.text if note.code == "no_image_in" else _OF_WATCH.get(note.code, OF_RUN + note.code)
+            key = note.text if note.code == "no_image_in" else _OF_WATCH.get(note.code, RUN_NOTICE_PREFIX + note.code)
             if note.code == "watch_stopped":
                 self._board.supersede("watch")
             self._board.post_reason(key, note, level=level_of(note))
 
-    def take_progress(self, event: Progress) -> None:
-        """Handle the progress of the batch."""
+    def handle_progress(self, event: Progress) -> None:
+        """Handle the event with the progress of the run."""
         self.progress = event
         self.changed.emit()
 
     def end(self) -> Callable[[], None]:
-        """Return a function that ends the batch and waits for its end.
+        """Return a function that ends the active run and waits for its end.
 
         Call the function outside the window's thread, before closing.
         """
@@ -227,7 +235,7 @@ class Screening(QObject):
 
     def _forget_notes(self) -> None:
         """Forget the notes of the run, because another run, or none, becomes visible."""
-        for start in ("watch", OF_RUN):
+        for start in ("watch", RUN_NOTICE_PREFIX):
             self._board.supersede(start)
 
     def _enter(self, state: State) -> None:
@@ -251,7 +259,7 @@ class Screening(QObject):
                 case UsePack():
                     use = self.packs.use if command.is_by_card else self.packs.use_known
                     use(command.candidate, point=command.point)
-                case Screen():
+                case StartIntendedRun():
                     self._screen(command.intent, command.remembered)
                 case ReportDropped(has_other_pack=True):
                     closed = reason("question_closed", paths=_listed(command.intent.paths))
@@ -260,11 +268,11 @@ class Screening(QObject):
                     self._name_unscreened(command.intent.paths, watches=command.intent.watches)
         if self._seen != self.question:  # after the start, which empties the list: no image of the run before is opened
             self._seen = self.question
-            self.asked.emit()
+            self.question_changed.emit()
 
     def _look(self, intent: Intent) -> None:
         """Collect the facts about an intent's paths in the background, because a disk may be slow."""
-        self.background.ask(
+        self.background.run_with_services(
             lambda services: (
                 services.are_empty(intent.paths),
                 services.memory.find(intent.paths),
@@ -309,14 +317,14 @@ class Screening(QObject):
             self._board.post(
                 "watch",
                 lambda t: t.text(
-                    "Watching {folders} since {since}.", folders=t.name(paths), since=time_text(t, since_s)
+                    "Watching {folders} since {since}.", folders=t.name_or_number(paths), since=time_text(t, since_s)
                 ),
                 action=Action(lambda t: t.text("Stop"), self.stop),
             )
         self.started.emit()
         point, ages_confirmed = self.packs.point_name, bool(intent.ages_confirmed)
         self._use(models)
-        self._begun = self.background.ask(
+        self._begun = self.background.run_with_services(
             lambda services: services.session.start(
                 intent.paths, operating_point=point, ages_confirmed=ages_confirmed, watches=intent.watches
             ),
@@ -333,12 +341,12 @@ class Screening(QObject):
         before = remembered.additional if remembered and remembered.pack == pack.name else ()
         if missing := [name for name in before if name not in additional]:
             self._board.post_reason(
-                OF_RUN + "packs_missing",
+                RUN_NOTICE_PREFIX + "packs_missing",
                 reason("packs_missing", packs=", ".join(missing), pack=pack.name),
                 level="warning",
             )
         if ((pack.name, point) != known or additional != before) and pack.source.trust != "legacy":
-            self.background.ask(
+            self.background.run_with_services(
                 lambda services: services.memory.remember(
                     intent.paths, pack.name, operating_point=point, additional=additional
                 ),
@@ -359,7 +367,7 @@ class Screening(QObject):
             self._ask(lambda services: services.session.use_packs(*models))
 
     def _ask(self, work: Callable[[Services], object]) -> None:
-        self.background.ask(work, channel="run")
+        self.background.run_with_services(work, channel="run")
 
     def _tell(self, act: Callable[[Batch], object]) -> None:
         """Call a method of the active run's batch in the background. Calls are carried out in order."""
@@ -376,7 +384,9 @@ class Screening(QObject):
         paths = _listed(self.paths)
         self._board.post(
             _failed(self.paths) + why.code,
-            lambda t: t.text("The run of {paths} failed. {reason}", paths=t.name(paths), reason=t.reason(why)),
+            lambda t: t.text(
+                "The run of {paths} failed. {reason}", paths=t.name_or_number(paths), reason=t.reason(why)
+            ),
             level="error",
         )
 
@@ -392,7 +402,7 @@ class Screening(QObject):
         if paths:
             self._board.post(
                 _unscreened(paths),
-                lambda t: t.text("Chosen, but not screened: {paths}", paths=t.name(_listed(paths))),
+                lambda t: t.text("Chosen, but not screened: {paths}", paths=t.name_or_number(_listed(paths))),
                 level="warning",
                 action=Action(lambda t: t.text("Screen now"), lambda: self.choose(paths, watches=watches)),
             )
@@ -418,7 +428,7 @@ class Screening(QObject):
 
 
 def level_of(note: Reason) -> Level:
-    """Return the severity of a note on a run, for any of its packs."""
+    """Return how severe a note on a run or on one of its packs is: "info" or "warning"."""
     return "warning" if note.code in _GRAVE else "info"
 
 

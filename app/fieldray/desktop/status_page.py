@@ -51,7 +51,7 @@ class StatusPage(Page):
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
-        self._machine.look()
+        self._machine.read_load_study()
 
     # ---- building
 
@@ -192,7 +192,10 @@ _HEIGHT: Final = 84
 
 
 class RunPlot(QWidget):
-    """The plot of one figure of the samples, from 0 to at least `full`. Samples without the figure are left out."""
+    """A widget that plots one figure over the time of a run, from 0 to at least `full`.
+
+    Samples without the figure are left out.
+    """
 
     def __init__(
         self,
@@ -234,6 +237,6 @@ class RunPlot(QWidget):
 
 
 def nice_step(rough: float) -> float:
-    """Return the smallest of 1, 2, 5 times a power of ten that is at least `rough` (above 0)."""
+    """Return a round step for the marks of an axis: 1, 2 or 5 times a power of ten, and at least `rough` (above 0)."""
     power = 10.0 ** math.floor(math.log10(rough))
     return next(times * power for times in (1, 2, 5, 10) if times * power >= rough * (1 - 1e-9))

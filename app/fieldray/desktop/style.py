@@ -1,4 +1,4 @@
-"""Colours, style sheet and icons: two palettes from one table, one accent."""
+"""Colours, style sheet and icons of the window, for a light and a dark theme."""
 
 from __future__ import annotations
 
@@ -92,18 +92,18 @@ def colours(theme: Theme) -> Mapping[str, str]:
 
 
 def colour(theme: Theme, name: str) -> QColor:
-    """Return one colour of a theme."""
+    """Return the colour of a theme with this name (see `colours`)."""
     return QColor(colours(theme)[name])
 
 
 def style_sheet(theme: Theme) -> str:
-    """Return the style sheet of a theme: `assets/style/fieldray.qss` with each `$name` replaced by a colour."""
+    """Return the Qt style sheet of a theme: `assets/style/fieldray.qss` with each `$name` replaced by a colour."""
     names = {**colours(theme), "theme": theme, "icons": asset("style").as_posix()}
     return Template(asset("style/fieldray.qss").read_text(encoding="utf-8")).substitute(names)
 
 
 def scaled_font(font: QFont, share: float) -> QFont:
-    """Return the font scaled by a factor."""
+    """Return a copy of a font whose size is multiplied by `share`."""
     made = QFont(font)
     made.setPointSizeF(font.pointSizeF() * share)
     return made
@@ -185,9 +185,10 @@ VerdictMark = VerdictChoice | Literal["saving", "not_saved", "unread"]
 
 
 def draw_verdict(painter: QPainter, mark: VerdictMark, box: QRectF, theme: Theme) -> None:
-    """Draw the mark of a verdict. Agree: a tick; disagree: a cross; unsure: a question mark.
+    """Draw the mark of a reader's verdict. Agree: a tick; disagree: a cross; unsure: a question mark.
 
-    Being saved: three dots; not saved: an exclamation mark in a ring. An unread image has a disc.
+    A verdict that is being saved has three dots, one that is not saved an exclamation mark in a ring. An unread image
+    has a disc.
     """
     _drawing(f"verdicts/{mark}", colours(theme)["text"]).render(painter, box)
 

@@ -14,7 +14,7 @@ from fieldray.backends import CPU
 from fieldray.desktop.controller import Controller
 from fieldray.desktop.list_reader import pack_title
 from fieldray.desktop.pack_choice import PackChoice
-from fieldray.desktop.screening import Screening
+from fieldray.desktop.screening import ScreeningController
 from fieldray.desktop.style import Theme, icon
 from fieldray.desktop.widgets import (
     PlainButton,
@@ -24,9 +24,9 @@ from fieldray.desktop.widgets import (
     lay_column,
     lay_row,
     name_surface,
-    plain,
     push_button,
     set_tip,
+    without_markup,
 )
 from fieldray.domain.model import Model
 from fieldray.domain.purpose import patients_sentence
@@ -52,7 +52,7 @@ _STATUS_GAP: Final = 24  # between the figures
 
 
 class Toolbar(QWidget):
-    """Buttons for the commands of the key sheet, the progress, and two chips: pack and backend."""
+    """The toolbar: buttons for commands, the progress of the run, and two chips with pack and backend in use."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Toolbar(QWidget):
         self.backend_chip = self._button("processor", "", actions["status"])
         self.menu_button = self._menu_button(actions)
         self._lay_out()
-        for signal in (controller.screening.changed, controller.screening.asked, controller.ready):
+        for signal in (controller.screening.changed, controller.screening.question_changed, controller.ready):
             signal.connect(self.refresh_run)
         for signal in (controller.packs.listed, controller.packs.model_changed):
             signal.connect(self.refresh_pack)
@@ -99,7 +99,7 @@ class Toolbar(QWidget):
     # ---- what changes
 
     def refresh_run(self) -> None:
-        """Update the buttons and the progress."""
+        """Show the state and the progress of the run, and enable the buttons that can be used."""
         screening, translator = self._controller.screening, self._translator
         self.start_button.setEnabled(screening.can_start)
         self.start_button.setIcon(icon("start", self._theme, "on_accent" if screening.can_start else "disabled"))
@@ -118,7 +118,7 @@ class Toolbar(QWidget):
         self.bar.setMaximum(0 if screening.state == "starting" else 1000)
 
     def refresh_pack(self) -> None:
-        """Update the pack chip."""
+        """Show the pack in use in its chip."""
         packs = self._controller.packs
         model = packs.model
         more = (trust_label(self._translator, model, packs),) if model and packs.loading is None else ()
@@ -126,7 +126,7 @@ class Toolbar(QWidget):
         self.fit()
 
     def refresh_backend(self) -> None:
-        """Update the backend chip."""
+        """Show the devices that are in use on the toolbar's chip for devices."""
         set_tip(self.backend_chip, *self._backend_text())
         self.fit()
 
@@ -166,7 +166,7 @@ class Toolbar(QWidget):
         self.fit()
 
     def fit(self) -> None:
-        """Fit the window: two rows if it is narrow; icons with tool tips if it is also low."""
+        """Adapt the toolbar to the window: two rows if the window is narrow; icons without texts if it is also low."""
         self._write(is_narrow=False)
         progress_and_chips = self.progress_text.minimumWidth() + sum(map(_width, (self.pack_chip, self.backend_chip)))
         buttons = sum(map(_width, (*self._buttons, self.menu_button))) + 2 * _SIDE
@@ -214,7 +214,7 @@ class Toolbar(QWidget):
         menu, folders = self.folders_menu, self._controller.settings.folders
         menu.clear()
         for folder in folders if not self._translator.hides_names() else ():
-            action = menu.addAction(plain(folder).replace("&", "&&"))
+            action = menu.addAction(without_markup(folder).replace("&", "&&"))
             action.triggered.connect(lambda _=False, path=Path(folder): self._choose([path]))
         menu.addSeparator()
         forget = self._translator.text("Forget recent folders")
@@ -226,8 +226,8 @@ def _width(widget: QWidget) -> int:
     return widget.sizeHint().width() + _SPACING
 
 
-def screening_label(translator: Translator, screening: Screening) -> str:
-    """Return the state of the run as text; of an active run, progress, rate and remaining time."""
+def screening_label(translator: Translator, screening: ScreeningController) -> str:
+    """Return a text on the state of the run; for an active run, with progress, speed and remaining time."""
     waits = translator.text("Waiting: choose a pack")
     if screening.question and screening.question.kind == "ages":
         waits = translator.text("Waiting: confirm the patients' ages")
@@ -266,7 +266,10 @@ def _progress_label(translator: Translator, progress: Progress | None, is_runnin
 
 
 def pack_label(translator: Translator, packs: PackChoice) -> tuple[str, str]:
-    """Return name and version of the pack in use, and its intended patients, or that nobody vouches for the pack."""
+    """Return two texts on the pack in use: name with version, and its intended patients.
+
+    For an unsigned pack, the second text says that nobody vouches for it.
+    """
     if packs.loading is not None:
         return packs.loading.pack_name, translator.text("loading…")
     if packs.model is None:
@@ -280,7 +283,7 @@ def pack_label(translator: Translator, packs: PackChoice) -> tuple[str, str]:
 
 
 def trust_label(translator: Translator, model: Model, packs: PackChoice) -> str:
-    """Return the signer of the pack, and the message whether its drive is still needed."""
+    """Return a text on the signer of the pack in use, and on whether its drive is still needed."""
     signer_text = describe_signer(translator, trust=model.trust, fingerprint=model.fingerprint)
     if model.trust != "builtin" and packs.source is not None and packs.source.origin == "drive":
         if packs.source_is_here:
@@ -292,7 +295,7 @@ def trust_label(translator: Translator, model: Model, packs: PackChoice) -> str:
 def backend_label(
     translator: Translator, backends: Mapping[str, BackendChanged], devices: Mapping[str, DeviceChanged]
 ) -> tuple[str, str]:
-    """Return the backends in use and their state; the status page lists processes and threads."""
+    """Return two texts on the backends in use: their names, and their state."""
     # A further pack, which the CPU runs, says nothing of the device of the first one.
     found = sorted(backends.values(), key=lambda event: bool(event.backend == CPU.name))
     used = next((event for event in found if event.in_use), None)
@@ -305,7 +308,10 @@ def backend_label(
 def backend_text(
     translator: Translator, event: BackendChanged, devices: Mapping[str, DeviceChanged]
 ) -> tuple[str, str]:
-    """Return name and port of a backend, and its state; of a ready backend, also runtime, processes and threads."""
+    """Return two texts on a backend: name with port, and state.
+
+    A ready backend has runtime, processes and threads, too.
+    """
     states = {
         "stopped": translator.text("not in use"),
         "starting": translator.text("starting…"),
@@ -351,7 +357,7 @@ class Status(QStatusBar):
         self.speed.setVisible(room > _STATUS_GAP)
 
     def show_speed(self, speed: Speed) -> None:
-        """Show the figures of a run; a dash for figures that are not measured yet."""
+        """Show the speed of a run and the load of the computer; a dash stands for figures that are not measured yet."""
         now, low, mean, high = (
             self._figure(value, 1) for value in (speed.fps_now, speed.fps_min, speed.fps_avg, speed.fps_max)
         )

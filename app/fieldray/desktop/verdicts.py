@@ -21,7 +21,12 @@ State = Literal["saved", "saving", "not_saved"]
 
 @dataclass(frozen=True, slots=True)
 class VerdictSubject:
-    """The subject of a verdict: a stored result, whose number is never reused, and the outcome in it."""
+    """The result that a verdict judges.
+
+    answer_id  number of the stored result, which is never reused
+    outcome    the outcome that the person saw
+    result     hash of the judged facts of the outcome (`store.rows.result_hash`)
+    """
 
     answer_id: int
     outcome: Outcome = field(compare=False)
@@ -33,16 +38,17 @@ class VerdictSubject:
 
 @dataclass(frozen=True, slots=True)
 class ReadVerdict:
-    """Command: read the stored verdict, then call `found` with it."""
+    """Command: read the stored verdict on a result, then call `Verdicts.handle_read` with it."""
 
     judged: VerdictSubject
 
 
 @dataclass(frozen=True, slots=True)
 class WriteVerdict:
-    """Command: replace one of the verdicts `over` by `verdict`.
+    """Command: store `verdict` in the database, if the verdict stored there is one of `over`.
 
-    Then `written` must be called with the verdict that is stored now, or `failed` with the reason.
+    Then `Verdicts.handle_written` must be called with the verdict that is stored now, or
+    `Verdicts.handle_failed_write` with the reason.
     """
 
     judged: VerdictSubject
@@ -60,11 +66,11 @@ class VerdictState:
     stored   the verdict in the store, as far as is known
     wanted   the person's last choice
     draft    the note while it is typed, else None
-    known    verdicts that may be replaced: those the person saw, and the person's own refused ones, which may be in the
-             log
-    sent     the verdict being saved
-    problem  why the verdict was not saved
-    asks     whether another window's verdict is `stored`: nothing is written before a person has chosen
+    known    verdicts that may be replaced without asking: those that the person saw, and the person's own that could
+             not be saved
+    sent     the verdict that is being saved, or None
+    problem  the reason why the verdict was not saved, or None
+    asks     whether `stored` is another window's verdict, so that the person must choose before anything is written
     """
 
     stored: Verdict | None
@@ -79,22 +85,22 @@ class VerdictState:
         self.settle(self.stored)
 
     def settle(self, stored: Verdict | None) -> None:
-        """Record that this verdict is stored and that nothing remains to be saved."""
+        """Record that the verdict `stored` is in the database, and that nothing remains to be saved."""
         self.stored = self.wanted = stored
         self.known, self.problem, self.asks = {stored}, None, False
 
     def show(self, stored: Verdict | None) -> None:
-        """Show another window's stored verdict and drop the draft, whose note must not get onto it."""
+        """Show the verdict that another window stored, and drop the note that was typed for the previous verdict."""
         self.settle(stored)
         self.draft = None
 
     def ask(self, stored: Verdict | None) -> None:
-        """Ask the person which verdict to keep, because another window stored a different one."""
+        """Record that the person must choose a verdict, because another window stored a different one."""
         self.stored, self.problem, self.asks = stored, None, True
 
     @property
     def state(self) -> State | None:
-        """Return the state for display; None without a verdict."""
+        """The state of the verdict for display; None without a verdict."""
         if self.sent is not None:
             return "saving"
         if self.problem is not None or self.asks:
@@ -103,22 +109,25 @@ class VerdictState:
 
     @property
     def note(self) -> str:
-        """The note as shown in the field."""
+        """The text that the field for the note shows."""
         return self.draft if self.draft is not None else self.wanted.note if self.wanted else ""
 
     @property
-    def is_typing(self) -> bool:
-        """Whether the note in the field differs from the note of the verdict. False without a verdict."""
+    def has_unsaved_note(self) -> bool:
+        """Whether the typed note differs from the note of the verdict, so that it is not saved.
+
+        False without a verdict.
+        """
         return self.wanted is not None and self.note.strip() != self.wanted.note
 
     @property
     def is_needed(self) -> bool:
-        """Whether this state holds something that the store does not."""
+        """Whether this object must be kept in memory: it holds a verdict or a note that the database does not have."""
         return self.state in ("saving", "not_saved") or bool(self.draft)
 
 
 class Verdicts:
-    """The verdicts on all images, and the current image.
+    """The state machine of the verdicts on all images. Methods handle events and return commands.
 
     Choices and notes apply to the current image until another is opened.
     """
@@ -133,19 +142,23 @@ class Verdicts:
 
     # ---- what is shown
 
-    def of(self, judged: VerdictSubject | None) -> VerdictState:
+    def state_for(self, judged: VerdictSubject | None) -> VerdictState:
         """Return the state of the verdict on an image."""
         return (self._given.get(judged) if judged else None) or VerdictState(None)
 
     def state_of(self, answer_id: int, outcome: Outcome, stored: Verdict | None) -> State | None:
-        """Return the state of a row's verdict; `stored` is the verdict that was read with the row."""
+        """Return the state of the verdict in a row of the work list.
+
+        answer_id, outcome  the result in the row
+        stored              the verdict that was read with the row
+        """
         for judged, given in self._given.items():  # few: most rows are painted without working out what they hold
             if judged.answer_id == answer_id and judged == VerdictSubject(answer_id, outcome):
                 return given.state
         return "saved" if stored is not None else None
 
     def unsaved(self) -> Iterator[tuple[VerdictSubject, VerdictState]]:
-        """Yield the verdicts that would be lost now: those being saved, and unsaved ones."""
+        """Yield the verdicts that would be lost if the program ended now: those being saved, and those not saved."""
         return ((judged, given) for judged, given in self._given.items() if given.state in ("saving", "not_saved"))
 
     # ---- a person
@@ -161,39 +174,39 @@ class Verdicts:
         return (*commands, ReadVerdict(judged))
 
     def discard_unsaved(self) -> None:
-        """Discard unsaved verdicts, as the person has decided."""
+        """Discard all verdicts that are not saved, because a person decided so."""
         self._given, self._last, self.open_image = {}, None, None
 
-    def type(self, note: str) -> None:
+    def set_draft_note(self, note: str) -> None:
         """Record the note on the current image while it is typed; ignored without a verdict."""
-        given = self.of(self.open_image)
+        given = self.state_for(self.open_image)
         if given.wanted is not None:
             given.draft = note
 
     def commit(self) -> Commands:
         """Add the typed note to the verdict on the current image, if there is one."""
-        given = self.of(self.open_image)
+        given = self.state_for(self.open_image)
         if given.wanted is None or given.draft is None:
             return ()
         return self._want(Verdict(choice=given.wanted.choice, note=given.draft.strip()))
 
     def discard_note(self) -> None:
         """Discard the note that is being typed on the current image, and restore the saved note."""
-        self.of(self.open_image).draft = None
+        self.state_for(self.open_image).draft = None
 
     def choose(self, choice: VerdictChoice) -> Commands:
         """Give this verdict on the current image, with the typed note.
 
-        A verdict that is saved or being saved already is kept: `is_repeated` says so, and nothing is written.
+        If the image already has this verdict, nothing is written, and `is_repeated` becomes True.
         """
-        given = self.of(self.open_image)
+        given = self.state_for(self.open_image)
         verdict = Verdict(choice=choice, note=given.note.strip())
         self.is_repeated = verdict == given.wanted and given.state in ("saved", "saving")
         return () if self.is_repeated else self._want(verdict)
 
     def withdraw(self) -> Commands:
         """Withdraw the verdict on the current image together with its note; `take_back` restores both."""
-        given = self.of(self.open_image)
+        given = self.state_for(self.open_image)
         if given.wanted is None:
             return ()
         given.wanted, given.draft = Verdict(choice=given.wanted.choice, note=given.note.strip()), None
@@ -209,11 +222,14 @@ class Verdicts:
         return judged if given is None or (given.wanted == after and not given.asks) else None
 
     def forget_last(self) -> None:
-        """Forget the last change, because another run is visible: undo does not reach behind that."""
+        """Forget the last change of a verdict, so that it cannot be undone.
+
+        It belongs to a run that the window no longer shows.
+        """
         self._last = None
 
     def take_back(self) -> Commands:
-        """Undo the last change of a verdict: the previous verdict is wanted again.
+        """Undo the last change of a verdict: save the previous verdict again.
 
         Only the last change can be undone.
         """
@@ -228,18 +244,18 @@ class Verdicts:
 
     def keep_own_verdict(self, judged: VerdictSubject) -> Commands:
         """Save an unsaved verdict: try again, or replace another window's verdict."""
-        given = self.of(judged)
+        given = self.state_for(judged)
         if given.state != "not_saved":
             return ()
         given.known.add(given.stored)
         return self._send(judged, given)
 
     def keep_stored_verdict(self, judged: VerdictSubject) -> Commands:
-        """Discard an unsaved verdict. The stored verdict applies, even if another window stored it.
+        """Discard an unsaved verdict in favour of the stored one, even if another window stored it.
 
-        If nothing is to be written, the store is read again: another window may have changed its verdict meanwhile.
+        If nothing has to be written, the stored verdict is read again: another window may have changed it meanwhile.
         """
-        given = self.of(judged)
+        given = self.state_for(judged)
         if given.state != "not_saved":
             return ()
         given.wanted, given.draft = given.stored, None
@@ -247,8 +263,11 @@ class Verdicts:
 
     # ---- the store
 
-    def found(self, judged: VerdictSubject, stored: Verdict | None) -> Commands:
-        """Handle the stored verdict that was read; ignored while another one is being saved."""
+    def handle_read(self, judged: VerdictSubject, stored: Verdict | None) -> Commands:
+        """Handle the answer to `ReadVerdict`: the verdict that is stored.
+
+        The answer is ignored while another verdict is being saved.
+        """
         given = self._given.get(judged)
         if given is None or given.sent is not None:
             return ()
@@ -257,14 +276,14 @@ class Verdicts:
         elif stored in given.known:
             given.stored = stored
             return () if given.state == "not_saved" else self._save(judged, given)  # what was refused lies there
-        elif given.state == "not_saved" or given.is_typing:
+        elif given.state == "not_saved" or given.has_unsaved_note:
             given.ask(stored)
         else:
             given.show(stored)
         return ()
 
-    def written(self, judged: VerdictSubject, stored: Verdict | None) -> Commands:
-        """Handle the answer to a write: the verdict that is now stored."""
+    def handle_written(self, judged: VerdictSubject, stored: Verdict | None) -> Commands:
+        """Handle the answer to `WriteVerdict`: the verdict that is now stored."""
         given = self._given.get(judged)
         if given is None or given.sent is None:
             return ()
@@ -281,8 +300,8 @@ class Verdicts:
             given.ask(stored)
         return ()
 
-    def failed(self, judged: VerdictSubject, problem: Reason) -> Commands:
-        """Handle the failure of a write; a newer verdict is tried too."""
+    def handle_failed_write(self, judged: VerdictSubject, problem: Reason) -> Commands:
+        """Handle the failure of `WriteVerdict`. If the person has chosen another verdict since, that one is written."""
         given = self._given.get(judged)
         if given is None or given.sent is None:
             return ()

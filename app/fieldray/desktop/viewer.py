@@ -41,7 +41,7 @@ from fieldray.desktop.overlay import (
     outline_of,
 )
 from fieldray.desktop.style import Theme, colour, saved_painter, scaled_font
-from fieldray.desktop.widgets import plain
+from fieldray.desktop.widgets import without_markup
 from fieldray.domain.finding import lungs_of
 from fieldray.translation import Translator
 
@@ -64,9 +64,11 @@ _CURSORS: Final[dict[Tool, Qt.CursorShape]] = {
 
 
 class Viewer(QWidget):
-    """The view of the current image. Left drag: the chosen tool; middle: move; right: zoom; wheel: next image.
+    """The widget that shows the current image.
 
-    Keys act where the mouse is, or in the middle of the view once a key has moved the image.
+    A drag with the left button uses the chosen tool, with the middle button it moves the image, and with the right
+    button it zooms. The wheel opens the next image. Keys act at the mouse's position; once a key has moved the image,
+    they act in the middle of the view.
     """
 
     stepped = Signal(int)
@@ -104,43 +106,48 @@ class Viewer(QWidget):
     # ---- commands
 
     def apply(self, state: ViewState) -> None:
-        """Show another state of the view; `undo` restores the previous one."""
+        """Show the image in another state of the view; `undo` restores the previous state."""
         if state != self.state and self.pyramid is not None:
             self._undo.append(self.state)
             self._show_state(state)
 
     def follow(self, state: ViewState) -> None:
-        """Show a state that another view determines; it cannot be undone here."""
+        """Show the image in a state that another, linked view determines. `undo` does not restore the state before."""
         self.state = state
         self.update()
 
     @property
     def can_undo(self) -> bool:
+        """Whether there is a change of the view that `undo` can take back."""
         return bool(self._undo)
 
     def undo(self) -> None:
-        """Undo the last change of the view."""
+        """Undo the last change of the image's view, such as a zoom or a drawn line."""
         if self._undo:
             self._show_state(self._undo.pop())
 
     def zoom(self, steps: int) -> None:
-        """Zoom in (1) or out (-1) about the middle."""
+        """Zoom in (steps 1) or out (steps -1) about the middle of the view."""
         self.apply(self.state.zoomed(_ZOOM_STEP**steps, self.image_size, self.view_size))
 
     def pan(self, right: int, down: int) -> None:
-        """Move the visible part right or down (1), left or up (-1)."""
+        """Move the visible part of the image by one step.
+
+        right  1 to move right, -1 to move left, 0 for neither
+        down   1 to move down, -1 to move up, 0 for neither
+        """
         if self.pyramid is not None:
             step = _PAN_SHARE * min(self.width(), self.height())
             self._mouse = None
             self.apply(self.state.panned((-right * step, -down * step), self.image_size, self.view_size))
 
     def change_window(self, wider: int, brighter: int) -> None:
-        """Widen (1) or narrow (-1) the window; brighten (1) or darken (-1) the image."""
+        """Widen (1) or narrow (-1) the display window; brighten (1) or darken (-1) the image."""
         if self.pyramid is not None:
             self.apply(self._windowed(self.state, (wider * _WINDOW_STEP, -brighter * _WINDOW_STEP)))
 
     def mark(self) -> None:
-        """Begin or end a measurement at the keyboard's position."""
+        """Begin or end a line of measurement at the point that a person moves by keys."""
         if self.pyramid is None or self._switches.tool not in MEASURES:
             return
         here = self._image_point(self._key_position)
@@ -152,12 +159,12 @@ class Viewer(QWidget):
         self.update()
 
     def set_preset(self, number: int) -> None:
-        """Apply window preset 1 to 5."""
+        """Show the image in the display window of preset 1 to 5."""
         if self.pyramid is not None:
             self.apply(replace(self.state, window=self.pyramid.presets[number - 1]))
 
     def show_cursor(self) -> None:
-        """Show the left button's function by the mouse cursor."""
+        """Set the shape of the mouse cursor to the tool of the left button."""
         self.setCursor(_CURSORS[self._switches.tool])
 
     def show_layer(self, layer: PriorView | None) -> None:
@@ -172,7 +179,7 @@ class Viewer(QWidget):
         self._show_switched()
 
     def cancel_drag(self) -> None:
-        """Cancel the active drag, a line begun by key, or a line that waits for a second one."""
+        """Cancel a drag of the mouse, a line begun by a key, or a first line that waits for its second one."""
         self._mark = None
         self.apply(self.state.without_unpaired_line())
         if self._drag is not None:
@@ -182,7 +189,7 @@ class Viewer(QWidget):
 
     @property
     def pyramid(self) -> Pyramid | None:
-        """Return the shown image, or the network's view of it; None while it is loading."""
+        """The image in sight, or the network's input made from it; None while the image is loading."""
         return self._open_image.network_image if self.shows_network_view else self._open_image.pyramid
 
     # ---- painting
@@ -207,7 +214,7 @@ class Viewer(QWidget):
         painter.end()
 
     def draw(self, painter: QPainter, pyramid: Pyramid) -> None:
-        """Draw the image with its current layers."""
+        """Draw the image with its overlays and texts."""
         row = self._open_image.row
         assert row is not None
         state, area, font = self._with_open_line(), self.rect(), scaled_font(self.font(), 0.92)
@@ -233,7 +240,7 @@ class Viewer(QWidget):
 
     def _draw_scene(self, painter: QPainter, pyramid: Pyramid, state: ViewState) -> None:
         """Draw the image with all layers in the state `state`."""
-        view, way = self.view_size, state.transform(pyramid.size, self.view_size)
+        view, transform = self.view_size, state.transform(pyramid.size, self.view_size)
         draw_image(painter, pyramid, state, view, pixel_ratio=painter.device().devicePixelRatioF())
         if self._layer_in_sight is not None:
             self._layer_in_sight.draw(painter, pyramid, state, view)
@@ -241,10 +248,10 @@ class Viewer(QWidget):
             heat = self._heat_map_in_sight
             if self.shows_network_view:
                 heat = replace(heat, region=QRectF(0, 0, pyramid.columns, pyramid.rows))
-            draw_heat_map(painter, heat, way, image=pyramid.size, opacity=self._switches.heat_map_opacity / 100)
+            draw_heat_map(painter, heat, transform, image=pyramid.size, opacity=self._switches.heat_map_opacity / 100)
         is_own = self._layer is None and not self.shows_network_view
         if self._outline is not None and self._switches.lung_outline and is_own:
-            draw_outline(painter, self._outline, way)
+            draw_outline(painter, self._outline, transform)
         font = scaled_font(self.font(), 0.92)
         draw_lines(painter, state, pyramid, self._translator, view=view, font=font)
 
@@ -292,7 +299,7 @@ class Viewer(QWidget):
     ) -> None:
         painter.setPen(colour(self._theme, "on_image"))
         box = self.rect().adjusted(24, 12, -24, -12)
-        painter.drawText(box, Qt.AlignmentFlag.AlignHCenter | edge | Qt.TextFlag.TextWordWrap, plain(caption))
+        painter.drawText(box, Qt.AlignmentFlag.AlignHCenter | edge | Qt.TextFlag.TextWordWrap, without_markup(caption))
 
     # ---- mouse
 

@@ -14,7 +14,7 @@ from fieldray.desktop.controller import Controller
 from fieldray.desktop.intent import IntentQuestion
 from fieldray.desktop.list_reader import pack_title
 from fieldray.desktop.packs_page import PackCard, looking_for_packs
-from fieldray.desktop.screening import Screening
+from fieldray.desktop.screening import ScreeningController
 from fieldray.desktop.style import Theme, icon
 from fieldray.desktop.widgets import (
     card,
@@ -24,11 +24,11 @@ from fieldray.desktop.widgets import (
     lay_column,
     lay_row,
     name_surface,
-    plain,
     push_button,
     question_box,
     scrolled,
     set_tip,
+    without_markup,
 )
 from fieldray.packs.naming import PackCandidate
 from fieldray.translation import Translator
@@ -39,8 +39,9 @@ _AGAIN_ROOM = 480
 
 
 class Welcome(QWidget):
-    """The welcome page: a card for each pack, by which a person says which patients the images show;
-    below, the images.
+    """The welcome page: a card for each pack, and below them the choice of folders and files.
+
+    By a click on a card a person states which patients the images show.
     """
 
     def __init__(
@@ -67,7 +68,12 @@ class Welcome(QWidget):
         self._area.setAccessibleName(translator.text("Which patients are these X-rays from?"))
         lay_column(self, self._area)
         packs = controller.packs
-        for signal in (packs.listed, packs.model_changed, controller.screening.asked, controller.folders_changed):
+        for signal in (
+            packs.listed,
+            packs.model_changed,
+            controller.screening.question_changed,
+            controller.folders_changed,
+        ):
             signal.connect(self.refresh)
         self.refresh()
 
@@ -98,13 +104,15 @@ class Welcome(QWidget):
         elif packs.model is not None:
             name = " + ".join(pack_title(translator, model.manifest) for model in packs.models)
             lead = translator.text("Ready: {pack}. Open a folder of chest X-rays.", pack=name)
-        self._lead.setText(plain(lead))
+        self._lead.setText(without_markup(lead))
         self.open_button.setProperty("role", "primary" if packs.model is not None and not is_asked else "")
         self.open_button.style().polish(self.open_button)
         folder = next(iter(self._bench.settings.folders), "")
-        caption = translator.text("Open the last folder again: {folder}", folder=translator.name(Path(folder).name))
+        caption = translator.text(
+            "Open the last folder again: {folder}", folder=translator.name_or_number(Path(folder).name)
+        )
         elide(self.again_button, caption, room=_AGAIN_ROOM)
-        set_tip(self.again_button, translator.name(folder))
+        set_tip(self.again_button, translator.name_or_number(folder))
         self.again_button.setVisible(bool(folder) and question is None)
         self._show_cards(question)
 
@@ -112,11 +120,11 @@ class Welcome(QWidget):
         self._bench.screening.choose([Path(folder) for folder in self._bench.settings.folders[:1]])
 
     def take_focus(self) -> None:
-        """Give the focus to the page and to no card: the question may come while a key is pressed."""
+        """Give the focus to the page and to no card, because a key pressed at this moment must choose no pack."""
         self._area.setFocus()
 
     def scroll_to_top(self) -> None:
-        """Scroll to the question, which names the folder above the cards."""
+        """Scroll to the top of the page, where the open question names the folder."""
         self._area.verticalScrollBar().setValue(0)
 
     def _show_cards(self, question: IntentQuestion | None) -> None:
@@ -156,7 +164,9 @@ class Welcome(QWidget):
         self._bench.screening.answer(question, candidate)
 
 
-def ages_box(parent: QWidget, question: IntentQuestion, screening: Screening, translator: Translator) -> QMessageBox:
+def ages_box(
+    parent: QWidget, question: IntentQuestion, screening: ScreeningController, translator: Translator
+) -> QMessageBox:
     """Return the dialog that asks for the patients' ages, which PNG and JPEG files do not state."""
     text, intent = translator.text, question.intent
     youngest, oldest = intent.ages_years or (0, 0)
@@ -179,4 +189,4 @@ def ages_box(parent: QWidget, question: IntentQuestion, screening: Screening, tr
 
 
 def _folders(translator: Translator, question: IntentQuestion) -> str:
-    return translator.name(", ".join(map(str, question.intent.paths)))
+    return translator.name_or_number(", ".join(map(str, question.intent.paths)))

@@ -64,7 +64,7 @@ class PlainLabel(QLabel):
         self.setText(*lines)
 
     def setText(self, *lines: str) -> None:
-        super().setText(plain(*lines))
+        super().setText(without_markup(*lines))
 
 
 class PlainButton(QPushButton):
@@ -75,7 +75,7 @@ class PlainButton(QPushButton):
         self.setText(*lines)
 
     def setText(self, *lines: str) -> None:
-        super().setText(plain(*lines).replace("&", "&&"))
+        super().setText(without_markup(*lines).replace("&", "&&"))
 
 
 class DocumentView(QTextBrowser):
@@ -124,36 +124,39 @@ class DocumentView(QTextBrowser):
             block = block.next()
 
 
-def plain(*lines: str) -> str:
-    """Escape lines so that nothing is taken for markup."""
+def without_markup(*lines: str) -> str:
+    """Join lines to a text in which nothing is taken for markup by Qt."""
     return "\n".join(map(visible, lines))
 
 
 def elide(button: PlainButton, *lines: str, room: int) -> None:
-    """Write lines on a button; a line that does not fit ends with `…`."""
+    """Set the text of a button to these lines; a line that does not fit is cut and ends with `…`.
+
+    room  width for the text in pixels
+    """
     metrics, right = button.fontMetrics(), Qt.TextElideMode.ElideRight
-    button.setText(*(metrics.elidedText(plain(line), right, room) for line in lines))
+    button.setText(*(metrics.elidedText(without_markup(line), right, room) for line in lines))
 
 
 def plain_tip(*lines: str) -> str:
-    """Format lines as a tool tip, escaped if Qt would take them for markup."""
-    text = plain(*lines)
+    """Join lines to the text of a tool tip. Text that Qt would take for markup is escaped."""
+    text = without_markup(*lines)
     if not Rich.mightBeRichText(text):
         return text
     return Rich.convertFromPlainText(text, Qt.WhiteSpaceMode.WhiteSpaceNormal)
 
 
 def set_tip(target: QWidget | QAction | QTableWidgetItem, *lines: str) -> None:
-    """Set the tool tip of a widget, a command or a cell of a table."""
+    """Set the tool tip of a widget, an action or a cell of a table to these lines."""
     target.setToolTip(plain_tip(*lines))
 
 
 def show_tray(sign: QSystemTrayIcon, title: str, caption: str) -> None:
-    """Show a message of the operating system.
+    """Show a message of the program next to its tray icon, by the operating system.
 
-    The text is the program's own, because some systems interpret markup in it.
+    Some systems interpret markup in the text, so the text must be the program's own.
     """
-    sign.showMessage(plain(title), plain(caption), sign.icon())
+    sign.showMessage(without_markup(title), without_markup(caption), sign.icon())
 
 
 def label(*lines: str, role: str = "") -> PlainLabel:
@@ -174,12 +177,16 @@ def paragraphs(text: str) -> tuple[str, ...]:
 def lay_column(
     on: QWidget | None, *parts: Part, margins: Margins = NO_MARGINS, spacing: int | None = None
 ) -> QVBoxLayout:
-    """Arrange parts one below the other, on a widget or for another layout; see `Part`."""
+    """Arrange widgets and layouts one below the other.
+
+    on     the widget that gets the layout; None for a layout inside another one
+    parts  a number is an empty space, a pair is a widget and its stretch (see `Part`)
+    """
     return _lay(QVBoxLayout(on) if on else QVBoxLayout(), parts, margins, spacing)
 
 
 def lay_row(on: QWidget | None, *parts: Part, margins: Margins = NO_MARGINS, spacing: int | None = None) -> QHBoxLayout:
-    """Arrange parts side by side (see `lay_column`)."""
+    """Arrange widgets and layouts side by side. The parameters are those of `lay_column`."""
     return _lay(QHBoxLayout(on) if on else QHBoxLayout(), parts, margins, spacing)
 
 
@@ -199,7 +206,7 @@ def _lay(layout: Box, parts: Iterable[Part], margins: Margins, spacing: int | No
 
 
 def card(*parts: Part) -> QFrame:
-    """Return a card with parts one below the other."""
+    """Return a framed card with widgets and layouts one below the other."""
     frame = QFrame()
     frame.setObjectName("card")
     lay_column(frame, *parts, margins=(14, 12, 14, 12), spacing=6)
@@ -209,7 +216,10 @@ def card(*parts: Part) -> QFrame:
 def push_button(
     text: str, act: Callable[[], object] | None = None, *, icon: QIcon | None = None, role: str = "", named: str = ""
 ) -> PlainButton:
-    """Make a button with its action; `named` is the accessible name of a button without text.
+    """Make a button.
+
+    act    called when the button is clicked
+    named  name for screen readers, for a button without text
 
     role  "primary", "chip", or "filter" and "choice", which stay pressed (see the style sheet)
     """
@@ -238,7 +248,7 @@ def connect_button(button: QAbstractButton, action: QAction) -> None:
 
 
 def icon_label(icon: QIcon, *, side: int) -> QLabel:
-    """Make an icon next to text, `side` points wide."""
+    """Make a label that shows an icon, `side` points wide and high."""
     label = PlainLabel()
     label.setPixmap(icon.pixmap(QSize(side, side)))
     return label
@@ -260,7 +270,7 @@ def pass_wheel_on(target: QWidget) -> None:
 
 
 def slider(percent: int) -> QSlider:
-    """Return a slider from 0 to 100 %."""
+    """Return a slider from 0 to 100 %, set to `percent`."""
     made = QSlider(Qt.Orientation.Horizontal)
     made.setRange(0, 100)
     made.setValue(percent)
@@ -279,14 +289,18 @@ def number_box(low: int, high: int, value: int) -> QSpinBox:
 
 
 def choice_box(choices: Iterable[tuple[str, Any]], *, named: str = "", chosen: object = None) -> QComboBox:
-    """Make a box of choices, each a text with its value; `chosen` is one of the values."""
+    """Make a drop-down list of choices, each a text with its value.
+
+    named   name for screen readers
+    chosen  the value that is chosen first
+    """
     box = QComboBox()
     # The usual one draws a menu, where `&` and tabs have a meaning, and reckons without the style's height of a line.
     box.setItemDelegate(QStyledItemDelegate(box))
     box.setAccessibleName(named)
     pass_wheel_on(box)
     for text, value in choices:
-        box.addItem(plain(text), value)
+        box.addItem(without_markup(text), value)
     box.setCurrentIndex(max(box.findData(chosen), min(box.count() - 1, 0)))
     return box
 
@@ -321,7 +335,7 @@ def ask_for_paths(
 
 
 def ask_for_text(parent: QWidget, title: str, caption: str, given: Callable[[str], object]) -> None:
-    """Ask a person for one line of text. An empty text is ignored."""
+    """Ask a person in a dialog for one line of text, and call `given` with it. An empty text is ignored."""
     dialog = QInputDialog(parent)
     dialog.setAttribute(Qt.WidgetAttribute.WA_DeleteOnClose)
     dialog.setWindowTitle(title)
@@ -338,16 +352,22 @@ def question_box(
     no: str,
     declined: Callable[[], object] = lambda: None,
 ) -> QMessageBox:
-    """Show a question with further lines; each answer has an action.
+    """Show a dialog with a question. Each answer is a button with an action.
+
+    answers   the action of each answer, by its text
+    no        text of the button that declines
+    declined  called when a person declines
 
     The button `no` has the focus and is triggered by Escape, so that a key pressed by mistake answers `no`.
     """
-    box = QMessageBox(QMessageBox.Icon.Question, "Fieldray", plain(text), parent=parent)
+    box = QMessageBox(QMessageBox.Icon.Question, "Fieldray", without_markup(text), parent=parent)
     box.setTextFormat(Qt.TextFormat.PlainText)
-    box.setInformativeText(plain(*more))
+    box.setInformativeText(without_markup(*more))
     for caption, act in answers.items():
-        box.addButton(plain(caption), QMessageBox.ButtonRole.AcceptRole).clicked.connect(lambda _=False, act=act: act())
-    refusal = box.addButton(plain(no), QMessageBox.ButtonRole.RejectRole)
+        box.addButton(without_markup(caption), QMessageBox.ButtonRole.AcceptRole).clicked.connect(
+            lambda _=False, act=act: act()
+        )
+    refusal = box.addButton(without_markup(no), QMessageBox.ButtonRole.RejectRole)
     refusal.clicked.connect(declined)
     box.setDefaultButton(refusal)
     box.setEscapeButton(refusal)
@@ -355,7 +375,7 @@ def question_box(
     return box
 
 
-def is_typing() -> bool:
+def is_input_in_progress() -> bool:
     """Return whether a person uses a text field or a dialog.
 
     Whatever would open by itself waits until they have finished.
@@ -370,9 +390,9 @@ def name_surface(widget: QWidget, name: Surface) -> None:
 
 
 class Page(QScrollArea):
-    """A page of the window: a button back to the images next to the title, and space for content below."""
+    """A page of the window: a title with a button back to the images, and below it the content, which scrolls."""
 
-    left = Signal()
+    back_clicked = Signal()
 
     def __init__(self, name: str, title: str, translator: Translator, theme: Theme, *buttons: QWidget) -> None:
         """Make a page; `buttons` are at the right end of the title line."""
@@ -381,7 +401,7 @@ class Page(QScrollArea):
         self._translator, self._theme = translator, theme
         page = QWidget()
         name_surface(page, "page")
-        back = push_button(translator.text("Back to the images"), self.left.emit, icon=icon("back", theme))
+        back = push_button(translator.text("Back to the images"), self.back_clicked.emit, icon=icon("back", theme))
         top = lay_row(None, back, (label(title, role="title"), 1), *buttons)
         self._column = lay_column(page, top, 1, margins=(24, 16, 24, 24), spacing=12)
         self.setWidgetResizable(True)
@@ -389,10 +409,10 @@ class Page(QScrollArea):
         self._is_stale = False
 
     def refresh(self) -> None:
-        """Update the page to the current state."""
+        """Show the current state of the program on the page."""
 
     def follow(self, *news: SignalInstance) -> None:
-        """Refresh the page at each of these signals; a hidden page is refreshed when it is shown next."""
+        """Refresh the page whenever one of these signals is emitted; a hidden page, when it is shown next."""
         for signal in news:
             signal.connect(self._note_news)
 
@@ -410,7 +430,7 @@ class Page(QScrollArea):
 
 
 def discard(*widgets: QWidget | None) -> None:
-    """Hide widgets (None is allowed) at once; Qt deletes them later."""
+    """Remove widgets from the window: hide them at once, and let Qt delete them later. None is ignored."""
     for widget in widgets:
         if widget is not None:
             widget.hide()
@@ -437,10 +457,10 @@ def reading_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, mos
     The last column fills the width.
     """
     table = QTableWidget(len(rows), len(headings))
-    table.setHorizontalHeaderLabels([plain(heading) for heading in headings])
+    table.setHorizontalHeaderLabels([without_markup(heading) for heading in headings])
     for index, row in enumerate(rows):
         for column, text in enumerate(row):
-            table.setItem(index, column, item := QTableWidgetItem(plain(text)))
+            table.setItem(index, column, item := QTableWidgetItem(without_markup(text)))
         set_tip(item, row[-1])  # it may be cut in the middle
     table.setTextElideMode(Qt.TextElideMode.ElideMiddle)
     table.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)

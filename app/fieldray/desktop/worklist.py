@@ -35,10 +35,10 @@ from fieldray.desktop.widgets import (
     set_tip,
 )
 from fieldray.desktop.worklist_delegate import (
-    BELOW_ROOM,
-    CLASS_ROOM,
+    CLASS_PADDING,
     ROW_HEIGHT,
-    SHAPE_ROOM,
+    SHAPE_COLUMN_WIDTH,
+    SMALL_CLASS_PADDING,
     WorkListDelegate,
     demibold,
 )
@@ -57,15 +57,18 @@ _MARGIN: Final = 24
 _SHAPE: Final = 12  # of a class on its button
 # A name or reason needs that much: with less room the word for a class stands below its shape, and then nowhere.
 _NAME: Final = 160
-RARE: Final = ("not_assessed", "not_an_image")
-LEAST_WIDTH: Final = 280
+RARE_CATEGORIES: Final = ("not_assessed", "not_an_image")
+MIN_WIDTH: Final = 280
 NARROW_WIDTH: Final = 198  # where the window has no room for more: four buttons of shape and three digits
 _VERY_LOW: Final = 300  # with less height there is no room for a choice of verdicts and devices
 _LOW: Final = 480  # a list of less height has no room for rows below four lines of buttons
 
 
 def verdict_box(translator: Translator, chosen: ReadingFilter, *, has_unread: bool = False) -> QComboBox:
-    """Return the box that filters results by the reader's verdict; with `has_unread`, also by unread images."""
+    """Return a combo box that filters results by the reader's verdict.
+
+    has_unread  whether the box also offers to show unread images only
+    """
     choices = (
         (translator.text("Any verdict"), "any"),
         *(((translator.text("Unread"), "unread"),) if has_unread else ()),
@@ -77,15 +80,16 @@ def verdict_box(translator: Translator, chosen: ReadingFilter, *, has_unread: bo
 
 
 def device_box(translator: Translator, chosen: str) -> QComboBox:
-    """Return the box that filters results by the device that ran the model."""
+    """Return a combo box that filters results by the device that ran the model."""
     devices = ((translator.text(entry.title), entry.name) for entry in reversed(tuple(BACKENDS)))
     choices = ((translator.text("Any device"), ""), *devices)
     return choice_box(choices, named=translator.text("Device"), chosen=chosen)
 
 
 class FilterBar(QWidget):
-    """The filters of the list: one button for each class with its count, the search
-    field, and the order if not by urgency.
+    """The bar with the filters of the work list: a button for each class with its count, and the search field.
+
+    If the list is not ordered by urgency, the bar also names its order.
     """
 
     urgency_wanted = Signal()
@@ -137,7 +141,10 @@ class FilterBar(QWidget):
         self.refresh()
 
     def refresh(self) -> None:
-        """Update the counts. Buttons of rare classes are shown only if the list has such a row."""
+        """Show the current number of images in each class.
+
+        The button of a rare class is shown only if an image has this class.
+        """
         counts = self._model.counts()
         for category, button in self._buttons.items():
             number = counts[category] if category else self._model.total()
@@ -168,7 +175,7 @@ class FilterBar(QWidget):
 
     def _show_order(self) -> None:
         """Show the column by which the list is sorted, unless it is sorted by urgency. A click restores that order."""
-        title = self._model.sorted_title
+        title = self._model.sort_column_title
         text = self._translator.text("Sorted by the column {column}. Click to sort by urgency", column=title.lower())
         self.by_urgency.setText(text)
         self.by_urgency.setVisible(bool(title))
@@ -187,7 +194,7 @@ class FilterBar(QWidget):
         self._model.filter()
 
     def fit_height(self, height: int) -> None:
-        """Use fewer lines if the list has little height."""
+        """Use fewer lines for the bar if the work list has little height."""
         self._is_low = height < _LOW
         self._choices.setVisible(height >= _VERY_LOW)
         self._arrange()
@@ -198,7 +205,7 @@ class FilterBar(QWidget):
         With less room the buttons have only symbol and count: in one row, else four to a row.
         """
         counts = self._model.counts()
-        shown = [category for category in self._buttons if category not in RARE or counts[category]]
+        shown = [category for category in self._buttons if category not in RARE_CATEGORIES or counts[category]]
         captions = {category: f"{self._words[category]}  {self._numbers[category]}" for category in shown}
         columns = len(shown) if self._fit_in_a_row(captions) else min(self._room_for(captions), 3)
         if columns < 3 or self._is_low:
@@ -248,12 +255,17 @@ class FilterBar(QWidget):
 
 
 def class_column_width(translator: Translator, font: QFont, manifest: Manifest | None = None) -> int:
-    """Return the width for the symbol and the longest short name of a usual class; rarer names may be cut."""
-    return _longest_class(translator, demibold(font), manifest) + CLASS_ROOM
+    """Return the width in pixels of the column with the class: for its symbol and the longest name of a usual class.
+
+    The names of rarer classes may be cut.
+    """
+    return _longest_class(translator, demibold(font), manifest) + CLASS_PADDING
 
 
 def _longest_class(translator: Translator, font: QFont, manifest: Manifest | None) -> int:
-    classes = (short_label(translator, category, manifest) for category in WORK_LIST_ORDER if category not in RARE)
+    classes = (
+        short_label(translator, category, manifest) for category in WORK_LIST_ORDER if category not in RARE_CATEGORIES
+    )
     return max(map(QFontMetrics(font).horizontalAdvance, classes))
 
 
@@ -271,7 +283,7 @@ class WorkTable(QTableView):
         self._delegate = delegate
         self._hold_y: int | None = None
         self._chosen_columns: dict[str, bool] = {}
-        self.class_column_width = self.below_width = SHAPE_ROOM
+        self.class_column_width = self.below_width = SHAPE_COLUMN_WIDTH
         self.pack_widths = list[int]()
         self.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
         self.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
@@ -286,7 +298,10 @@ class WorkTable(QTableView):
         model.changed.connect(self._say_if_empty)
 
     def fit_columns(self, width: int) -> None:
-        """Show as many columns as fit, unless a person chose columns. Columns of additional packs follow the score."""
+        """Show as many columns as fit into the width, unless a person chose the columns.
+
+        Columns of additional packs follow the score.
+        """
         taken = self._fit_other_packs(width)
         for column, key in enumerate(KEYS):
             room = width if key == "image" else width - taken
@@ -299,7 +314,7 @@ class WorkTable(QTableView):
         room = width - sum(others) - taken - _NAME
         wide = self.class_column_width
         if room < wide and not self._rows.is_by_larger_output:
-            wide = self.below_width if room >= self.below_width else SHAPE_ROOM
+            wide = self.below_width if room >= self.below_width else SHAPE_COLUMN_WIDTH
         self._delegate.class_below = wide == self.below_width < self.class_column_width
         self.setColumnWidth(KEYS.index("class"), wide)
 
@@ -307,7 +322,7 @@ class WorkTable(QTableView):
         """Return the width of all columns of additional packs; in a narrow table these show only symbol and score."""
         widths, header, first = self.pack_widths, self.horizontalHeader(), KEYS.index("score") + 1
         if width < _NAME + _WIDTHS["image"] + _WIDTHS["score"] + self.class_column_width + sum(widths):
-            widths = [SHAPE_ROOM] * len(widths)
+            widths = [SHAPE_COLUMN_WIDTH] * len(widths)
         for number, wide in enumerate(widths):
             self.setColumnWidth(len(KEYS) + number, wide)
             header.moveSection(header.visualIndex(len(KEYS) + number), first + number)
@@ -397,7 +412,7 @@ class WorkList(QWidget):
     def __init__(self, model: WorkListModel, opened: WorkRow | None, translator: Translator, theme: Theme) -> None:
         super().__init__()
         name_surface(self, "panel")
-        self.setMinimumWidth(LEAST_WIDTH)
+        self.setMinimumWidth(MIN_WIDTH)
         self._model = model
         self._goal: int | Literal["first", "last"] | None = None
         model.awaits_row = False  # the window before this one may have waited for a row
@@ -431,7 +446,7 @@ class WorkList(QWidget):
             class_column_width(self._translator, font, one) for one in packs
         )
         small = demibold(scaled_font(font, 0.87))
-        self.table.below_width = _longest_class(self._translator, small, self._model.manifest) + BELOW_ROOM
+        self.table.below_width = _longest_class(self._translator, small, self._model.manifest) + SMALL_CLASS_PADDING
         self.table.fit_columns(self.table.width())
 
     def resizeEvent(self, event: QResizeEvent) -> None:
@@ -448,12 +463,13 @@ class WorkList(QWidget):
         self._model.find_study(here, direction)
 
     def choose_end(self, *, last: bool) -> None:
-        """Select the first or the last image as soon as it is listed."""
+        """Select the first or the last image of the work list as soon as it is listed."""
         self._go_to("last" if last else "first")
 
     def choose(self, row_id: int, *, may_show_all: bool = False) -> None:
-        """Select an image by its row as soon as it is listed; with `may_show_all`, the filters may be
-        cleared for this.
+        """Select the image with this row id as soon as it is listed.
+
+        may_show_all  whether filters are cleared if they hide the image
         """
         if may_show_all and not self._model.index_of(row_id).isValid():
             self.filter_bar.show_all()

@@ -23,7 +23,7 @@ from fieldray.desktop.image_painting import draw_thumbnail
 from fieldray.desktop.list_reader import KEYS, WorkRow, image_title, score_cell
 from fieldray.desktop.style import Theme, VerdictMark, colour, draw_class, draw_verdict, scaled_font
 from fieldray.desktop.verdicts import State
-from fieldray.desktop.widgets import plain
+from fieldray.desktop.widgets import without_markup
 from fieldray.desktop.worklist_model import EARLIER_ROLE, GROUP_ROLE, ROW_ROLE, VERDICT_ROLE, Index
 from fieldray.domain.finding import override_notes
 from fieldray.domain.history import NEW_PATIENT, SAME_STUDY, PatientGroup
@@ -37,9 +37,9 @@ _GAP: Final = 8
 _SHAPE: Final = 14
 _BETWEEN: Final = " · "
 _LEAST_NUMBER: Final = 5  # characters of a number that is cut: fewer tell nobody apart
-CLASS_ROOM: Final = 2 * _GAP + _SHAPE + 6 + 4
-BELOW_ROOM: Final = 2 * _GAP + 2
-SHAPE_ROOM: Final = 48
+CLASS_PADDING: Final = 2 * _GAP + _SHAPE + 6 + 4
+SMALL_CLASS_PADDING: Final = 2 * _GAP + 2
+SHAPE_COLUMN_WIDTH: Final = 48
 _SYNTHETIC: Final = frozenset({"image", "patient", "class"})
 _MOST_KEPT: Final = 400
 _SELECTED: Final = QStyle.StateFlag.State_Selected
@@ -67,12 +67,12 @@ class _Cell:
 
     @property
     def look(self) -> tuple[Hashable, ...]:
-        states = tuple(row.state for row in self.row.answers)
+        states = tuple(row.object_number for row in self.row.answers)
         return states, self.key, self.text, self.font.key(), self.is_selected, self.mark, self.group, self.is_earlier
 
 
 class WorkListDelegate(QStyledItemDelegate):
-    """The delegate of the whole table, which reads the row to paint by itself."""
+    """The delegate that paints all cells of the work list."""
 
     def __init__(self, translator: Translator, theme: Theme, parent: QWidget) -> None:
         super().__init__(parent)
@@ -168,7 +168,7 @@ class WorkListDelegate(QStyledItemDelegate):
         font, small = demibold(cell.font) if cell.mark == "unread" else cell.font, scaled_font(cell.font, 0.87)
         measure, thin = QFontMetrics(font), QFontMetrics(small)
         room = box.width() - name_room
-        name, number = plain(image_title(self._translator, row.row_id, row.outcome)), self._number(row)
+        name, number = without_markup(image_title(self._translator, row.row_id, row.outcome)), self._number(row)
         if not person(row.header.patient_name):  # files of a folder often begin alike: their ends stay in sight
             middle = Qt.TextElideMode.ElideMiddle
             if not number:
@@ -192,7 +192,9 @@ class WorkListDelegate(QStyledItemDelegate):
         """Return the patient's number, or else the name of the file."""
         if self._translator.hides_names():
             return ""
-        return plain(row.header.patient_id or (file_name(row.outcome.ref) if person(row.header.patient_name) else ""))
+        return without_markup(
+            row.header.patient_id or (file_name(row.outcome.ref) if person(row.header.patient_name) else "")
+        )
 
     def _second_line(self, cell: _Cell, number: str, measure: QFontMetrics, width: int) -> str:
         """Return number and date, and further facts if there is room. In a narrow cell the number is cut, not the date.
@@ -201,7 +203,7 @@ class WorkListDelegate(QStyledItemDelegate):
         """
         header, group = cell.row.header, cell.group
         day = date(self._translator, header.study_date) if self.date_below else ""
-        day = plain(earlier_text(self._translator, header) if cell.is_earlier else day)
+        day = without_markup(earlier_text(self._translator, header) if cell.is_earlier else day)
         is_first_of_some = group is not None and group.begins == NEW_PATIENT and group.size > 1
         images = self._translator.plural("{count} image", "{count} images", group.size if group else 0)
         born = "" if self._translator.hides_names() else _born(self._translator, header)
@@ -217,7 +219,7 @@ class WorkListDelegate(QStyledItemDelegate):
     def _paint_class(self, painter: QPainter, box: QRect, row: WorkRow, font: QFont) -> None:
         mark = QRectF(box.x(), box.center().y() - _SHAPE / 2, _SHAPE, _SHAPE)
         draw_class(painter, row.category, mark, self._theme)
-        if box.width() + 2 * _GAP <= SHAPE_ROOM:
+        if box.width() + 2 * _GAP <= SHAPE_COLUMN_WIDTH:
             return
         label = short_label(self._translator, row.category, row.manifest)
         line = box.adjusted(_SHAPE + 6, 0, 0, 0)
@@ -235,7 +237,7 @@ class WorkListDelegate(QStyledItemDelegate):
             return
         is_by_larger_output = row.finding is not None and row.finding.is_by_larger_output
         has_score = has_score and row.finding is not None and not is_by_larger_output
-        has_label = box.width() + 2 * _GAP > SHAPE_ROOM
+        has_label = box.width() + 2 * _GAP > SHAPE_COLUMN_WIDTH
         below = box.adjusted(_SHAPE + 6 if has_label else 0, ROW_HEIGHT // 2, _GAP, -4)
         self._paint_class(painter, box.adjusted(0, 0, 0, -ROW_HEIGHT // 3) if has_score else box, row, font)
         if has_score:
@@ -261,7 +263,7 @@ class WorkListDelegate(QStyledItemDelegate):
         painter.setFont(font)
         painter.setPen(colour(self._theme, shade))
         side = Qt.AlignmentFlag.AlignRight if right else Qt.AlignmentFlag.AlignLeft
-        shown = QFontMetrics(font).elidedText(plain(text), Qt.TextElideMode.ElideRight, box.width())
+        shown = QFontMetrics(font).elidedText(without_markup(text), Qt.TextElideMode.ElideRight, box.width())
         painter.drawText(box, side | Qt.AlignmentFlag.AlignVCenter, shown)
 
 
@@ -276,16 +278,16 @@ def _born(translator: Translator, header: ImageHeader) -> str:
 
 
 def demibold(font: QFont) -> QFont:
-    """Return the font in demibold."""
+    """Return a copy of a font in the weight demibold."""
     made = QFont(font)
     made.setWeight(QFont.Weight.DemiBold)
     return made
 
 
 def wrap_text(text: str, font: QFont, width: int, *, most: int) -> list[str]:
-    """Wrap a text into at most `most` lines. The last line has all the rest, which `_line` cuts."""
+    """Wrap a text into at most `most` lines of `width` pixels. The last line has all the rest and may be too long."""
     lines: list[str] = []
-    rest = " ".join(plain(text).split())
+    rest = " ".join(without_markup(text).split())
     metrics = QFontMetrics(font)
     while rest:
         words = rest.split(" ")

@@ -1,7 +1,8 @@
-"""The data of the work list: row numbers in order, and the visible rows; all are read from the store.
+"""The Qt model of the work list: the numbers of the listed rows in order, and the contents of the visible rows.
 
-The newest request replaces older ones; until it is answered the previous list stays. During a run the list is read
-again and again, at intervals that take at most a tenth of a thread's time.
+Both are read from the results database in a background thread. A new request replaces older ones; until it is answered,
+the previous list stays. During a run the list is read repeatedly, at intervals that take at most a tenth of a thread's
+time.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from fieldray.desktop.background import Background, Services
 from fieldray.desktop.image_painting import Switches
 from fieldray.desktop.list_reader import COLUMNS, KEYS, RowCache, WorkRow, columns_of
 from fieldray.desktop.verdicts import State, Verdicts, VerdictSubject
-from fieldray.desktop.widgets import plain, plain_tip
+from fieldray.desktop.widgets import plain_tip, without_markup
 from fieldray.domain.finding import WORK_LIST_ORDER, Category, Outcome
 from fieldray.domain.history import NEW_PATIENT, ListColumn, ResultFilter, ResultOrder, WorkListRows, group_at
 from fieldray.domain.model import Manifest
@@ -48,7 +49,7 @@ _NONE_EARLIER: Final[NDArray[np.bool_]] = np.empty(0, np.bool_)
 
 
 def verdict_words(translator: Translator, state: State, verdict: Verdict | None) -> str:
-    """Return the reader's verdict on an image as a text, and whether it is saved."""
+    """Return a text with the reader's verdict on an image, and with its state if it is not saved."""
     if state == "saved" and verdict is not None:
         return translator.text("your verdict: {verdict}", verdict=verdict_text(translator)[verdict.choice])
     captions: dict[State, str] = {
@@ -60,20 +61,22 @@ def verdict_words(translator: Translator, state: State, verdict: Verdict | None)
 
 
 class WorkListModel(QAbstractTableModel):
-    """The filtered and sorted rows of a run. All methods belong to the window's thread.
+    """The data of the work list: the filtered and sorted rows of a run. All methods belong to the window's thread.
 
-    Another list that is wanted comes when it is read; until then the one before stays. `changed` says that it is there,
-    `loaded` that rows are there which were not read when they were asked for, `gone` that all its images were deleted.
+    While another list is being read, the list before stays.
 
-    is_another     whether the list that comes next is another one: a person chose a filter or searches for a text
-    awaits_row     whether a row is to be chosen as soon as it is listed
+    changed      emitted when another list is there
+    loaded       emitted when rows were read that a view had asked for
+    all_deleted  emitted when all images of the list were deleted
+    is_another   whether the list that is being read is another one: a person chose a filter or searches for a text
+    awaits_row   whether a row is to be selected as soon as it is listed
     """
 
     counts_changed = Signal()
     changed = Signal()
     loaded = Signal()
     study_found = Signal(int)
-    gone = Signal()
+    all_deleted = Signal()
     order_changed = Signal()
     replaced = Signal(object)  # a row that was read: its image has another result now, in another row
 
@@ -101,15 +104,15 @@ class WorkListModel(QAbstractTableModel):
         self._rests_until_s = 0.0
         self._again = QTimer(self, singleShot=True)
         self._again.timeout.connect(self._read)
-        self._rows.arrived.connect(self._rows_arrived)
-        self._rows.missed.connect(self.refresh)
+        self._rows.rows_read.connect(self._rows_arrived)
+        self._rows.rows_missing.connect(self.refresh)
         self._rows.replaced.connect(self.replaced)
         switches.changed.connect(self._switch)
 
     # ---- what is in it
 
     def open(self, run_id: int | None, *manifests: Manifest | None) -> None:
-        """List a run, its first rows before the others; None empties the list.
+        """Show the work list of a run: its first rows at once, the others later. None empties the list.
 
         manifests  manifests of the run's packs, None for a pack that is not available; additional packs get a column
         """
@@ -121,7 +124,7 @@ class WorkListModel(QAbstractTableModel):
         self._read()
 
     def end(self) -> None:
-        """Stop reading because the program closes; the visible rows stay."""
+        """Stop reading rows from the database, because the program closes; the visible rows stay."""
         self._stop()
         self.run_id, self._has_ended = None, True
 
@@ -148,10 +151,10 @@ class WorkListModel(QAbstractTableModel):
         row = self._rows.row_of_result(judged.answer_id)
         if row is None:
             return
-        if self.wanted.verdict != "any" and self._verdicts.of(judged).sent is not None:
+        if self.wanted.verdict != "any" and self._verdicts.state_for(judged).sent is not None:
             self.wanted = replace(self.wanted, staying=self.wanted.staying | {row.row_id})
         if judged == VerdictSubject(row.answer_id, row.outcome):
-            row.verdict = self._verdicts.of(judged).stored
+            row.verdict = self._verdicts.state_for(judged).stored
             row.is_read = row.is_read or row.verdict is not None
             self._row_changed(row.row_id)
 
@@ -162,7 +165,7 @@ class WorkListModel(QAbstractTableModel):
         self._row_changed(row.row_id)
 
     def set_translator(self, translator: Translator) -> None:
-        """Change the language of the list."""
+        """Change the language of the texts in the list."""
         self.beginResetModel()
         self._translator = translator
         self.endResetModel()
@@ -171,38 +174,41 @@ class WorkListModel(QAbstractTableModel):
 
     @property
     def is_current(self) -> bool:
-        """Whether every saved image is listed, or the list is empty on purpose."""
+        """Whether the list shows every image that was saved, or is empty on purpose."""
         return self.run_id is None or (self.is_whole and not (self._is_old or self._is_reading))
 
     @property
     def is_stepping(self) -> bool:
-        """Whether another image may be selected at any moment, because a step, a search or a filter is
-        being looked up.
-        """
+        """Whether another image may be selected at any moment, because the next one or a changed list is being read."""
         return self._is_finding or self.awaits_row or self.is_another
 
     @property
     def manifest(self) -> Manifest | None:
-        """The manifest of the run's first pack, which may name the classes."""
+        """The manifest of the first pack of the listed run; None if the pack is not available."""
         return self._rows.manifests[0] if self._rows.manifests else None
 
     @property
     def other_packs(self) -> tuple[Manifest | None, ...]:
-        """The manifests of the additional packs; each has a column."""
+        """The manifests of the run's further packs, which have a column each.
+
+        None stands for a pack that is not installed.
+        """
         return tuple(self._rows.manifests[1:])
 
     def counts(self) -> dict[Category, int]:
-        """Return the number of images by class, without the filter."""
+        """Return the number of the run's images in each class, filtered or not."""
         return {category: self._counts.get(category, 0) for category in WORK_LIST_ORDER}
 
     def total(self) -> int:
-        """Return the number of images, without the filter."""
+        """Return the number of the run's images, filtered or not."""
         return sum(self._counts.values())
 
     def filter(self, **changes: Any) -> None:
-        """Change some fields of the filter (see `ResultFilter`).
+        """Filter the list anew, with some fields of the filter changed.
 
-        Rows with new verdicts stay until a verdict filter is chosen.
+        changes  fields of `ResultFilter` with their new values
+
+        Rows whose verdict has changed stay in the list until a filter by verdict is chosen.
         """
         if "verdict" not in changes:
             self._filter(**changes)
@@ -220,20 +226,20 @@ class WorkListModel(QAbstractTableModel):
         return self._row(index.row()) if index.isValid() else None
 
     def row_of(self, image: StoredImage) -> WorkRow:
-        """Return the row of an image of this run, listed or not."""
+        """Return the row of an image of this run. The image need not be in the filtered list."""
         return self._rows.row_of(image)
 
     def holds(self, row: WorkRow) -> bool:
-        """Return whether a row belongs to this run and holds its image's newest result."""
+        """Return whether a row belongs to this run and shows the newest result of its image."""
         known = self._rows.row_in_memory(row.row_id)
         return known is not None and any(one is row for one in known.answers)
 
     def row_in_memory(self, row_id: int) -> WorkRow | None:
-        """Return the row with this number if it is in memory, listed or not; else None."""
+        """Return the row with this id if it is in memory, listed or not; else None."""
         return self._rows.row_in_memory(row_id)
 
     def listed_row_of_result(self, answer_id: int) -> int | None:
-        """Return the number of the listed row with this result; None if the row is not in memory."""
+        """Return the id of the listed row with this result; None if the row is not in memory."""
         row = self._rows.row_of_result(answer_id)
         return row.row_id if row else None
 
@@ -244,23 +250,33 @@ class WorkListModel(QAbstractTableModel):
                 self._row(near)
 
     def id_at(self, index: Index) -> int | None:
-        """Return the number of the row at an index, whether its row was read or not; None for an invalid index."""
+        """Return the row id of the image at a Qt model index, whether or not its row was read; None at an invalid
+        index.
+        """
         return int(self._ids[index.row()]) if index.isValid() else None
 
     def index_of(self, row_id: int) -> QModelIndex:
-        """Return the index of a row; invalid if the row is not listed."""
+        """Return the Qt model index of an image's row; an invalid index if the row is not listed.
+
+        row_id  the number of the image's row in the results database
+        """
         found = np.flatnonzero(self._ids == row_id)
         return self.index(int(found[0]), 0) if len(found) else QModelIndex()
 
     def find_study(self, position: int, step: int) -> None:
-        """Find the first listed row of the next (step 1) or previous (-1) study, and emit
-        `study_found` with its number.
+        """Find the first listed row of the next or previous study, and emit `study_found` with its row id.
+
+        position  position in the list from which the search starts
+        step      1 for the next study, -1 for the previous one
         """
         if 0 <= position < len(self._ids):
             self._find(lambda rows, run_id, row_ids: rows.next_study(run_id, row_ids, position, step))
 
     def find_unread(self, position: int) -> None:
-        """Find the next listed row that nobody has read, below a position and then from the top."""
+        """Find the next image that nobody has read, and emit `study_found` with its row id.
+
+        The search begins below a position of the list, and goes on from its top.
+        """
         self._find(
             lambda rows, run_id, row_ids: rows.next_unread(run_id, row_ids, position),
             none=lambda t: t.text("This list has no other unread image."),
@@ -285,7 +301,7 @@ class WorkListModel(QAbstractTableModel):
             self._board.post_error("list", error)
 
         self._is_finding = True
-        self._background.ask(
+        self._background.run_with_services(
             lambda services: services.history.run_query(lambda rows: look(rows, run_id, row_ids)),
             channel="study",
             newest_only=True,
@@ -312,7 +328,7 @@ class WorkListModel(QAbstractTableModel):
             own = {VERDICT_ROLE: state, EARLIER_ROLE: is_earlier}
             return own[role] if role in own else group_at(self._begins, index.row())
         if role == Qt.ItemDataRole.DisplayRole:
-            return plain(column.text(translator, row))
+            return without_markup(column.text(translator, row))
         if role == Qt.ItemDataRole.ToolTipRole:
             said = [column.text(translator, row)] if column.key in ("patient", "pack") else []
             if state is not None:
@@ -331,7 +347,7 @@ class WorkListModel(QAbstractTableModel):
                 said.append(translator.text("same patient as above"))
             if column.key == "patient" and is_earlier:
                 said.append(earlier_text(translator, row.header))
-            return plain(", ".join(said))
+            return without_markup(", ".join(said))
         return None
 
     def headerData(self, section: int, orientation: Qt.Orientation, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
@@ -340,10 +356,10 @@ class WorkListModel(QAbstractTableModel):
         title = self._columns[section].title(self._translator)
         if role == Qt.ItemDataRole.ToolTipRole:
             return plain_tip(title)
-        return plain(title) if role == Qt.ItemDataRole.DisplayRole else None
+        return without_markup(title) if role == Qt.ItemDataRole.DisplayRole else None
 
     def sort(self, column: int, order: Qt.SortOrder = Qt.SortOrder.AscendingOrder) -> None:
-        """Sort by a column; -1 restores the default order, the most urgent images first."""
+        """Sort the list by a column; -1 restores the default order, the most urgent images first."""
         self.sorted_by, is_descending = (column, order), order == Qt.SortOrder.DescendingOrder
         key: ListColumn = "class" if column < 0 else KEYS[column]
         self._order = ResultOrder(key, column >= 0 and is_descending, self.switches.by_patient)
@@ -351,7 +367,7 @@ class WorkListModel(QAbstractTableModel):
         self.order_changed.emit()
 
     @property
-    def sorted_title(self) -> str:
+    def sort_column_title(self) -> str:
         """The title of the column by which the list is sorted; "" for the order by urgency."""
         column, order = self.sorted_by
         is_by_urgency = column < 0 or (KEYS[column] == "class" and order == Qt.SortOrder.AscendingOrder)
@@ -390,10 +406,10 @@ class WorkListModel(QAbstractTableModel):
 
         def work(services: Services) -> tuple[WorkListRows, float]:
             began_s = time.perf_counter()
-            return services.history.listed(run_id, wanted, order, limit=limit), time.perf_counter() - began_s
+            return services.history.list_rows(run_id, wanted, order, limit=limit), time.perf_counter() - began_s
 
         self._is_reading, self._is_old = True, False
-        self._background.ask(
+        self._background.run_with_services(
             work,
             channel=_CHANNEL,
             newest_only=True,
@@ -443,7 +459,7 @@ class WorkListModel(QAbstractTableModel):
             self.counts_changed.emit()
         self.changed.emit()
         if is_gone:
-            self.gone.emit()
+            self.all_deleted.emit()
 
     def _rearrange(self, row_ids: NDArray[np.int64]) -> None:
         """Insert rows and change the order; every persistent index (the selection) stays on its row."""

@@ -21,11 +21,11 @@ from fieldray.reasons import Reason
 
 FRAME_SIDE: Final = 512
 # Strengths, in units of the noise, from which a difference is shown, and from which in full colour.
-CHANGE_SHOWN: Final = 3.0
-CHANGE_STRONGEST: Final = 8.0
+WEAKEST_SHOWN_CHANGE: Final = 3.0
+STRONGEST_SHOWN_CHANGE: Final = 8.0
 # Colours of denser (whiter) and less dense areas of the current image, distinct for colour-blind eyes (Okabe, Ito).
-DENSER: Final = (230, 159, 0)
-LESS_DENSE: Final = (86, 180, 233)
+DENSER_COLOUR: Final = (230, 159, 0)
+LESS_DENSE_COLOUR: Final = (86, 180, 233)
 
 _BACK_STEPS: Final = 8  # steps of a fixed-point iteration; each leaves a fraction of the error on a smooth mesh
 
@@ -33,10 +33,12 @@ ImageOfPair = Literal["prior", "current", "both"]
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
-    """A template of the current image, with its centre in pixels of the frame.
+class MatchedSquare:
+    """A small square of the current image that was searched for in the prior image.
 
-    is_kept  whether its match in the prior was used for the mesh; otherwise the match was rejected
+    row, column  centre of the square, in pixels of the frame
+    is_kept      whether the place found in the prior image was believed and used for the alignment; otherwise it was
+                 rejected
     """
 
     row: float
@@ -57,7 +59,7 @@ class Alignment:
     """
 
     displacement: NDArray[np.float32]
-    matches: tuple[Match, ...]
+    matches: tuple[MatchedSquare, ...]
     similarity_before: float
     similarity_after: float
     min_jacobian: float
@@ -70,14 +72,14 @@ class Alignment:
         self.displacement.flags.writeable = False
 
     @property
-    def kept(self) -> int:
-        """The number of matches to which the mesh was fitted."""
+    def kept_count(self) -> int:
+        """The number of matches that were believed and used for the alignment."""
         return sum(match.is_kept for match in self.matches)
 
     @property
-    def rejected(self) -> int:
-        """The number of matches that were rejected."""
-        return len(self.matches) - self.kept
+    def rejected_count(self) -> int:
+        """The number of matched places that were rejected."""
+        return len(self.matches) - self.kept_count
 
     def displacement_percentile_px(self, percent: float, *, inside: Mask | None = None) -> float:
         """Return a percentile of the displacement's length, in pixels of the frame.
@@ -111,7 +113,7 @@ class ChangeRegion:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class FramedImage:
-    """One image of a compared pair.
+    """One image of a compared pair, brought to a square frame of fixed size.
 
     pixels     (FRAME_SIDE, FRAME_SIDE) uint8 as displayed, 0 is air
     lungs      mask of the lungs in the frame; all False where none were found
@@ -132,7 +134,7 @@ class FramedImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incomparable:
-    """The reason why two images are not compared.
+    """The reason why two images cannot be compared.
 
     image  the image to which the reason applies; "both" for a reason about the pair
     """
@@ -143,7 +145,7 @@ class Incomparable:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Aligned:
-    """The results of a comparable pair, which may be shown.
+    """The result of comparing two images that could be aligned, which may be shown to a person.
 
     alignment     how the prior was warped
     warped_prior  (FRAME_SIDE, FRAME_SIDE) uint8: the prior in the current image's frame
@@ -183,9 +185,9 @@ class PairComparison:
     """The result of comparing two images: either `aligned`, or the `problem` that forbids showing anything.
 
     prior, current  the images as read; None for an image that could not be read
-    tried           an alignment that was not believed, kept for its figures; or None
+    tried           an alignment that was rejected as implausible, kept for its figures; or None
     reliability     score for both images being of one patient, about 0..1.8; None without an alignment
-    seconds         duration, including reading
+    seconds         duration of the comparison, including reading both images
     """
 
     prior: FramedImage | None
@@ -209,7 +211,7 @@ class PairComparison:
 
     @property
     def alignment(self) -> Alignment | None:
-        """The alignment, even if it was not believed; None if there was none."""
+        """The alignment, even if it was rejected as implausible; None if the images could not be aligned at all."""
         return self.aligned.alignment if self.aligned else self.tried
 
     def prior_position(self, row: Coordinate, column: Coordinate) -> tuple[Coordinate, Coordinate]:
@@ -218,8 +220,8 @@ class PairComparison:
         Rows and columns are in pixels of the files (edges). Raises ValueError for a pair that is not comparable.
         """
         field, prior, current = self._laid()
-        at = np.stack(current.cell(row, column))
-        return prior.position(*(at + _displacement(field, at)))
+        at = np.stack(current.to_input(row, column))
+        return prior.to_image(*(at + _displacement(field, at)))
 
     def current_position(self, row: Coordinate, column: Coordinate) -> tuple[Coordinate, Coordinate]:
         """Map a position in the prior image to the current image: the inverse of `prior_position`.
@@ -227,10 +229,10 @@ class PairComparison:
         Rows and columns are in pixels of the files (edges). Raises ValueError for a pair that is not comparable.
         """
         field, prior, current = self._laid()
-        at = wanted = np.stack(prior.cell(row, column))
+        at = wanted = np.stack(prior.to_input(row, column))
         for _ in range(_BACK_STEPS):
             at = wanted - _displacement(field, at)
-        return current.position(*at)
+        return current.to_image(*at)
 
     def _laid(self) -> tuple[NDArray[np.float32], PixelMap, PixelMap]:
         if self.aligned is None or self.prior is None or self.current is None:
@@ -247,7 +249,7 @@ def _displacement(field: NDArray[np.float32], at: NDArray[Any]) -> NDArray[np.fl
 
 
 def sample_at(image: NDArray[Any], rows: NDArray[Any], columns: NDArray[Any]) -> NDArray[np.float32]:
-    """Sample an image at positions by linear interpolation; 0 outside.
+    """Sample an image at positions by linear interpolation; 0 outside the image.
 
     image          (rows, columns) or (rows, columns, channels)
     rows, columns  positions; 0 is the centre of the first pixel
@@ -269,22 +271,27 @@ def sample_at(image: NDArray[Any], rows: NDArray[Any], columns: NDArray[Any]) ->
     return found
 
 
-def change_colours(change: NDArray[np.float32], *, shown: float = CHANGE_SHOWN) -> NDArray[np.uint8]:
-    """Return the colours (rows, columns, 4) uint8 of a change in units of the noise.
+def change_colours(change: NDArray[np.float32], *, shown: float = WEAKEST_SHOWN_CHANGE) -> NDArray[np.uint8]:
+    """Return the colours of a map of changes: (rows, columns, 4) uint8 of red, green, blue and opacity.
 
-    The colour is `DENSER` above 0 and `LESS_DENSE` below. A pixel whose change is weaker than `shown` is transparent.
-    The stronger the change, the more opaque is the pixel.
+    change  (rows, columns) float32 in units of the noise, above 0 where the current image is denser
+    shown   the smallest change, in units of the noise, that gets a colour; a weaker change is transparent
+
+    The colour is `DENSER_COLOUR` above 0 and `LESS_DENSE_COLOUR` below. The stronger the change, the more opaque is
+    the pixel.
     """
-    strength = ((np.abs(change) - shown) / (CHANGE_STRONGEST - shown)).clip(0, 1)
+    strength = ((np.abs(change) - shown) / (STRONGEST_SHOWN_CHANGE - shown)).clip(0, 1)
     colours = np.zeros((*change.shape, 4), np.uint8)
-    colours[..., :3] = np.where((change > 0)[..., None], np.array(DENSER), np.array(LESS_DENSE)).astype(np.uint8)
+    colours[..., :3] = np.where((change > 0)[..., None], np.array(DENSER_COLOUR), np.array(LESS_DENSE_COLOUR)).astype(
+        np.uint8
+    )
     seen = np.where(np.abs(change) > shown, 0.35 + 0.65 * strength, 0)
     colours[..., 3] = np.rint(255 * seen).astype(np.uint8)
     return colours
 
 
 def comparison_json(comparison: PairComparison) -> Mapping[str, Any]:
-    """Return the JSON object of `fieldray compare --json`, without its notice.
+    """Return a comparison as the JSON object of `fieldray compare --json`, without the notice *research use only*.
 
     Lengths are in pixels of the frame.
     """
@@ -299,8 +306,8 @@ def comparison_json(comparison: PairComparison) -> Mapping[str, Any]:
         if alignment
         else None,
         "displacement_p95_px": round(alignment.displacement_percentile_px(95, inside=inside), 3) if alignment else None,
-        "matches": alignment.kept if alignment else 0,
-        "rejected": alignment.rejected if alignment else 0,
+        "matches": alignment.kept_count if alignment else 0,
+        "rejected": alignment.rejected_count if alignment else 0,
         "regions": [_region_json(region) for region in aligned.regions] if aligned else [],
     }
 

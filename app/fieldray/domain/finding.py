@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.domain.image import ImageRef, PixelMap
-from fieldray.domain.lungs import READ_FIRST, LungFields
+from fieldray.domain.lungs import READ_FIRST_CODES, LungFields
 from fieldray.domain.metrics import sigmoid
 from fieldray.domain.model import Calibration, OperatingPoint, OutOfDistributionCheck
 from fieldray.reasons import Reason
@@ -36,7 +36,7 @@ BORDERLINE_LOG_ODDS: Final = 0.8
 # The margin above is for images read near the resolution that the network needs. With an oversampling of 1.5 or more,
 # scores move less: by less than 0.2 for 99 of 100 images of children with the packs of 256 pixels. The scores of images
 # cropped to the lungs move by 0.3 to 0.5, because the crop moves. There a wider margin changed none of 397 decisions.
-FINELY_READ: Final = 1.5
+FINE_OVERSAMPLING: Final = 1.5
 BORDERLINE_LOG_ODDS_FINELY_READ: Final = 0.2
 _INT8_STEP: Final = 1 / 256  # step of an uncalibrated int8 score; close to 0 and 1 this margin is the wider one
 BORDERLINE_DISTANCE: Final = 0.015  # as a share of the gate's limit
@@ -58,10 +58,10 @@ _OVERRULABLE: Final = frozenset(
     | {"not_frontal_chest", "rotated", "upside_down", "inverted", "unlike_training"}
 )
 # Codes of notes that a part of the image, or its detail, may be missing. Such an image is never called normal.
-NEVER_NORMAL: Final = frozenset({"lower_part_dark", "little_detail"})
+NEVER_NORMAL_CODES: Final = frozenset({"lower_part_dark", "little_detail"})
 _TURNABLE: Final = frozenset({"rotated", "upside_down", "inverted"})
 # Codes of notes on a result that exists because a person asked for it.
-ASKED_FOR: Final = frozenset(
+OVERRIDE_CODES: Final = frozenset(
     {"screened_anyway", "turned_back", "turned_clockwise", "turned_round", "grey_swapped_back"}
 )
 
@@ -91,7 +91,7 @@ def calibrate(score: float, calibration: Calibration | None) -> float:
 
 
 def decide(score: float, point: OperatingPoint | None) -> Decision:
-    """Return the decision for a score at an operating point.
+    """Return whether a calibrated score (0..1) is above, below or in the uncertain zone of an operating point.
 
     Without an operating point the decision is "not_assessed". A threshold of 0.5 is never assumed.
     """
@@ -145,7 +145,7 @@ def borderline_scores(
     scores        uncalibrated scores, 0..1, by label code
     oversampling  pixels read per pixel of the network's input, along the axis with fewer
     """
-    margin = BORDERLINE_LOG_ODDS_FINELY_READ if oversampling >= FINELY_READ else BORDERLINE_LOG_ODDS
+    margin = BORDERLINE_LOG_ODDS_FINELY_READ if oversampling >= FINE_OVERSAMPLING else BORDERLINE_LOG_ODDS
 
     def moved(score: float, way: int) -> float:
         by_odds = calibrate(score, Calibration(slope=1.0, intercept=way * margin))
@@ -197,17 +197,17 @@ def _decided_like(found: Finding, score: float) -> Decision:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ReadFacts:
-    """Facts from reading an image, small enough to keep for every row of the work list.
+    """Facts that were found while reading an image, small enough to keep for every row of the work list.
 
     content_sha256  SHA-256 (hex) of the file; empty if the file could not be read
     thumbnail       (h, w) uint8, longer side `THUMBNAIL_SIDE` or less, as displayed; None if the image was not read
-    preview         JPEG of the image in the orientation of the file, longer side `PREVIEW_SIDE` or less; emptied once
-                    stored
-    pixel_map       maps pixels of the network's input to the image
-    decode_ms       duration of decoding
+    preview         JPEG of the image in the orientation of the file, longer side `PREVIEW_SIDE` or less; empty once it
+                    is stored in the database
+    pixel_map       maps pixels of the network's input to the image; None if no input was made
+    decode_ms       duration of decoding in milliseconds
     notes           codes of notes from reading
-    stamp           identifies the state of the file (see `imaging.source`); emptied once stored, and empty if no stamp
-                    can identify the state
+    stamp           identifies the state of the file (see `imaging.source`); empty once it is stored in the database,
+                    and if no stamp can identify the state
     """
 
     content_sha256: str = ""
@@ -295,7 +295,7 @@ class Refused:
 class Failed:
     """The outcome of an image that could not be read, or that the network could not run.
 
-    stage  the step that failed
+    stage  the step of screening that failed
     """
 
     status: ClassVar[Status] = "failed"
@@ -356,7 +356,7 @@ def notes_of(outcome: Outcome) -> tuple[Reason, ...]:
 
 def override_notes(outcome: Outcome) -> tuple[Reason, ...]:
     """Return the notes that say what a person asked for: to overrule a refusal, or to turn the image."""
-    return tuple(note for note in notes_of(outcome) if note.code in ASKED_FOR)
+    return tuple(note for note in notes_of(outcome) if note.code in OVERRIDE_CODES)
 
 
 def leading_finding(outcome: Outcome) -> Finding | None:
@@ -383,7 +383,7 @@ def sort_score(findings: Iterable[Finding]) -> float | None:
 
 
 def leading_position(outcomes: Sequence[Outcome]) -> int:
-    """Return the position of the most urgent one of several packs' outcomes for an image.
+    """Return which of several packs has the most urgent outcome for an image: its position, 0 for the first pack.
 
     Within a category, the highest score is the most urgent. Of equally urgent outcomes, the first counts.
     """
@@ -423,10 +423,14 @@ class ResultCount:
     number: int
 
     @property
-    def read_first_beside(self) -> int:
-        """The number of images that are to be read first, and count in one of the two classes of a bare model."""
+    def read_first_in_class(self) -> int:
+        """The number of images that are to be read first although they have the class *abnormal* or *normal*.
+
+        Only results of a bare model have such images: it has two classes, and an image to be read first stays in its
+        class. For other packs the number is 0.
+        """
         is_classed = self.category in ("abnormal", "normal")
-        return self.number if is_classed and not READ_FIRST.isdisjoint(self.codes) else 0
+        return self.number if is_classed and not READ_FIRST_CODES.isdisjoint(self.codes) else 0
 
 
 def count_of_outcome(outcome: Outcome) -> ResultCount:

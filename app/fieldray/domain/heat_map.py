@@ -21,7 +21,7 @@ from fieldray.domain.image import PixelMap
 from fieldray.domain.model import Calibration, Manifest
 
 USUAL_SPAN: Final = 6.0  # for a pack whose metrics have no span
-OUTLINE: Final = (80, 220, 255)  # red, green, blue of the lungs' outline: far from every colour of the heat map
+OUTLINE_COLOUR: Final = (80, 220, 255)  # red, green, blue of the lungs' outline: far from every colour of the heat map
 _SPANS: Final = (1e-3, 1e6)  # valid range of a pack's span
 _FINER: Final = 16
 _EDGE: Final = 1e-6
@@ -61,8 +61,8 @@ def zero_logit(threshold: float | None, calibration: Calibration | None) -> floa
     """Return the uncalibrated logit above which a cell counts as evidence for the finding.
 
     This is the logit of the threshold, or even odds (0) if that is higher. The threshold of a sensitive operating point
-    can lie below even odds. A cell between the two speaks rather against the finding, and maps of images without
-    findings lie in that range.
+    can lie below even odds. A cell between this threshold and even odds speaks rather against the finding, and maps of
+    images without findings lie in that range.
 
     Parameters
     ----------
@@ -79,9 +79,10 @@ def zero_logit(threshold: float | None, calibration: Calibration | None) -> floa
 
 
 def span(label: str, manifest: Manifest) -> float:
-    """Return how many logits above zero a cell has full colour.
+    """Return how many logits above the zero of a heat map (`zero_logit`) a cell gets full colour.
 
-    The number is `metrics.labels.LABEL.heat_map.span` of the pack, or `USUAL_SPAN` if the pack has no valid one.
+    The number is `metrics.labels.LABEL.heat_map.span` in the pack's manifest, or `USUAL_SPAN` if the pack has no valid
+    one.
     """
     found: Any = manifest.metrics
     for key in ("labels", label, "heat_map", "span"):
@@ -91,20 +92,27 @@ def span(label: str, manifest: Manifest) -> float:
 
 
 def evidence(logits: Grid, zero: float) -> Grid:
-    """Return the evidence for the finding in each cell: the cell's logit minus `zero`, at least 0."""
+    """Return the evidence for a finding in each cell of a class map: the cell's logit minus `zero`, at least 0.
+
+    logits  (rows, columns) float32, the class map
+    zero    the logit above which a cell counts as evidence (`zero_logit`)
+    """
     above: Grid = (logits - np.float32(zero)).clip(0, None)
     return above
 
 
 def smooth(cells: Grid) -> Grid:
-    """Enlarge a map (rows, columns) to 16 times as many rows and columns by cubic convolution (Keys 1981)."""
+    """Enlarge a map (rows, columns) 16 times in height and in width, by cubic convolution (Keys 1981)."""
     down, across = _cubic_weights(cells.shape[0]), _cubic_weights(cells.shape[1])
     fine: Grid = (down @ cells @ across.T).clip(0, 1)
     return fine
 
 
 def colours(shares: Grid) -> NDArray[np.uint8]:
-    """Return the colour of each strength 0..1: red, green, blue, opacity (rows, columns, 4) uint8."""
+    """Return the colours of a heat map: (rows, columns, 4) uint8 of red, green, blue and opacity.
+
+    shares  (rows, columns) float32, the strength of the colour, 0..1
+    """
     channels = [np.interp(shares, _STOPS[:, 0], _STOPS[:, channel]) for channel in range(1, 5)]
     painted: NDArray[np.uint8] = np.rint(np.stack(channels, axis=-1)).astype(np.uint8)
     return painted
@@ -112,7 +120,7 @@ def colours(shares: Grid) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ShownMap:
-    """The class map of the finding that decides an image.
+    """The class map of the finding that decides an image's class, with the scale of its colours.
 
     logits  (rows, columns) float32
     zero    the logit above which a cell counts as evidence for the finding
@@ -128,7 +136,7 @@ class ShownMap:
 
     @property
     def evidence(self) -> Grid:
-        """The evidence in each cell (rows, columns): its logit minus `zero`, at least 0."""
+        """The evidence of each cell (rows, columns), at least 0: the logit of the cell minus `zero`."""
         return evidence(self.logits, self.zero)
 
     @property

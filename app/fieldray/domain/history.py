@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fieldray.domain.finding import Category, image_count
 from fieldray.domain.model import Manifest, OperatingPoint
-from fieldray.domain.run import CONTRADICTING, PackOfRun, PackSpec, Run, VerdictChoice
+from fieldray.domain.run import CONTRADICTING_CHOICES, PackOfRun, PackSpec, Run, VerdictChoice
 from fieldray.reasons import Reason
 
 VerdictFilter = Literal["any", "given", "none", "disagreed"]
@@ -28,18 +28,18 @@ def has_verdict(choice: VerdictChoice | None, wanted: VerdictFilter) -> bool:
     if wanted == "any":
         return True
     if wanted == "disagreed":
-        return choice in CONTRADICTING
+        return choice in CONTRADICTING_CHOICES
     return (choice is not None) == (wanted == "given")
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class RunSummary:
-    """A run and its counts. Only `not_present` counts images that the run's last complete pass did not find.
+    """A run with its counts. Images that the run's last complete pass did not find count in `not_present` only.
 
-    counts       images by the category of their most urgent result
-    backends     results by backend, "" for results without a backend
-    verdicts     results by the reader's verdict
-    not_present  images that the run saw before and its last complete pass did not find
+    counts       number of images by the category of their most urgent result
+    backends     number of results by backend; the key "" is for results without a backend
+    verdicts     number of results by the reader's verdict
+    not_present  number of images that the run saw before and its last complete pass did not find
     """
 
     run: Run
@@ -77,7 +77,7 @@ class RunFilter:
     backend: str = ""
 
     def has(self, summary: RunSummary) -> bool:
-        """Return whether a run passes the filter."""
+        """Return whether a run passes this filter."""
         spec = summary.run.spec
         searched = (*(pack.pack_name for pack in spec.packs), *spec.paths)
         if self.text and not any(self.text.casefold() in found.casefold() for found in searched):
@@ -91,7 +91,7 @@ class RunFilter:
 
     def _has_verdict(self, summary: RunSummary) -> bool:
         if self.verdict == "disagreed":
-            return any(summary.verdicts.get(choice) for choice in CONTRADICTING)
+            return any(summary.verdicts.get(choice) for choice in CONTRADICTING_CHOICES)
         if self.verdict == "none":
             return summary.with_verdict < summary.total
         return self.verdict == "any" or summary.with_verdict > 0
@@ -141,7 +141,7 @@ class ResultBrief:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageTally:
-    """The number of images of a period that a pack put into one class, for one reason, with one verdict.
+    """The number of images of a period that one pack put into one class, for one reason, with one reader's verdict.
 
     spec  the pack with its operating points
     """
@@ -154,8 +154,8 @@ class ImageTally:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Month:
-    """The counts of a site's month.
+class MonthlyCounts:
+    """The counts of the images that a site screened in one month.
 
     first      first day of the month
     tallies    counts of the images that each pack saw for the first time in the month
@@ -193,7 +193,7 @@ class ResultPair:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Comparison:
+class RunComparison:
     """The comparison of two runs, or of two packs of one run, image by image.
 
     first, second            the runs
@@ -218,7 +218,7 @@ class Comparison:
         return _side(*first), _side(*second)
 
     @property
-    def moves(self) -> Mapping[tuple[Category, Category], int]:
+    def counts_by_classes(self) -> Mapping[tuple[Category, Category], int]:
         """The number of images by their (first class, second class), including images whose class is unchanged."""
         return Counter((pair.first.category, pair.second.category) for pair in self.pairs)
 
@@ -238,15 +238,15 @@ def _side(run: Run, position: int) -> tuple[PackOfRun, PackSpec]:
     return PackOfRun(run.run_id, position), run.spec.packs[position]
 
 
-def compare(
+def compare_runs(
     first: Run,
     first_results: Iterable[ResultBrief],
     second: Run,
     second_results: Iterable[ResultBrief],
     *,
     positions: tuple[int, int] = (0, 0),
-) -> Comparison:
-    """Compare the results of two packs, matching images by the content of their files.
+) -> RunComparison:
+    """Compare the results of two packs, in two runs or in one run. Images are matched by the content of their files.
 
     If a run has several images with equal bytes, the first counts.
 
@@ -255,7 +255,7 @@ def compare(
     before, after = _by_identity(first_results), _by_identity(second_results)
     pairs = [ResultPair(found, after[key]) for key, found in before.items() if key in after]
     pairs.sort(key=lambda pair: (not pair.has_changed, -abs(pair.difference or 0.0), pair.first.image))
-    return Comparison(
+    return RunComparison(
         first=first,
         second=second,
         positions=positions,
@@ -358,8 +358,8 @@ _MOST_OF_A_PATIENT: Final = 1000
 class PatientGroup(NamedTuple):
     """The position of a row among the rows of its patient.
 
-    begins       what begins in this row: `SAME_STUDY`, `NEW_STUDY` or `NEW_PATIENT`
-    next_begins  what begins in the next row; `NEW_PATIENT` after the last row
+    begins       whether this row begins a study or a patient: `SAME_STUDY`, `NEW_STUDY` or `NEW_PATIENT`
+    next_begins  the same of the next row; `NEW_PATIENT` after the last row
     size         the number of rows up to the next patient, counted up to 1000
     """
 
@@ -371,7 +371,7 @@ class PatientGroup(NamedTuple):
 def group_at(begins: NDArray[np.uint8], position: int) -> PatientGroup | None:
     """Return the position of a row among its patient's rows; None if the list is not by patient.
 
-    begins    `Listed.begins` of the list
+    begins    `WorkListRows.begins` of the list
     position  position of the row in the list
     """
     if position >= len(begins):
@@ -390,7 +390,8 @@ class WorkListRows:
     """The content of a work list at one moment.
 
     row_ids     (n,) int64, the rows of the filtered results, in order
-    begins      (n,) uint8, what begins in each row (`SAME_STUDY`, `NEW_STUDY`, `NEW_PATIENT`); (0,) if not by patient
+    begins      (n,) uint8, whether each row begins a study or a patient (`SAME_STUDY`, `NEW_STUDY`, `NEW_PATIENT`);
+                (0,) if the list is not ordered by patient
     is_earlier  (n,) bool, whether the image is of an earlier day than its patient's newest image in the run
     counts      all images of the run by class, without the filter
     """

@@ -55,17 +55,17 @@ class Correction:
             raise ValueError(f"an image is turned by quarters, not by {self.degrees} degrees")
 
     @property
-    def back(self) -> Correction:
-        """The inverse turn."""
+    def inverse(self) -> Correction:
+        """The inverse correction: it rotates an image back, and swaps black and white again if they were swapped."""
         return Correction(-self.degrees % 360, self.swaps_grey)
 
-    def grid(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return a turned copy of an array (rows, columns) of values of the image; grey is not swapped."""
+    def rotate(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return a rotated copy of an array (rows, columns), such as an image's mask. Values are not changed."""
         return np.rot90(values, self.degrees // 90).copy()
 
-    def shown(self, grey: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Return turned grey levels (rows, columns) as displayed, with black and white swapped if wanted."""
-        levels: NDArray[np.uint8] = self.grid(grey) if self.degrees else grey
+    def apply_to_grey(self, grey: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return grey levels (rows, columns) uint8 rotated, and with black and white swapped if `swaps_grey`."""
+        levels: NDArray[np.uint8] = self.rotate(grey) if self.degrees else grey
         return ~levels if self.swaps_grey else levels
 
 
@@ -119,7 +119,7 @@ class Image:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Rows and columns of the file."""
+        """The numbers of rows and columns of the image in its file."""
         rows, columns = self.pixels.shape
         return self.full_rows or rows, self.full_columns or columns
 
@@ -133,11 +133,11 @@ class Image:
         return rows / self.step, columns / self.step
 
     def corrected(self, turn: Correction) -> Image:
-        """Return the turned image.
+        """Return the image rotated by a correction, and with black and white swapped if the correction says so.
 
-        If the image was read reduced, a partly filled last row may become the first row.
+        If the image was read at a reduced resolution, a partly filled last row may become the first row.
         """
-        image = replace(self, pixels=turn.grid(self.pixels)) if turn.degrees else self
+        image = replace(self, pixels=turn.rotate(self.pixels)) if turn.degrees else self
         if turn.degrees % 180:
             spacing = self.spacing_mm and (self.spacing_mm[1], self.spacing_mm[0])
             image = replace(image, spacing_mm=spacing, full_rows=self.full_columns, full_columns=self.full_rows)
@@ -186,10 +186,10 @@ class ShownImage:
 
 @dataclass(frozen=True, slots=True)
 class PixelMap:
-    """The map from the pixels of a network's input to the image: image = tensor * scale + offset.
+    """The map from positions in a network's input, or in a grid of cells, to positions in the image.
 
-    Positions are in pixel edges: `(row + 0.5) * row_scale + row_offset` is the image row of the centre of input row
-    `row`.
+    On each axis: image position = input position * scale + offset. Positions are in pixel edges: `(row + 0.5) *
+    row_scale + row_offset` is the image row of the centre of input row `row`.
     """
 
     row_scale: float
@@ -199,19 +199,19 @@ class PixelMap:
 
     @property
     def min_scale(self) -> float:
-        """How many pixels of the image one input pixel covers, along the axis where it covers fewer."""
+        """How many pixels of the image one pixel of the input covers, along the axis where it covers fewer."""
         return min(self.row_scale, self.column_scale)
 
-    def position(self, row: Coordinate, column: Coordinate) -> tuple[Coordinate, Coordinate]:
-        """Map a position in the network's input to the image (both in pixel edges)."""
+    def to_image(self, row: Coordinate, column: Coordinate) -> tuple[Coordinate, Coordinate]:
+        """Map a position in the network's input to the image: (row, column), both in pixel edges."""
         return row * self.row_scale + self.row_offset, column * self.column_scale + self.column_offset
 
-    def cell(self, row: Coordinate, column: Coordinate) -> tuple[Coordinate, Coordinate]:
-        """Map a position in the image to the network's input (both in pixel edges): the inverse of `position`."""
+    def to_input(self, row: Coordinate, column: Coordinate) -> tuple[Coordinate, Coordinate]:
+        """Map a position in the image to the network's input: (row, column), both in pixel edges."""
         return (row - self.row_offset) / self.row_scale, (column - self.column_offset) / self.column_scale
 
     def for_cells(self, cells: tuple[int, int], *, of: tuple[int, int]) -> PixelMap:
-        """Return the map from cells of the network's output grid to the image. The grid covers the whole input.
+        """Return the map from cells of a network's output grid to the image. The grid covers the whole input.
 
         cells  rows and columns of the output grid
         of     rows and columns of the input
@@ -222,7 +222,11 @@ class PixelMap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """A rectangular region of an image, in pixels of its file (edges, not centres)."""
+    """A rectangular region of an image, in pixels of its file (edges, not centres).
+
+    top, left      the upper left corner
+    rows, columns  height and width
+    """
 
     top: float
     left: float
@@ -257,7 +261,7 @@ class NetworkInput:
 def is_name(text: str) -> bool:
     """Return whether a text can be the name of a file or zip member.
 
-    The system must be able to encode the text, and it must have no zero byte.
+    The operating system must be able to encode the text, and the text must have no zero byte.
     """
     try:
         return b"\0" not in os.fsencode(text)
@@ -289,7 +293,7 @@ _NOBODY: Final = re.compile(
 )
 
 
-def known_person(patient_id: str) -> str:
+def valid_patient_id(patient_id: str) -> str:
     """Return a Patient ID without surrounding blanks; empty if it identifies nobody.
 
     Words such as "unknown" identify nobody, and neither does an ID with letters that could not be decoded.
@@ -309,7 +313,9 @@ DISPLAY_ONLY: Final = frozenset({"accession_number", "manufacturer", "study_desc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageHeader:
-    """Facts from the header, named by their DICOM keywords; empty text or None if the file does not state them.
+    """Facts from the header of an image file, named by their DICOM keywords.
+
+    A fact that the file does not state is an empty text or None.
 
     PNG and JPEG have only `rows` and `columns`. Person names are for display only and are never logged.
 
@@ -356,7 +362,7 @@ class ImageHeader:
 
     @property
     def deciding(self) -> tuple[object, ...]:
-        """The header facts that decide a result or identify the patient."""
+        """The values of the header that decide a result, or that identify the patient."""
         return tuple(getattr(self, one.name) for one in fields(self) if one.name not in DISPLAY_ONLY)
 
     @property
@@ -372,7 +378,7 @@ class ImageRef:
     problem             the reason why there is nothing to decode, if the search for images found one. Such a reference
                         still gets an outcome
     problem_is_refusal  whether that outcome is *not suitable* instead of *failed*
-    turn                the correction that a person asked for, which readers of the image apply
+    turn                rotation and inversion that a person asked for, applied whenever the image is read
     """
 
     path: Path
@@ -409,5 +415,5 @@ class ImageRef:
         """
         header = self.header
         person = (header.patient_name, header.patient_birth_date, header.patient_sex)
-        known_as = known_person(header.patient_id) or "^".join(filter(None, person))
+        known_as = valid_patient_id(header.patient_id) or "^".join(filter(None, person))
         return f"{self.study}\n{known_as}" if header.study_instance_uid and known_as else self.study

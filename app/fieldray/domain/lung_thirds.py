@@ -27,8 +27,8 @@ WHITE: Final = 5  # position of the fact that says how white a third is
 
 # Weight of each fact, in the order of `features_of_thirds`. A third with a weighted sum above 0 counts as not seen.
 WEIGHTS: Final = (-3.09, -2.8, 13.0, -14.97, 4.5, 8.46, 1.9, -5.41)
-OF_THIRD: Final = (-7.08, -4.78, -8.13)  # upper, middle, lower
-OF_LEFT: Final = 0.23  # for the left lung, next to the heart
+THIRD_INTERCEPTS: Final = (-7.08, -4.78, -8.13)  # upper, middle, lower
+LEFT_LUNG_INTERCEPT: Final = 0.23  # for the left lung, next to the heart
 
 
 def features_of_thirds(
@@ -84,7 +84,12 @@ def _percentile(levels: NDArray[np.uint8], percent: float) -> float:
 
 
 def halves(values: NDArray[Any], middle: float) -> NDArray[Any]:
-    """Return (2, rows, width): the columns left and right of the middle, from the middle outwards, equally wide."""
+    """Return the left and the right half of an array (rows, columns) as one array (2, rows, width) of equal widths.
+
+    In both halves the first column is the one next to the middle.
+
+    middle  the position of the middle, in columns
+    """
     columns = values.shape[1]
     left = min(max(math.ceil(middle), 1), columns - 1)
     width = min(left, columns - left)
@@ -115,6 +120,6 @@ def whiteness_of_lungs(facts: NDArray[np.float64]) -> NDArray[np.float64]:
 
     facts  (2, 3, 8) of both lungs, as `features_of_thirds` gives them
     """
-    of_thirds = facts @ np.array(WEIGHTS) + np.array(OF_THIRD)
-    of_thirds[0] += OF_LEFT
+    of_thirds = facts @ np.array(WEIGHTS) + np.array(THIRD_INTERCEPTS)
+    of_thirds[0] += LEFT_LUNG_INTERCEPT
     return np.asarray(of_thirds)

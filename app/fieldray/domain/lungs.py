@@ -25,11 +25,11 @@ LungSide = Literal["left", "right"]
 Measure = Literal["check", "area", "smaller", "upper", "middle", "lower", "both"]
 Quality = Literal["lungs_tilted", "lungs_low", "lungs_black", "lungs_white", "lungs_few_greys"]
 SIDES: Final[tuple[Side, ...]] = ("top", "bottom", "left", "right")
-QUALITY: Final = frozenset(
+QUALITY_CODES: Final = frozenset(
     (*(f"lungs_cut_off_{side}" for side in SIDES), *get_args(Quality))
 )  # codes of notes on image quality
 _OF_ONE_LUNG: Final = ("unseen", "not_found", "smaller")
-READ_FIRST: Final = frozenset(
+READ_FIRST_CODES: Final = frozenset(
     (
         *("chest_in_doubt", "lungs_hardly_found", "lungs_unseen", "thirds_dense"),
         *(f"{side}_lung_{seen}" for side in get_args(LungSide) for seen in _OF_ONE_LUNG),
@@ -86,7 +86,7 @@ class LungFields:
     found                    whether lungs were found in the image
     left_share, right_share  share of the image's area that each of the patient's lungs covers, 0..1
     cut_off                  the sides of the image where the lungs reach the border
-    rotation_degrees         clockwise rotation of the image: 0, 90, 180 or 270
+    rotation_degrees         clockwise rotation of the image in degrees: 0, 90, 180 or 270
     is_inverted              whether black and white are swapped
     is_mirrored              whether the image may be mirrored left to right
     unseen                   the patient's lungs that were not found, or are far smaller than the other, or partly
@@ -95,10 +95,10 @@ class LungFields:
     region                   the lung region, opacified parts included: top, bottom, left, right in pixels; None if the
                              network gives none
     evidence_inside          share of the classifier's positive evidence inside the lung region; None without evidence
-    latency_ms               duration of the lung-field network
+    latency_ms               duration of the lung-field network in milliseconds
     quality                  codes of notes on image quality, for the radiographer
-    kept                     the shares of lung, compressed; see `CompressedShares`
-    kept_region              the shares of lung region, compressed; None if the network gives none, or if they were not
+    compressed_shares        the shares of lung in compressed form; see `CompressedShares`
+    compressed_region        the shares of lung region, compressed; None if the network gives none, or if they were not
                              kept
     pixel_map                maps cells of the mask to the image
     """
@@ -111,25 +111,28 @@ class LungFields:
     rotation_degrees: int
     is_inverted: bool
     is_mirrored: bool
-    kept: CompressedShares
+    compressed_shares: CompressedShares
     pixel_map: PixelMap
     evidence_inside: float | None = None
     latency_ms: float = 0.0
     unseen: tuple[LungSide, ...] = ()
     unseen_by: LungMeasurement | None = None
     region: tuple[float, float, float, float] | None = None
-    kept_region: CompressedShares | None = None
+    compressed_region: CompressedShares | None = None
     quality: tuple[Quality, ...] = ()
 
     @property
     def shares(self) -> NDArray[np.uint8]:
-        """The shares of lung (rows, columns) uint8, read-only. A cell with `threshold` or more is lung."""
-        return self.kept.shares
+        """The share of lung in each cell (rows, columns), uint8, 0 to 255, read-only.
+
+        Cells with at least `threshold` are lung.
+        """
+        return self.compressed_shares.shares
 
     @property
     def threshold(self) -> int:
-        """The share (0..255) from which a cell is lung."""
-        return self.kept.threshold
+        """The share of lung, 0 to 255, from which a cell counts as lung."""
+        return self.compressed_shares.threshold
 
     @property
     def mask(self) -> Mask:
@@ -139,7 +142,11 @@ class LungFields:
     @property
     def whole_mask(self) -> Mask:
         """The mask of the visible lungs and the lung region together, (rows, columns) bool."""
-        return self.mask if self.kept_region is None else self.mask | (self.kept_region.shares >= self.threshold)
+        return (
+            self.mask
+            if self.compressed_region is None
+            else self.mask | (self.compressed_region.shares >= self.threshold)
+        )
 
     @property
     def refusal(self) -> Reason | None:
@@ -161,7 +168,7 @@ class LungFields:
 
     @property
     def unseen_code(self) -> str:
-        """Return which lungs are not seen as a code, whatever the measurement; empty if all are."""
+        """A code for the lungs that are not seen, whatever the measurement; "" if all are seen."""
         if not self.unseen:
             return ""
         return "lungs_unseen" if len(self.unseen) > 1 else f"{self.unseen[0]}_lung_unseen"
@@ -174,13 +181,15 @@ class LungFields:
         return tuple(note for note in (first, *cut_off, mirrored, *map(reason, self.quality)) if note)
 
     def box(self, *, rows: int, columns: int, margin: float, crop: CropRule = "lungs") -> Box:
-        """Return the part of an image of this size that a classifier receives: the lungs with a margin.
+        """Return the part of an image that a classifier receives: the lungs with a margin.
 
-        With crop "lung_region" the box holds the lung region, if the network gives it. Otherwise the box includes the
-        place of a lung that was not seen, as the mirror image of the other lung: the white side is what must be judged.
-        The box is the whole image if no lungs were found, or if a person overruled a refusal.
+        rows, columns  size of the image in pixels
+        margin         share of the lungs' extent added on each side
+        crop           "lung_region" for the lung region, if the network gives it; else the visible lungs
 
-        margin  share of the lungs' extent added on each side
+        The box of the visible lungs includes the place of a lung that was not seen, as the mirror image of the other
+        lung: the white side is what must be judged. The box is the whole image if no lungs were found, or if a person
+        overruled a refusal.
         """
         region = self.region if crop == "lung_region" else None
         if self.refusal or (region is None and (not self.found or self.shares.max() < self.threshold)):
@@ -198,7 +207,7 @@ class LungFields:
         return outlines(self.shares, self.pixel_map, threshold=self.threshold)
 
     def mask_of_image(self, *, rows: int, columns: int) -> Mask:
-        """Return the mask enlarged to the size of the image, (rows, columns) bool."""
+        """Return the mask of the visible lungs, enlarged to the size of the image: (rows, columns) bool."""
         return enlarge(self.shares, self.pixel_map, rows=rows, columns=columns, threshold=self.threshold)
 
 
@@ -225,8 +234,9 @@ class LungNetworkOutput:
 def find_lungs(
     answer: LungNetworkOutput, rules: LungRules, *, says_chest: bool = False, grey: NDArray[np.uint8] | None = None
 ) -> LungFields:
-    """Return the lung fields that follow from a network's output.
+    """Evaluate the output of a lung-field network. Returns the lung fields of the image.
 
+    answer      the output of the network
     rules       the pack's thresholds
     says_chest  whether the file's header says that this is a frontal chest image
     grey        (height, width) network input, 0 is air; without it a white lung is recognised by its area alone
@@ -257,7 +267,7 @@ def find_lungs(
         rotation_degrees=ROTATIONS[max(turned, key=lambda name: scores[name])] if turned else 0,
         is_inverted="inverted" in passed,
         is_mirrored="mirrored" in passed,
-        kept=CompressedShares.of(fields, threshold),
+        compressed_shares=CompressedShares.compress(fields, threshold),
         pixel_map=pixel_map,
         latency_ms=answer.latency_ms,
         **({} if answer.region is None else _of_region(answer.region, threshold, pixel_map)),
@@ -275,8 +285,10 @@ def look_for_lungs(
 
     If the whole image is refused, each half is tried together with its own mirror image, because one lung may be white.
 
-    values  (1, height, width, channels) input of the network
-    ask     runs the network
+    values      (1, height, width, channels) input of the network
+    ask         runs the lung-field network on such an input
+    rules       thresholds of the lung-field pack
+    says_chest  whether the file's header says that this is a frontal chest image
     """
     lungs = find_lungs(ask(values), rules, says_chest=says_chest, grey=values[0, :, :, 0])
     for seen in ("left", "right") if lungs.refusal else ():
@@ -357,8 +369,9 @@ def evidence_limit(manifest: Manifest) -> float | None:
 
 
 def measured_evidence_limit(manifest: Manifest) -> float | None:
-    """Return the share of evidence inside the lungs that only 1 in 20 of the pack's own
-    images are below; None if unmeasured.
+    """Return the limit of evidence inside the lungs that a pack's maker measured, as a share 0..1; None if unmeasured.
+
+    Of the pack's own images, 1 in 20 have a smaller share of their evidence inside the lungs.
     """
     measured: Any = manifest.metrics.get("evidence_inside")
     limit = measured.get("limit") if isinstance(measured, Mapping) else None
@@ -366,9 +379,13 @@ def measured_evidence_limit(manifest: Manifest) -> float | None:
 
 
 def lung_parts(shares: NDArray[np.uint8], threshold: int) -> tuple[NDArray[np.uint8], NDArray[np.intp]]:
-    """Remove parts that are no lung from the shares.
+    """Remove parts that are no lung from a map of the shares of lung.
 
-    Returns the remaining shares, and the number of the part to which each cell belongs (0 for none).
+    shares     (rows, columns) uint8, the share of lung in each cell, 0..255
+    threshold  the share from which a cell is lung
+
+    Returns the remaining shares (rows, columns), and for each cell the number of the connected part to which it belongs
+    (0 for none).
     """
     parts = components(shares >= threshold)
     sizes = np.bincount(parts.reshape(-1))
@@ -499,10 +516,10 @@ def _measured(found: LungMeasurement, side: LungSide) -> Reason:
 
 
 def middle_between(filled: NDArray[np.intp], seen: NDArray[np.intp]) -> float:
-    """Return the column between the lungs; the middle of the image if the lungs do not lie on both sides of it.
+    """Return the column between the two lungs, or the middle of the image if the lungs do not lie on both sides of it.
 
-    filled  columns with lung
-    seen    columns inside the image
+    filled  columns of the cells that are lung
+    seen    columns of the cells that lie inside the image
     """
     middle, least = float(seen[0] + seen[-1]) / 2, _ACROSS * len(seen)
     is_both = filled[0] < middle - least and filled[-1] > middle + least
@@ -527,7 +544,7 @@ def _of_region(shares: NDArray[np.float32], threshold: int, pixel_map: PixelMap)
     """Return the fields of `LungFields` for the lung region: the compressed shares and the extent."""
     fields, parts = lung_parts(np.rint(255 * shares.clip(0, 1)).astype(np.uint8), threshold)
     reached = _extent(fields, threshold, pixel_map) if parts.any() else None
-    return {"region": reached, "kept_region": CompressedShares.of(fields, threshold)}
+    return {"region": reached, "compressed_region": CompressedShares.compress(fields, threshold)}
 
 
 def _extent(shares: NDArray[np.uint8], threshold: int, pixel_map: PixelMap) -> tuple[float, float, float, float]:

@@ -76,7 +76,11 @@ def overlaps(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray
 
 
 def cell_edges(pixel_map: PixelMap, shape: tuple[int, int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the edges of an array's rows (rows + 1,) and columns (columns + 1,), in pixels of the image."""
+    """Return the edges of the rows (rows + 1,) and columns (columns + 1,) of a grid of cells, in pixels of the image.
+
+    pixel_map  maps cells of the grid to the image
+    shape      rows and columns of the grid
+    """
     rows, columns = shape
     return (
         np.arange(rows + 1, dtype=np.float64) * pixel_map.row_scale + pixel_map.row_offset,
@@ -201,7 +205,7 @@ def _loops(following: dict[Point, Point]) -> Iterator[list[Point]]:
 
 def _in_image(point: Point, pixel_map: PixelMap) -> Point:
     """Map a point (row, column) of a mask padded by one cell to the image. Returns (x, y) in pixels of the image."""
-    row, column = pixel_map.position(point[0] - 0.5, point[1] - 0.5)
+    row, column = pixel_map.to_image(point[0] - 0.5, point[1] - 0.5)
     return column, row
 
 
@@ -225,7 +229,7 @@ class CompressedShares:
     data: bytes
 
     @classmethod
-    def of(cls, shares: Shares, threshold: int) -> Self:
+    def compress(cls, shares: Shares, threshold: int) -> Self:
         """Compress shares (rows, columns) uint8; cells with `threshold` or more are inside."""
         (rows, columns), mask = shares.shape, shares >= threshold
         values = shares[_along_edge(mask)].tobytes()

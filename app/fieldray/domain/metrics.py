@@ -140,7 +140,7 @@ _NO_VARIANCE: Final = 1e-18  # rounding errors of a variance of zero
 class Share:
     """A share with its 95 % interval, all in 0..1.
 
-    count, of  numbers of images: `count` of `of`
+    count, of  number of images that have the property, and number of all images
     """
 
     count: int
@@ -151,14 +151,14 @@ class Share:
 
     @property
     def estimate(self) -> Estimate:
-        """The share and its interval without the counts."""
+        """The share with its confidence interval, without the counts from which they are computed."""
         return Estimate(self.value, self.low, self.high)
 
 
 def effective_number(patients: Sequence[str]) -> float:
-    """Return the effective number of images if all images of a patient give one result (Kish 1965).
+    """Return the effective number of images (Kish 1965): several images of a patient count less than independent ones.
 
-    It lies between 1 and the number of images.
+    The number lies between 1 and the number of images. It assumes that all images of a patient have one result.
 
     patients  the patient of each image
     """
@@ -167,8 +167,9 @@ def effective_number(patients: Sequence[str]) -> float:
 
 
 def share(hits: NDArray[np.bool_], *, patients: Sequence[str]) -> Share:
-    """Return the share of images that are hits, with Wilson's interval. Raises ValueError without images.
+    """Return the share of images that are hits, with its 95 % interval (Wilson). Raises ValueError without images.
 
+    hits      (n,) whether each image is a hit, for example detected
     patients  the patient of each image
     """
     if not len(hits):
@@ -192,7 +193,7 @@ def share_of(count: int, of: int, *, number: float) -> Share:
 def share_difference(
     first: NDArray[np.bool_], second: NDArray[np.bool_], *, patients: Sequence[str]
 ) -> tuple[float, float, float]:
-    """Return the share of hits in `second` minus that in `first`, and the ends of its interval.
+    """Return the share of hits in `second` minus that in `first`, and the ends of its 95 % interval.
 
     Method 10 of Newcombe, Statistics in Medicine 17 (1998) 2635: the square-and-add of Wilson's intervals, with the
     correlation of both and its correction for continuity.
@@ -218,12 +219,12 @@ def share_difference(
 
 
 def sensitivity(scores: Scores, truth: Truth, *, threshold: float, patients: Sequence[str]) -> Share:
-    """Return the share of positives at or above a threshold, which must have been chosen on other images."""
+    """Return the share of positive images at or above a threshold, which was chosen on other images."""
     return share(scores[truth] >= threshold, patients=_of(patients, truth))
 
 
 def specificity(scores: Scores, truth: Truth, *, threshold: float, patients: Sequence[str]) -> Share:
-    """Return the share of negatives below a threshold, which must have been chosen on other images."""
+    """Return the share of negative images below a threshold, which was chosen on other images."""
     return share(scores[~truth] < threshold, patients=_of(patients, ~truth))
 
 
@@ -293,7 +294,10 @@ def kappa(
 
 
 def auc_estimate(scores: Scores, truth: Truth, *, patients: Sequence[str]) -> Estimate:
-    """Return the area under the ROC curve with Newcombe's interval. Raises ValueError if a class has no images."""
+    """Return the area under the ROC curve with its 95 % interval (Newcombe).
+
+    Raises ValueError if a class has no images.
+    """
     value = auc(scores, truth)
     if math.isnan(value):
         raise ValueError("the area has no value: a class has no images")
@@ -327,7 +331,7 @@ def _bisect(value: float, end: float, is_near: Callable[[float], bool]) -> float
 
 
 def auc_difference(scores: Scores, truth: Truth, *, patients: Sequence[str]) -> tuple[float, float, float]:
-    """Return the area of the second column of scores minus that of the first, and the ends of its interval.
+    """Return the difference of two networks' AUCs, the second minus the first, and the ends of its 95 % interval.
 
     DeLong, DeLong and Clarke-Pearson, Biometrics 44 (1988) 837. For patients with several images, the contributions of
     each patient are summed (Obuchowski, Biometrics 53 (1997) 567). The variance is zero if both networks rank every

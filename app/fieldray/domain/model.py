@@ -35,7 +35,7 @@ def _require(condition: bool, message: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSpec:
-    """The network's input.
+    """The input that a network expects, and how an image is made into this input.
 
     intensity    "as_displayed": the file's own VOI LUT or window (else the 1st to 99th percentile) mapped to 0..255.
                  "percentile": in addition, the 1st..99th percentile of the resized input is stretched to 0..255, so
@@ -43,8 +43,9 @@ class InputSpec:
     fit          "stretch" to height x width; "pad" keeps the aspect ratio and fills with 0; "crop" keeps the aspect
                  ratio and cuts the longer side around its middle
     margin       share of each side cut off before fitting (borders carry letters and collimation), 0..0.2
-    crop         "lungs": only the visible lungs, found by a lung-field pack, are fitted. "lung_region": the whole lung
-                 region including opacified parts, if the lung-field pack gives the region
+    crop         "none": the whole image is fitted. "lungs": only the visible lungs, found by a lung-field pack, are
+                 fitted. "lung_region": the whole lung region including opacified parts, if the lung-field pack gives
+                 the region
     crop_margin  share of the lungs' height and width kept around them on each side, 0..0.5
     """
 
@@ -72,7 +73,7 @@ class Label:
     """One label of a pack, such as a finding.
 
     code     code of the label in `scheme`, for example SNOMED CT or "fieldray"
-    meaning  text by language
+    meaning  meaning of the label by language
     """
 
     code: str
@@ -231,9 +232,10 @@ class Requirement:
     """A pack that a classifier needs.
 
     kind             kind of the required pack
-    id               its id, or None for any
-    minimum_version  its minimum version, or None for any
-    key              fingerprint of its signing key; None for the classifier's own key or a shipped pack
+    id               id of the required pack, or None for any
+    minimum_version  minimum version of the required pack, or None for any
+    key              fingerprint of the key that must have signed the required pack; None for the classifier's own key
+                     or a shipped pack
     """
 
     kind: CompanionKind
@@ -312,7 +314,7 @@ class Manifest:
 
     @property
     def label_codes(self) -> tuple[str, ...]:
-        """The codes of the labels."""
+        """The codes of the pack's labels, in the order of the manifest."""
         return tuple(label.code for label in self.labels)
 
     @property
@@ -321,9 +323,10 @@ class Manifest:
         return any(requirement.kind == "lung-fields" for requirement in self.requires)
 
     def point(self, label: str, name: str | None = None) -> OperatingPoint | None:
-        """Return the operating point of a label with this name, or None.
+        """Return an operating point of a label, or None if the label has no such point.
 
-        name  None for the first operating point of the label
+        label  code of the label
+        name   name of the operating point; None for the label's first one
         """
         for point in self.operating_points:
             if point.label == label and name in (None, point.name):
@@ -333,7 +336,7 @@ class Manifest:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Model:
-    """A verified pack in memory. The drive is not needed any more.
+    """A verified pack in memory. The drive that it was read from is not needed any more.
 
     files           the networks by role: "litert" (always there), "edgetpu", and further roles named by the pack
     model_sha256    SHA-256 (hex) of the "litert" file
@@ -360,7 +363,7 @@ class Model:
 
     @property
     def lungs_pack(self) -> str:
-        """The name and the beginning of the hash of the lung-field pack, as stored in results; "" without one."""
+        """The lung-field pack's name and the beginning of its hash, as stored in results; "" without such a pack."""
         return f"{self.lungs.pack_name} {self.lungs.model_sha256[:12]}" if self.lungs else ""
 
 

@@ -42,9 +42,9 @@ class Gap:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Prior:
-    """An image that can be compared with the current one.
+    """An image that can be compared with the current image, usually an earlier one of the patient.
 
-    outcome        the outcome of the image; for a file that a person chose, the result of `unscreened`
+    outcome        the outcome of the image; for a file that a person chose, the result of `unscreened_outcome`
     origin         "run": the run in sight; "history": an earlier run; "file": a file that a person chose
     patient_match  whether both images are of one patient
     order          whether this image was made before or after the current image
@@ -57,7 +57,7 @@ class Prior:
 
     @property
     def header(self) -> ImageHeader:
-        """The header of the image."""
+        """The DICOM header of the prior image."""
         return self.outcome.ref.header
 
 
@@ -65,13 +65,13 @@ class Prior:
 class StoredPriors:
     """The prior images of a patient in the results database.
 
-    images  prior images, one entry per image. Images of other runs than the one in sight are listed only if their file
-            still exists
-    gone    number of prior images whose file no longer exists
+    images         prior images, one entry per image. Images of other runs than the one in sight are listed only if
+                   their file still exists
+    missing_files  number of prior images that are left out because their file no longer exists
     """
 
     images: tuple[StoredImage, ...] = ()
-    gone: int = 0
+    missing_files: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,7 @@ class PairRecord:
     regions: tuple[ChangeRegion, ...] = ()
 
 
-def unscreened(ref: ImageRef) -> Screened:
+def unscreened_outcome(ref: ImageRef) -> Screened:
     """Return an outcome for an image that no pack has screened: without score, map or finding."""
     return Screened(
         ref=ref,
@@ -115,9 +115,10 @@ def unscreened(ref: ImageRef) -> Screened:
 
 
 def time_order(image: ImageHeader, current: ImageHeader) -> Order:
-    """Return whether an image is earlier or later than the current one, by study date and time.
+    """Return whether an image was made before or after the current image, by study date and time.
 
-    "same" means equal to the minute. "unknown" means that a date, or on one day a time, is missing.
+    "same" means that date and time are equal to the minute. "unknown" means that a date, or on one day a time, is
+    missing.
     """
     days = day_of(image.study_date), day_of(current.study_date)
     if days[0] is None or days[1] is None:
@@ -131,7 +132,7 @@ def time_order(image: ImageHeader, current: ImageHeader) -> Order:
 
 
 def gap_between(image: ImageHeader, current: ImageHeader) -> Gap | None:
-    """Return the time between two studies, whichever was first; None if a date is unknown."""
+    """Return the time between the studies of two images, whichever was first; None if a study date is unknown."""
     days = day_of(image.study_date), day_of(current.study_date)
     if days[0] is None or days[1] is None:
         return None
@@ -184,7 +185,7 @@ def priors_of(current: Outcome, candidates: Iterable[tuple[Origin, Outcome]]) ->
 
 
 def prior_from(outcome: Outcome, current: Outcome, origin: Origin) -> Prior:
-    """Return an image as a prior of the current image, with the match of patients and the order in time."""
+    """Return an outcome as a `Prior` of the current image, with the match of patients and the order in time."""
     header, own = outcome.ref.header, current.ref.header
     return Prior(
         outcome=outcome, origin=origin, patient_match=match_patients(header, own), order=time_order(header, own)
@@ -214,12 +215,12 @@ def _doubts(patient_match: PatientMatch, order: Order) -> list[Reason]:
 
 
 def is_lateral(header: ImageHeader) -> bool:
-    """Return whether the header states a lateral view."""
+    """Return whether an image's header states a lateral view."""
     return "LATERAL" in views_of(header.view)
 
 
 def pair_record(prior: Prior, current: Outcome, comparison: PairComparison) -> PairRecord:
-    """Return the record of a comparison, for reports."""
+    """Return the record of a comparison of two images, as reports need it."""
     aligned, problem, ref = comparison.aligned, comparison.problem, prior.outcome.ref
     return PairRecord(
         current=current.facts.content_sha256,

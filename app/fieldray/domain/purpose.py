@@ -73,14 +73,14 @@ class ClassDistribution:
     shares: Mapping[bool, Mapping[Category, Share]]
 
     @property
-    def unsure(self) -> tuple[int, int]:
-        """The number of unsure images and the number of all images."""
+    def unsure_and_total(self) -> tuple[int, int]:
+        """The number of images in the class *unsure*, and the number of all measured images."""
         counted = [of["unsure"] for of in self.shares.values()]
         return sum(share.count for share in counted), sum(share.of for share in counted)
 
 
 def counts_per_hundred(shares: Mapping[Category, Share]) -> dict[Category, int]:
-    """Return the number of images in each class per 100 images: whole numbers that add up to 100.
+    """Convert the shares of the classes to numbers of images per 100: whole numbers that add up to 100.
 
     A class without a share has 0.
     """
@@ -178,8 +178,11 @@ def _age_note(header: ImageHeader, accepted: HeaderRules, *, is_confirmed: bool)
 
 
 def with_ages(notes: Iterable[Reason], *, is_confirmed: bool) -> tuple[Reason, ...]:
-    """Return the notes on an image, changed to those of a run with confirmed ages, or of one without
-    (`is_confirmed`).
+    """Return an image's notes with the note on an unstated age rewritten for another run.
+
+    The note says either that a person confirmed the ages, or that nobody did. All other notes are unchanged.
+
+    is_confirmed  whether a person confirmed the ages in the run that takes over the notes
     """
     written, other = AGE_NOTES[is_confirmed], AGE_NOTES[not is_confirmed]
     return tuple(Reason(written, note.parameters) if note.code == other else note for note in notes)
@@ -197,7 +200,10 @@ class PatientCount:
     unknown: int = 0
 
     def add(self, kind: ResultCount) -> None:
-        """Add the results of one kind to the counts, if they contradict the rules or state no age."""
+        """Add the results that have one category and one set of note codes to the counts.
+
+        Only results count that contradict the pack's rules for patients, or whose image states no age.
+        """
         self.others += kind.number * (kind.category == "refused" and not _OTHERS.isdisjoint(kind.codes))
         self.unknown += kind.number * (AGE_NOTES[False] in kind.codes)
 
@@ -386,7 +392,7 @@ def view_match(header: ImageHeader, rules: HeaderRules) -> HeaderMatch:
 
 
 def view_words(header: ImageHeader) -> str:
-    """Return the header's own words for the view, for a message."""
+    """Return the words by which an image's header describes the view, for use in a message."""
     by_orientation = f"Patient Orientation {header.patient_orientation}" if _view_by(header) else ""
     return " / ".join(filter(None, (header.view_position, header.view_code, by_orientation)))
 
@@ -438,14 +444,17 @@ def is_for_processing(header: ImageHeader) -> bool:
 def is_other_kind(header: ImageHeader) -> bool:
     """Return whether the header says that the image is no ordinary exposure.
 
-    Such an image shows bone or soft tissue alone, or is a difference of two exposures.
+    Such an image shows bone or soft tissue alone, or is the difference of two exposures.
     """
     found = _KINDS_OF_IMAGE.search(_words(header.image_type)) or _KINDS_IN_WORDS.search(_words(header.derivation))
     return found is not None
 
 
 def body_part_match(header: ImageHeader, rules: HeaderRules) -> HeaderMatch:
-    """Return whether Body Part Examined names an accepted part; of several parts, one is enough."""
+    """Return whether Body Part Examined names a body part that the pack accepts.
+
+    If the header names several parts, one accepted part is enough.
+    """
     text = header.body_part_examined
     if _says_nothing(text):
         return "nothing"

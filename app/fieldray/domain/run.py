@@ -24,7 +24,7 @@ RunState = Literal["running", "paused", "finished", "cancelled", "failed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendChanged:
-    """A backend entered a state.
+    """Event: the state of a backend changed.
 
     in_use  whether results now come from this backend
     detail  the backend's description of itself
@@ -40,11 +40,11 @@ class BackendChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceChanged:
-    """The current state of a device that can be plugged in.
+    """Event: the state of a device that can be plugged in, such as an Edge TPU.
 
-    backend    backend that runs models on the device
+    backend    name of the backend that runs models on the device
     state      "uninitialised": plugged in, but its firmware is only loaded at its first use
-    port_mbit  speed of its port: 480 (USB 2) or 5000 (USB 3) and more; None if the system does not say
+    port_mbit  speed of its USB port in Mbit/s: 480 (USB 2) or 5000 (USB 3) and more; None if the system does not say
     reason     the reason why the device cannot be used, or None
     notes      advice for a device that can be used
     """
@@ -58,7 +58,7 @@ class DeviceChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunChanged:
-    """The state of a run changed: it started, paused, resumed or ended.
+    """Event: a run started, paused, resumed or ended.
 
     reason      the reason if the run failed, or None
     notes       notes for the user
@@ -74,7 +74,7 @@ class RunChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageDone:
-    """One image has its results, and they are committed to the results database.
+    """Event: the results of one image were committed to the results database.
 
     Either all packs gave a result, or one pack's result was replaced.
     """
@@ -84,7 +84,7 @@ class ImageDone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultsTakenOver:
-    """The results of an earlier run were taken over for many images at once, and committed to the database.
+    """Event: results of an earlier run were taken over for many images at once, and committed to the database.
 
     The images were recognised by a sample of their content. Unless the caller asked for single events, this event
     replaces one `ImageDone` for each image.
@@ -100,7 +100,7 @@ class ResultsTakenOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The progress of a run.
+    """Event: the progress of a run.
 
     total_is_final  whether `total` is final; it grows while folders are still being searched
     remaining_s     estimated time to the end, or None
@@ -115,14 +115,11 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """The rate of the current run's inference, and the load of the computer.
+    """Event: the speed of inference in the current run, and the load of the computer.
 
-    fps_now, fps_min, fps_avg, fps_max
-                         images per second, counted from the third image of a backend on; None before
-    first_ms, second_ms  time of a backend's first and second image
-    p50_ms, p95_ms       median and 95th percentile of the time per image
-    cpu_percent          CPU load of the whole computer
-    memory_mb            memory of all processes of this program
+    fps_now, fps_min, fps_avg, fps_max images per second, counted from the third image of a backend on; None before
+    first_ms, second_ms time of a backend's first and second image p50_ms, p95_ms median and 95th percentile of the time
+    per image cpu_percent CPU load of the whole computer memory_mb memory of all processes of this program
     """
 
     fps_now: float | None = None
@@ -143,14 +140,14 @@ Drives = Mapping[Path, tuple[Path, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrivesChanged:
-    """The removable drives that are connected now."""
+    """Event: the removable drives that are connected now, each with the folders of its packs."""
 
     drives: Drives = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreRepaired:
-    """The results database was damaged and has been replaced.
+    """Event: the results database was damaged and has been replaced.
 
     reason  where the damaged file is now, and which results were recovered
     """
@@ -160,7 +157,7 @@ class StoreRepaired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreUpdating:
-    """The results database of an earlier version is being updated to this version.
+    """Event: the results database of an earlier program version is being updated to this version.
 
     reason  the message for the user
     """
@@ -170,7 +167,7 @@ class StoreUpdating:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreUnwritable:
-    """Results cannot be stored in the database. This event is published before the first image is screened."""
+    """Event: results cannot be stored in the database. It is published before the first image is screened."""
 
     reason: Reason
 
@@ -245,7 +242,7 @@ _VERDICT_VALUES: Final = (
 )
 # All values, in the order in which a person sees them.
 VERDICT_VALUES: Final[Mapping[VerdictChoice, VerdictValue]] = {value.choice: value for value in _VERDICT_VALUES}
-CONTRADICTING: Final = tuple(value.choice for value in _VERDICT_VALUES if value.confirms is False)
+CONTRADICTING_CHOICES: Final = tuple(value.choice for value in _VERDICT_VALUES if value.confirms is False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,18 +257,18 @@ class Overrides:
     turns: bool = False
 
     def will_turn(self, why: Reason, turn: Correction) -> bool:
-        """Return whether an image refused for this reason is to be turned and screened again.
+        """Return whether an image refused for this reason is to be turned upright and screened again.
 
-        turn  how the image is turned already; an image is turned only once
+        turn  the correction already applied to the image; an image is turned only once
         """
         return self.turns and can_be_turned(why) and turn == UPRIGHT
 
     def will_overrule(self, why: Reason, turn: Correction) -> bool:
         """Return whether an image refused for this reason is to be screened nevertheless.
 
-        An image that can be turned instead is turned.
+        The result is False for an image that can be turned instead.
 
-        turn  how the image is turned already
+        turn  the correction already applied to the image
         """
         return self.overrules and can_be_overruled(why) and not self.will_turn(why, turn)
 
@@ -280,7 +277,7 @@ class Overrides:
 class PackSpec:
     """A pack of a run. Two packs with equal `model_sha256` and `settings_hash` give equal results for an image.
 
-    settings_hash     SHA-256 of everything besides the model file that decides a result (see domain/assessment)
+    settings_hash     SHA-256 of everything besides the model file that decides a result (see domain/pack_setup)
     operating_points  the operating points in force, at most one for each label
     lungs_pack        the lung-field pack that ran before the pack (see `Model.lungs_pack`); "" for none
     """
@@ -331,8 +328,8 @@ class PackOfRun(NamedTuple):
     position: int = 0
 
     @classmethod
-    def named(cls, text: str) -> PackOfRun:
-        """Parse a name such as `12` or `12.2`. Raises ValueError."""
+    def parse(cls, text: str) -> PackOfRun:
+        """Parse the name of a pack of a run, such as `12` or `12.2`. Raises ValueError for any other text."""
         run_id, _, number = text.partition(".")
         if not (text.isascii() and run_id.isdigit() and (number or "1").isdigit() and int(number or "1")):
             raise ValueError(f"no pack of a run is called {text}")
@@ -361,7 +358,10 @@ class Run:
 
 
 def pack_of_run(run: Run, position: int) -> PackSpec:
-    """Return the pack at a position (0 for the first) of a run. Raises UsageProblem (history_no_pack)."""
+    """Return the pack at a position of a run, 0 for the first.
+
+    Raises UsageProblem (history_no_pack) beyond the last pack.
+    """
     if not 0 <= position < len(run.spec.packs):
         raise UsageProblem(reason("history_no_pack", run=run.run_id, pack=position + 1, packs=len(run.spec.packs)))
     return run.spec.packs[position]
@@ -468,8 +468,8 @@ class StoredImage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resuming:
-    """How a run takes over results of earlier runs.
+class ResumeOptions:
+    """Options for taking over results of earlier runs.
 
     verifies      whether a file is recognised only by its whole content, not by a sample
     reports_each  whether each result is reported by an `ImageDone`; otherwise only their numbers (`ResultsTakenOver`)
@@ -492,7 +492,7 @@ def origin_folder(path: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftSample:
-    """The part of a stored result by which drift is measured.
+    """The values of a stored result by which drift is measured: class, scores, grey level and evidence.
 
     scores           calibrated score by label
     grey             median of the thumbnail, 0 (black) to 255; None if the image was not read

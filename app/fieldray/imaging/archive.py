@@ -1,12 +1,12 @@
-"""Zip files: listed without unpacking, with members read into memory only, and every size checked first.
+"""Reading of zip files: members are listed without unpacking, and read into memory only, after every size was checked.
 
-Python's `zipfile` reads the listing and unpacks. It unpacks as much as is requested, so never more than a member's
-stated size is requested; otherwise a kilobyte might become gigabytes. Members that are neither stored nor deflated are
-refused, because `zipfile` unpacks them all at once. Hardly any zip file has such members. A member's name is a label
-and never a path: nothing is written, so hostile names can do no harm.
+Python's `zipfile` unpacks as many bytes as the caller requests. So never more than a member's stated size is requested;
+otherwise a kilobyte might become gigabytes. Members that are neither stored nor deflated are refused, because `zipfile`
+unpacks them all at once. Hardly any zip file has such members. A member's name is a label and never a path: nothing is
+written, so hostile names can do no harm.
 
-A child process searches the members for images (`search`), and answers for some members at a time. The parent iterates
-over them with `members_of`.
+A child process searches some members at a time for images (`search`). The parent process calls it until all members are
+searched (`members_of`).
 """
 
 from __future__ import annotations
@@ -63,21 +63,21 @@ _PART: Final = 2**20  # bytes unpacked at once
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ZipDirectory:
-    """The directory of a zip file, without its folders.
+    """The table of contents of a zip file, without folders.
 
-    by_name  entries by normalised name: parts joined by "/", without empty parts and "."
-    names    the sorted names
-    doubles  names that several files with different contents have; `by_name` has the last of them, as zip tools do
+    by_name     entries by normalised name: parts joined by "/", without empty parts and "."
+    names       the sorted names
+    duplicates  names that several files with different contents have; `by_name` has the last of them, as zip tools do
     """
 
     by_name: Mapping[str, zipfile.ZipInfo]
     names: tuple[str, ...]
-    doubles: tuple[str, ...]
+    duplicates: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ZipArchive:
-    """An open zip file. Two objects are equal if they are of one unchanged file.
+    """An open zip file. Two objects are equal if both opened one file that has not changed in between.
 
     identity  state of the file, by which objects are compared
     """
@@ -87,11 +87,16 @@ class ZipArchive:
 
     @property
     def directory(self) -> ZipDirectory:
-        """The directory of the zip file, cached for the last zip file of this process. Raises as `open_archive`."""
+        """The table of contents of the zip file, cached for the last file of this process.
+
+        Raises as `open_archive`.
+        """
         return _directory(self)
 
     def read(self, name: str, *, limit: int | None = None) -> bytes:
-        """Read a member, or its first `limit` bytes. The checksum is verified only without `limit`.
+        """Read a member of the zip file.
+
+        limit  number of bytes after which reading stops; None for the whole member. The checksum is verified only then
 
         Raises OSError. Raises Unreadable: `missing`, `encrypted`, `empty`, `file_too_large`, `unsupported_compression`,
         `damaged`.
@@ -139,8 +144,8 @@ def _directory(opened: ZipArchive) -> ZipDirectory:
     by_name = dict(listed)
     contents = {(name, entry.CRC, entry.file_size) for name, entry in listed}
     counted = Counter(name for name, _, _ in contents)
-    doubles = sorted(name for name, number in counted.items() if number > 1)
-    return ZipDirectory(by_name, tuple(sorted(by_name)), tuple(doubles))
+    duplicates = sorted(name for name, number in counted.items() if number > 1)
+    return ZipDirectory(by_name, tuple(sorted(by_name)), tuple(duplicates))
 
 
 def _name_of(entry: zipfile.ZipInfo) -> str:
@@ -255,15 +260,15 @@ class MemberSearch:
 class FoundMembers:
     """The images found in some members of a zip file.
 
-    refs             one reference for each member, which stands for all of its frames
-    after            name after which the search is to continue; None at the end
-    doubles, double  number of names that several files have, and one of these names
+    refs                   one reference for each member, which stands for all of its frames
+    after                  name after which the search is to continue; None at the end
+    duplicates, duplicate  number of names that several members have, and one of these names
     """
 
     refs: tuple[ImageRef, ...]
     after: str | None
-    doubles: int = 0
-    double: str = ""
+    duplicates: int = 0
+    duplicate: str = ""
 
     def __post_init__(self) -> None:
         for ref in self.refs:
@@ -291,7 +296,7 @@ def search(
 def members_of(ref: ImageRef, ask: Callable[[MemberSearch], FoundMembers]) -> Iterator[ImageRef]:
     """Yield a reference for every frame of every image in a zip file, sorted by member name, during the search.
 
-    ask  searches some members of the zip file
+    ask  searches some members of the zip file, here or in a child process
 
     Raises Unreadable or Unusable for the zip file as a whole, as `ask` does.
     """
@@ -301,8 +306,8 @@ def members_of(ref: ImageRef, ask: Callable[[MemberSearch], FoundMembers]) -> It
         for one in part.refs:
             for frame in range(one.header.number_of_frames):
                 yield replace(one, path=ref.path, frame=frame)
-        if part.doubles:
-            yield replace(ref, problem=reason("double_members", count=part.doubles, file=part.double))
+        if part.duplicates:
+            yield replace(ref, problem=reason("double_members", count=part.duplicates, file=part.duplicate))
         if part.after is None:
             return
         if after is not None and part.after <= after:
@@ -320,12 +325,12 @@ def _some(archive: ZipArchive, ref: ImageRef, after: str | None, is_own_report: 
         if time.monotonic() > due_s:
             break
     end = begin + looked_at
-    doubles = archive.directory.doubles if end >= len(names) else ()
+    duplicates = archive.directory.duplicates if end >= len(names) else ()
     return FoundMembers(
         refs=tuple(found),
         after=names[end - 1] if end < len(names) else None,
-        doubles=len(doubles),
-        double=doubles[0] if doubles else "",
+        duplicates=len(duplicates),
+        duplicate=duplicates[0] if duplicates else "",
     )
 
 

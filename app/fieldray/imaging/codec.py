@@ -62,7 +62,7 @@ _NAMES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Frame:
-    """One encoded frame, with the facts of the header about its values.
+    """One encoded frame of a DICOM file, with the facts of the header about its values.
 
     unused_low_bits  number of unused bits below the stored bits
     is_plain_grey    whether a pixel is one grey sample of 8 or 16 bits
@@ -223,7 +223,7 @@ def codestreams_in(source: bytes | memoryview) -> int:
 def codestream_of(source: bytes) -> JpegFrame | None:
     """Return the frame header of a JPEG, JPEG-LS or JPEG 2000 codestream; None for other data.
 
-    For JPEG 2000 the process is 0.
+    The field `process` is 0 for JPEG 2000.
     """
     start = source.find(_JPEG_2000_START, 0, 256)
     if start >= 0 and len(source) > start + 42:
@@ -237,16 +237,16 @@ class Codec:
     """A decoder for one compression.
 
     name               common name of the compression
-    transfer_syntaxes  UIDs (PS3.5 annex A)
-    lossy_syntaxes     the UIDs among them that are not lossless
+    transfer_syntaxes  UIDs of the transfer syntaxes that the codec decodes (PS3.5 annex A)
+    lossy_syntaxes     those of `transfer_syntaxes` that are not lossless
     decode             returns the values of a frame as encoded, (rows, columns) or (rows, columns, 3);
                        `stored_values_of` makes stored values of them. May raise any exception for a damaged frame. It
                        uses one library only: a second decoder, tried on a damaged frame, has crashed the process more
                        than once
-    reduced            decodes at a lower resolution that the compression offers, by the rule of `reduction`. Returns
-                       the values and the step: one value for step x step of the frame (rounded up at the edges). Called
-                       only for unsigned plain grey. Returns None if there is no lower resolution; after an error the
-                       whole frame is read
+    reduced            decodes a frame at a lower resolution that the compression offers, by the rule of
+                       `imaging.reduction`. Returns the values and the step: one value for step x step of the frame
+                       (rounded up at the edges). Called only for unsigned plain grey. Returns None if there is no lower
+                       resolution; after an error the whole frame is read
     runtime_modules    modules that the library imports by name, for the installer
     """
 
@@ -265,7 +265,7 @@ UNCOMPRESSED: Final = frozenset(
 
 @functools.cache
 def codecs() -> dict[str, Codec]:
-    """Return all codecs, by name."""
+    """Return all decoders of compressed pixel data, by name."""
     return table_of("fieldray.imaging.codecs", "CODEC")
 
 
@@ -279,7 +279,7 @@ def codec_of(transfer_syntax: str) -> Codec | None:
 def not_supported(transfer_syntax: str, name: str) -> Reason:
     """Return the reason why frames of a transfer syntax cannot be decoded.
 
-    name  name of the syntax from pydicom or a codec
+    name  name of the transfer syntax, from pydicom or a codec
     """
     known = _NAMES.get(transfer_syntax) or name or "unknown"
     if known == transfer_syntax:  # pydicom does not know it either

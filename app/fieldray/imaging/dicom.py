@@ -78,9 +78,10 @@ def decode_dicom(
 ) -> Image:
     """Decode one frame of a DICOM file, with or without preamble and file meta information.
 
-    needed, whole  as in `reading.decode`
+    needed  the resolution that is needed; None for full resolution (see `reading.decode`)
+    whole   cache of the fully decoded file (see `reading.decode`)
 
-    Raises Unreadable; Unusable `colour`, `several_images` or `no_pixel_data`.
+    Raises Unreadable if the file cannot be decoded; Unusable `colour`, `several_images` or `no_pixel_data`.
     """
     try:
         return _decode(data, frame, needed, whole or DecodedFileCache())
@@ -134,7 +135,7 @@ def _decode_pixels(
         if reduced is not None:
             return reduced
     step = largest_reduction(frame.rows, frame.columns, needed) if needed is not None else 1
-    stored, extremes = whole.of(lambda: _with_extremes(_stored_values(header, frame, value, index)))
+    stored, extremes = whole.get(lambda: _with_extremes(_stored_values(header, frame, value, index)))
     if _photometric(header) == "PALETTE COLOR":
         stored = dicom_grey.colours_of(stored, header.dataset)
     if stored.ndim == 3:

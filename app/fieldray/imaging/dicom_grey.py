@@ -124,9 +124,9 @@ def grey_image(
     notes
         Codes of assumptions so far; more are added here.
     step
-        Averages over blocks of this many rows and columns.
+        Number of rows and columns of a block of values that becomes one pixel, by averaging.
     extremes
-        Minimum and maximum of the values, if known.
+        Minimum and maximum of the values, if known; None otherwise.
     """
     remarks = [*notes, *_header_notes(dataset, 8 * stored.dtype.itemsize)]
     spacing_mm, plane = _spacing(dataset, step)
@@ -157,7 +157,10 @@ def grey_image(
 
 
 def grey_image_at(stored: NDArray[Any], dataset: Dataset, *, step: int, rows: int, columns: int) -> Image:
-    """Make the image of values that a codec decoded at 1 / `step` of a frame of `rows` x `columns`."""
+    """Make the image of stored values that a codec decoded at 1 / `step` of the resolution of a frame.
+
+    rows, columns  size of the whole frame
+    """
     image = grey_image(stored, dataset)
     spacing_mm, _ = _spacing(dataset, step)
     return replace(image, step=step, is_approximate=True, full_rows=rows, full_columns=columns, spacing_mm=spacing_mm)
@@ -416,7 +419,7 @@ def _voi_luts(dataset: Dataset, stage: _Modality) -> list[NDArray[np.uint16] | N
 
 
 def colours_of(indices: NDArray[Any], dataset: Dataset) -> NDArray[Any]:
-    """Return red, green and blue (rows, columns, 3) of indices into a palette (PS3.3 C.7.9).
+    """Convert indices into a palette to colours (rows, columns, 3): red, green and blue (PS3.3 C.7.9).
 
     Raises any exception of pydicom for a damaged palette.
     """
@@ -483,9 +486,9 @@ def _spacing(dataset: Dataset, step: int) -> tuple[tuple[float, float] | None, S
 
 
 def pixel_aspect(dataset: Dataset) -> float:
-    """Return a pixel's height divided by its width.
+    """Return the height of an image's pixels divided by their width.
 
-    1 for square pixels, and for a missing or implausible statement.
+    The result is 1 for square pixels, and for a missing or implausible statement in the header.
     """
     keywords = ("PixelSpacing", "ImagerPixelSpacing", "PixelAspectRatio")
     height, width = next(filter(None, (_two_sides(dataset, keyword) for keyword in keywords)), (1.0, 1.0))

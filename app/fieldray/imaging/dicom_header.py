@@ -69,7 +69,7 @@ class BoundedStream:
         self.tell = raw.tell
 
     def head(self) -> bytes:
-        """Return the first bytes of the next element, without moving the stream."""
+        """Return the first bytes of the next element, but do not move the position of the stream."""
         start = self.raw.tell()
         head = self.raw.read(_ELEMENT_BYTES)
         self.raw.seek(start)
@@ -111,7 +111,7 @@ _PIXEL_TAGS: Final = frozenset({0x7FE00008, 0x7FE00009, _PIXEL_DATA})
 _DELIMITERS: Final = 0xFFFE  # group of sequence items and delimiters, which have no value representation
 _SYNTAX: Final = 0x00020010
 _MEDIA_CLASS: Final = 0x00020002
-INDEX_CLASS: Final = "1.2.840.10008.1.3.10"
+DICOMDIR_CLASS_UID: Final = "1.2.840.10008.1.3.10"
 _UNCOMPRESSED: Final = frozenset({ImplicitLittle, ExplicitVRLittleEndian, ExplicitVRBigEndian})
 _LONG_REPRESENTATIONS: Final = frozenset(b"OB OD OF OL OV OW SQ SV UC UN UR UT UV".split())
 _TEXT_LIMIT: Final = 200
@@ -147,6 +147,7 @@ class PixelElement:
 
     @property
     def is_encapsulated(self) -> bool:
+        """Whether the pixel data are compressed frames in a sequence of items (PS3.5 A.4)."""
         return self.length == UNDEFINED_LENGTH
 
 
@@ -157,7 +158,7 @@ class DicomHeader:
     transfer_syntax              the file's real transfer syntax, even if the file states an impossible one
     media_storage_sop_class_uid  from the file meta information
     stream                       the file, or the inflated data set of a deflated file; at any position
-    pixels                       None if the data set ends without pixel data
+    pixels                       position of the pixel data; None if the data set ends without pixel data
     is_cut                       whether the file ended inside an element
     is_contradicted              whether the file states another transfer syntax than `transfer_syntax`
     """
@@ -185,7 +186,7 @@ def read_header(stream: BinaryIO, keywords: Sequence[str], *, inflated_limit: in
 
     def ends(tag: int, representation: str | None, length: int) -> bool:
         if (
-            media_storage_sop_class_uid == INDEX_CLASS or tag in _PIXEL_TAGS
+            media_storage_sop_class_uid == DICOMDIR_CLASS_UID or tag in _PIXEL_TAGS
         ):  # the records of an index are read one by one
             return True
         is_known = (representation or "").encode("ascii", "replace") in VALUE_REPRESENTATIONS
@@ -197,7 +198,7 @@ def read_header(stream: BinaryIO, keywords: Sequence[str], *, inflated_limit: in
         part = read_dataset(begun.stream, begun.is_implicit, begun.is_little, stop_when=ends, specific_tags=tags)
         part.update(dataset)
         dataset = part
-        if media_storage_sop_class_uid == INDEX_CLASS or not _skip_unknown(begun):
+        if media_storage_sop_class_uid == DICOMDIR_CLASS_UID or not _skip_unknown(begun):
             break
     pixels = element_at(begun, _PIXEL_TAGS)
     is_cut, is_contradicted = begun.stream.is_cut, begun.is_contradicted
@@ -260,7 +261,7 @@ def problem_without_pixels(header: DicomHeader) -> FieldrayError:
 
 @dataclass(frozen=True, slots=True)
 class OpenedDicom:
-    """A file whose meta information was read.
+    """A DICOM file whose file meta information was read.
 
     stream           a `BoundedStream`, positioned at the data set
     meta             texts of the file meta information, by tag
@@ -277,15 +278,17 @@ class OpenedDicom:
 
     @property
     def is_implicit(self) -> bool:
+        """Whether the elements of the data set are written without their value representation (Implicit VR)."""
         return bool(self.encoding == ImplicitLittle)
 
     @property
     def is_little(self) -> bool:
+        """Whether the elements of the data set have little-endian byte order."""
         return bool(self.encoding != ExplicitVRBigEndian)
 
 
 def open_dicom(stream: BinaryIO, inflated_limit: int, *, reads: int = MAX_READS) -> OpenedDicom:
-    """Read the file meta information.
+    """Read the file meta information of a DICOM file.
 
     inflated_limit  maximum number of bytes to inflate of a deflated data set
     reads           maximum number of reads for the data set
@@ -400,7 +403,7 @@ def _guessed_encoding(head: bytes) -> UID:
 
 
 def element_at(begun: OpenedDicom, tags: frozenset[int]) -> PixelElement | None:
-    """Return the element at which the parser stopped; None if its tag is not in `tags`."""
+    """Return the DICOM element at which the parser of a header stopped; None if its tag is not in `tags`."""
     stream, order = begun.stream, "<" if begun.is_little else ">"
     prefix = stream.read(8)
     if len(prefix) < 8:
@@ -425,12 +428,12 @@ def element_at(begun: OpenedDicom, tags: frozenset[int]) -> PixelElement | None:
 
 
 def text(dataset: Dataset, keyword: str) -> str:
-    """Return the first value of an element as one line of text; empty if it is missing or unreadable."""
+    """Return the first value of a DICOM element as one line of text; empty if it is missing or unreadable."""
     return _line(next(iter(texts(dataset, keyword)), ""))
 
 
 def all_text(dataset: Dataset, keyword: str) -> str:
-    """Return all values of an element as one line of text, separated by backslashes as in the file."""
+    """Return all values of a DICOM element as one line of text, separated by backslashes as in the file."""
     return _line("\\".join(texts(dataset, keyword)))
 
 
@@ -439,7 +442,7 @@ def _line(value: str) -> str:
 
 
 def texts(dataset: Dataset, keyword: str) -> list[str]:
-    """Return all values of an element as texts."""
+    """Return all values of a DICOM element as texts."""
     raw = _raw(dataset, keyword)
     kind = raw and (raw.VR or dictionary_VR(raw.tag))
     if raw and isinstance(raw.value, bytes) and kind not in (*_BINARY, "SQ"):
@@ -452,28 +455,28 @@ def texts(dataset: Dataset, keyword: str) -> list[str]:
 
 
 def whole_number(dataset: Dataset, keyword: str, default: int = 0) -> int:
-    """Return the first value of an element as a whole number.
+    """Return the first value of a DICOM element as a whole number.
 
-    `default` if the value is missing or exceeds the bits of its DICOM type.
+    default  returned if the value is missing or exceeds the bits of its DICOM type
     """
     value = number(dataset, keyword)
     return default if value is None or abs(value) >= _NO_NUMBER else int(value)
 
 
 def number(dataset: Dataset, keyword: str) -> float | None:
-    """Return the first value of an element as a finite number, or None."""
+    """Return the first value of a DICOM element as a finite number; None if it is missing or no such number."""
     return _as_number(first_value(dataset, keyword))
 
 
 def numbers(dataset: Dataset, keyword: str) -> list[float]:
-    """Return all finite numbers of an element."""
+    """Return all finite numbers among the values of a DICOM element."""
     return [value for value in aligned_numbers(dataset, keyword) if value is not None]
 
 
 def aligned_numbers(dataset: Dataset, keyword: str) -> list[float | None]:
-    """Return all values of an element as numbers, with None for each value that is no finite number.
+    """Return all values of a DICOM element as numbers, with None for each value that is no finite number.
 
-    So the values of two elements stay aligned.
+    Because nothing is left out, the values of two elements can be compared by position.
     """
     value = _value(dataset, keyword)
     listed = [value] if value is None or isinstance(value, str | bytes | int | float) else _as_list(value)
@@ -481,19 +484,19 @@ def aligned_numbers(dataset: Dataset, keyword: str) -> list[float | None]:
 
 
 def items(dataset: Dataset, keyword: str) -> list[Dataset]:
-    """Return the items of a sequence; empty if the sequence is absent or damaged."""
+    """Return the items of a DICOM sequence; empty if the sequence is absent or damaged."""
     raw = _raw(dataset, keyword)
     value = _sequence(raw, dataset) if raw and raw.VR in (None, "SQ") else _value(dataset, keyword)
     return [item for item in _as_list(value) if isinstance(item, Dataset)]
 
 
 def has_value(dataset: Dataset, keyword: str) -> bool:
-    """Return whether an element is present and not empty. A zero counts as a value."""
+    """Return whether a DICOM element is present and not empty. A zero counts as a value."""
     return keyword in dataset and getattr(dataset.get_item(keyword), "value", None) not in (None, "", b"")
 
 
 def first_value(dataset: Dataset, keyword: str) -> Any:
-    """Return the first value of an element; None if there is none or it cannot be converted."""
+    """Return the first value of a DICOM element; None if there is none or it cannot be converted."""
     value = _value(dataset, keyword)
     if value is None or isinstance(value, str | bytes) or not hasattr(value, "__len__") or hasattr(value, "components"):
         return value

@@ -16,7 +16,7 @@ from fieldray.domain.image import ImageHeader, ImageRef, day_of
 from fieldray.domain.purpose import view_of_code
 from fieldray.errors import FieldrayError, Unreadable, Unusable
 from fieldray.imaging.dicom_header import (
-    INDEX_CLASS,
+    DICOMDIR_CLASS_UID,
     DicomHeader,
     HeaderTooLong,
     all_text,
@@ -89,12 +89,12 @@ _OLDEST_YEARS: Final = 115.0  # higher ages are placeholders for an unknown age
 def identify_dicom(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound:
     """Identify a DICOM file. Returns one reference per frame, or the files that a DICOMDIR lists.
 
-    A file with too many frames gives one reference with that problem. Raises OSError; Unreadable for a damaged header,
-    Unusable for a file without an image.
+    A file with too many frames gives one reference, which has this problem. Raises OSError; Unreadable for a damaged
+    header, Unusable for a file without an image.
     """
     try:
         header = _header(stream)
-        return index_found(stream) if header.media_storage_sop_class_uid == INDEX_CLASS else _frames(header, ref)
+        return index_found(stream) if header.media_storage_sop_class_uid == DICOMDIR_CLASS_UID else _frames(header, ref)
     except FieldrayError:
         raise
     except OSError as error:
@@ -189,7 +189,7 @@ _MAX_READS: Final = 800_000  # a record has about a dozen elements
 
 
 def index_found(stream: BinaryIO) -> IndexFound:
-    """Return the files that a DICOMDIR lists (PS3.3 F.3).
+    """Read a DICOMDIR, and return the files that it lists (PS3.3 F.3).
 
     Raises OSError; Unreadable: too_many_records, index_damaged.
     """

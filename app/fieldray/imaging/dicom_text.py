@@ -34,10 +34,10 @@ _SHARED_LATIN: Final = frozenset(
 
 
 def decode_text(value: bytes, encodings: Sequence[str], *, is_name: bool) -> str:
-    """Decode the text of a value; U+FFFD replaces each byte whose letter is uncertain.
+    """Decode the bytes of a DICOM text value. U+FFFD replaces each byte whose letter is uncertain.
 
     encodings  the encodings that the file declares, by pydicom's names
-    is_name    whether the text is a person's name, which has no signs such as a degree
+    is_name    whether the text is a person's name, which has no signs such as a degree sign
     """
     if value.isascii() and _ESCAPE not in value:
         return value.decode("ascii")

@@ -23,9 +23,9 @@ from fieldray.errors import InputProblem, Unreadable, UsageProblem
 from fieldray.imaging.identify import IsOwnReport, failed_ref, refs_in
 from fieldray.imaging.limits import IndexFound, ZipFound
 from fieldray.imaging.source import (
+    CaseInsensitiveNames,
     FileState,
     Folder,
-    NamesInAnyCase,
     Opener,
     entry_key,
     file_named,
@@ -189,7 +189,7 @@ class _Search:
     def _came(self, path: Path) -> list[tuple[Path, bool]]:
         """Return the entries of a folder that are new since its last listing: path, and whether it is a folder."""
         try:
-            folder = Folder.listed(path)
+            folder = Folder.from_path(path)
         except OSError:  # reading its images reports the problem
             return []
         top, known = self._listed[path]
@@ -228,7 +228,7 @@ class _Search:
 
     def _folder(self, path: Path) -> Iterator[ImageRef]:
         try:
-            folder = Folder.listed(path)
+            folder = Folder.from_path(path)
             if folder.is_cyclic(self._way):
                 return
             self._way.append(folder)
@@ -312,7 +312,7 @@ class _Search:
 
     def _index(self, index: Path, found: IndexFound) -> Iterator[ImageRef]:
         """Yield the images in the files that a DICOMDIR lists. Files outside its own folder are not opened."""
-        top, own, names = os.path.realpath(index.parent), os.path.realpath(index), NamesInAnyCase()
+        top, own, names = os.path.realpath(index.parent), os.path.realpath(index), CaseInsensitiveNames()
         if not self._way:  # the given path is the index itself
             self._way = [Folder(index.parent)]
         missing, is_alone, is_empty = list[Path](), True, True

@@ -93,7 +93,7 @@ def png_size(head: bytes) -> tuple[int, int] | None:
 
 
 class JpegFrame(NamedTuple):
-    """A frame header of a JPEG or JPEG-LS file.
+    """The frame header of a JPEG or JPEG-LS file: size, precision and coding process.
 
     process  marker of the header, which names the coding process (T.81 table B.1, T.87 C.1.1)
     bits     bits per sample
@@ -108,6 +108,7 @@ class JpegFrame(NamedTuple):
 
     @property
     def size(self) -> tuple[int, int]:
+        """The numbers of rows and columns of the JPEG image."""
         return self.rows, self.columns
 
 
@@ -139,8 +140,8 @@ class ExtendedJpeg(NamedTuple):
     zeros, after an incomplete scan they are middle grey.
 
     rows    number of real rows
-    row     an additional row whose first pixel is tested; 0 if the JPEG has none, as with several scans
-    middle  the value of middle grey
+    row     index of an additional row whose first pixel is tested; 0 if the JPEG has no such row, as with several scans
+    middle  the sample value of middle grey
     """
 
     data: bytes
@@ -149,7 +150,7 @@ class ExtendedJpeg(NamedTuple):
     middle: int
 
     def may_lack_pixels(self, first: Iterable[int]) -> bool:
-        """Return whether the scan may be cut off.
+        """Return whether the scan of the JPEG may be cut off, judged by an additional row of the decoded image.
 
         first  decoded samples of the first pixel of `row`
         """
@@ -184,7 +185,7 @@ def _unit_size(data: bytes, frame: JpegFrame) -> tuple[int, int]:
 def lacks_restarts(data: bytes) -> bool:
     """Return whether a JPEG has too few restart markers for one scan.
 
-    libjpeg-turbo would invent the missing intervals.
+    libjpeg-turbo would fill the missing intervals with invented pixels.
     """
     frame, found = jpeg_frame(data), list(jpeg_markers(data))
     stated = [int.from_bytes(data[start + 2 : start + 4], "big") for marker, start in found if marker == _INTERVAL]
@@ -223,19 +224,21 @@ def jpeg_markers(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def trailing_images(data: bytes, end: int) -> int:
-    """Return the number of DICOM and PNG files that were joined to an image.
+    """Return the number of DICOM and PNG files that were appended to an image in one file.
 
-    end  offset of the end of the image
+    data  the whole file
+    end   offset of the end of the image
     """
     return data.count(_PNG, end) + data.count(DICOM_FILE, end + 128)
 
 
 def trailing_jpegs(data: bytes, end: int) -> list[JpegFrame]:
-    """Return the frame headers of JPEG files that were joined to an image.
+    """Return the frame headers of JPEG files that were appended to an image in one file.
 
-    JPEGs embedded in these files do not count.
+    JPEGs that are embedded in these appended files do not count.
 
-    end  offset of the end of the image
+    data  the whole file
+    end   offset of the end of the image
     """
     frames = list[JpegFrame]()
     while (end := data.find(b"\xff\xd8\xff", end)) >= 0:
@@ -252,7 +255,7 @@ _JPEG_HEAD_BYTES = 2**18
 
 
 def identify(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound | ZipFound:
-    """Identify the content of a seekable stream.
+    """Identify the content of a file, read from a seekable stream: images, an index of files, or a zip file.
 
     Returns one reference for every frame, made from `ref`, or the index or zip file found. Raises OSError,
     ReaderProblem. Raises Unreadable or Unusable for a file without a usable image, whatever its parser raises.
@@ -388,5 +391,5 @@ def _is_own(stream: BinaryIO, is_own_report: IsOwnReport) -> bool:
 
 
 def failed_ref(ref: ImageRef, error: InputProblem) -> ImageRef:
-    """Return a reference with the problem of an error."""
+    """Return the reference to an image with the problem that an error describes."""
     return replace(ref, problem=error.reason, problem_is_refusal=isinstance(error, Unusable))

@@ -21,9 +21,9 @@ VALUE_REPRESENTATIONS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class IndexFound:
-    """A DICOMDIR was found.
+    """Result of identifying a file: it is a DICOMDIR, an index of other files.
 
-    references  the names of the files that it lists, each as components of a path
+    references  the listed files, each as the components of its path
     """
 
     references: tuple[tuple[str, ...], ...]
@@ -31,4 +31,4 @@ class IndexFound:
 
 @dataclass(frozen=True, slots=True)
 class ZipFound:
-    """A zip file was found."""
+    """Result of identifying a file: it is a zip file."""

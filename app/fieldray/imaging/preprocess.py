@@ -33,7 +33,7 @@ Pixels = NDArray[Any]
 def to_display(image: Image, window: Window | None = None) -> NDArray[np.uint8]:
     """Return the image at full resolution as grey levels 0..255, uint8 (rows, columns).
 
-    window  as in `display_table`
+    window  display window in the units of `image.pixels`, instead of that of the file (see `display_table`)
     """
     return np.take(display_table(image, window), image.pixels)
 
@@ -43,8 +43,8 @@ def display_table(image: Image, window: Window | None = None) -> NDArray[np.uint
 
     Pixel padding is black.
 
-    window  display window in the units of `image.pixels`, instead of that of the file. Without either, the 1st to 99th
-            percentile is shown
+    window  display window in the units of `image.pixels`, instead of that of the file. Without this window and one of
+            the file, the 1st to 99th percentile is shown
     """
     levels = 256 if image.pixels.dtype == np.uint8 else 65536
     shown = _shown(np.arange(levels, dtype=np.float32), image, window or _window_in_use(image))
@@ -55,7 +55,7 @@ def display_table(image: Image, window: Window | None = None) -> NDArray[np.uint
 
 
 def default_window(image: Image) -> Window:
-    """Return the window of the file, else a window over the 1st to 99th percentile of the pixels.
+    """Return the display window of an image's file, or else a window over the 1st to 99th percentile of its pixels.
 
     The window is in the units of `image.pixels`. An image with a VOI LUT but no window gets the percentiles, too.
     """
@@ -88,7 +88,7 @@ def to_network_input(image: Image, spec: InputSpec, *, box: Box | None = None) -
 
 
 def thumbnail(image: Image, side: int = 64) -> NDArray[np.uint8]:
-    """Return the image as shown by default, with a longer side of `side` pixels: uint8 (h, w)."""
+    """Return the image as displayed by default, reduced to a longer side of `side` pixels: uint8 (h, w)."""
     rows, columns = image.extent
     longer = max(rows, columns)
     height, width = max(1, round(rows * side / longer)), max(1, round(columns * side / longer))
@@ -97,7 +97,7 @@ def thumbnail(image: Image, side: int = 64) -> NDArray[np.uint8]:
 
 
 def block_thumbnail(image: Image, side: int) -> NDArray[np.uint8]:
-    """Return the image as shown by default, averaged over whole blocks: uint8 (h, w).
+    """Return the image as displayed by default, averaged over whole blocks of pixels: uint8 (h, w).
 
     The longer side has at most `side` pixels. The last row and column stand for the remainder. This is several times as
     fast as `thumbnail`.
@@ -337,9 +337,9 @@ def apply_window(values: Grey, window: Window) -> Grey:
 
 
 def coarse_means(image: Image, side: int = _COARSE_SIDE) -> Grey:
-    """Return means over blocks of pixels as float32 (n,), in the units of `image.pixels`, without padding.
+    """Return the means of an image's pixels over blocks: float32 (n,), in the units of `image.pixels`, without padding.
 
-    side  number of blocks along the shorter side, about
+    side  approximate number of blocks along the shorter side
     """
     block = min(max(1, min(image.pixels.shape) // side), LARGEST_REDUCTION)
     means = block_means(image.pixels, block).astype(np.float32, copy=False)

@@ -69,16 +69,16 @@ _BOTH: Final = 0.5  # minimum ratio of the lungs' areas; a single lung has no sy
 
 
 def check_header(
-    header: ImageHeader, rules: HeaderRules, *, finds_lungs: bool = False, waives: Collection[str] = ()
+    header: ImageHeader, rules: HeaderRules, *, finds_lungs: bool = False, overruled_codes: Collection[str] = ()
 ) -> Reason | None:
     """Return the reason to refuse an image with this header, or None. Empty fields pass.
 
-    finds_lungs  whether the lungs will be searched for in the pixels; an unknown view or body part then passes with a
-                 note
-    waives       codes of reasons that a person overruled
+    finds_lungs      whether the lungs will be searched for in the pixels; an unknown view or body part then passes with
+                     a note
+    overruled_codes  codes of reasons for refusal that a person overruled
     """
     refused: tuple[HeaderMatch, ...] = ("other",) if finds_lungs else ("other", "unknown")
-    return next((why for why in _header_problems(header, rules, refused) if why.code not in waives), None)
+    return next((why for why in _header_problems(header, rules, refused) if why.code not in overruled_codes), None)
 
 
 def _header_problems(header: ImageHeader, rules: HeaderRules, refused: Collection[HeaderMatch]) -> Iterator[Reason]:

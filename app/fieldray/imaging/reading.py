@@ -74,7 +74,7 @@ def decode(
     if content == "executable":
         raise Unreadable(reason("executable"))
     if content == "png":
-        return _finished(*whole.of(lambda: _whole_png(data)), needed)
+        return _finished(*whole.get(lambda: _whole_png(data)), needed)
     if content == "jpeg":
         return _decoded_jpeg(data, needed, whole)
     if content == "dicom":
@@ -102,7 +102,7 @@ class ImageFile:
             self.stamp = stamps.of_data(ref.path, self._data, state)
 
     def identified(self) -> ImageRef:
-        """Return the reference with kind and header of these bytes. Raises Unreadable, Unusable."""
+        """Return the image's reference with the kind and header of the bytes in memory. Raises Unreadable, Unusable."""
         return identify_again(self._data, self._ref)
 
     def image(self, needed: TargetSize | None = None) -> Image:
@@ -110,7 +110,7 @@ class ImageFile:
         return decode(self._data, self._ref, needed=needed, whole=self._whole)
 
     def shown(self, side: int | None) -> Image:
-        """Return the upright image, fine enough to be shown with a longer side of `side` pixels.
+        """Return the upright image at a resolution that is enough to display it with a longer side of `side` pixels.
 
         side  None for full resolution
         """
@@ -119,7 +119,7 @@ class ImageFile:
 
 
 def facts_of(file: ImageFile, image: Image, upright: Image) -> ReadFacts:
-    """Return the facts of a read image: size, notes, preview and thumbnail.
+    """Return the facts of an image that was read: size, notes, preview and thumbnail.
 
     image    the image as stored in the file, which the preview shows
     upright  the upright image, which the thumbnail shows
@@ -206,7 +206,7 @@ def _decoded_jpeg(data: bytes, needed: TargetSize | None, whole: DecodedFileCach
     if is_plain and needed is not None and not whole.is_kept:  # the orientation is known only later
         step = min(largest_reduction(*size, either, steps=JPEG_REDUCTIONS) for either in (needed, needed.turned))
     if step == 1:
-        return _finished(*whole.of(lambda: _whole_jpeg(data, size, is_plain=is_plain)), needed)
+        return _finished(*whole.get(lambda: _whole_jpeg(data, size, is_plain=is_plain)), needed)
     one, notes = _one_whole_jpeg(data, size)
     values, step = _load(one, step)
     pixels, more = _grey_of(values)

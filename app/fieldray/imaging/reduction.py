@@ -27,7 +27,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.finding import FINELY_READ
+from fieldray.domain.finding import FINE_OVERSAMPLING
 from fieldray.domain.image import Box, Detail, Image
 from fieldray.domain.model import InputSpec
 
@@ -47,7 +47,8 @@ _WIDE: Final[Mapping[str, type[np.number[Any]]]] = {"i": np.int32, "u": np.uint3
 class TargetSize:
     """The number of rows and columns across the whole image that a network's input needs.
 
-    of_longer  whether only the longer side must reach its number, because the image is shrunk until that side fits
+    of_longer  whether only the longer side must reach its number, because the image is shrunk until its longer side
+               fits
     """
 
     rows: float
@@ -61,7 +62,7 @@ class TargetSize:
 
 
 class DecodedFileCache:
-    """Cache of a fully decoded file, for its other resolutions while the file is processed.
+    """A cache of one decoded file, from which smaller resolutions are made while the file is processed.
 
     parsed  the header of a DICOM file and the position of its pixels, once they were read
     """
@@ -72,11 +73,11 @@ class DecodedFileCache:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the file was already decoded in full."""
+        """Whether the cache holds the fully decoded file."""
         return self._kept is not None
 
-    def of(self, decode: Callable[[], T]) -> T:
-        """Return the fully decoded file. `decode` is called only the first time."""
+    def get(self, decode: Callable[[], T]) -> T:
+        """Return the fully decoded file. Only the first call calls `decode`; its result is kept."""
         if self._kept is None:
             self._kept = decode()
         kept: T = self._kept
@@ -84,21 +85,23 @@ class DecodedFileCache:
 
 
 def target_size(spec: InputSpec, *, times: float = 1.0) -> TargetSize:
-    """Return the size of the whole image that an input needs, including parts that are cut off.
+    """Return the number of rows and columns across the whole image that a network's input needs.
 
-    The lungs are not found yet. An input cropped to the lungs gets the size it needs if the lungs take up
-    `LUNGS_EXTENT` of the image.
+    The rows and columns include parts of the image that are cut off before the input is made. The lungs are not found
+    yet: an input cropped to the lungs gets the size it needs if the lungs take up `LUNGS_EXTENT` of the image.
 
-    times  factor for each axis
+    times  factor by which rows and columns are multiplied
     """
     kept = (LUNGS_EXTENT if spec.crop != "none" else 1 - 2 * spec.margin) / times
     return TargetSize(spec.height / kept, spec.width / kept, of_longer=spec.fit == "pad" and spec.crop == "none")
 
 
 def size_for_all(*specs: InputSpec, times: float = 1.0) -> TargetSize | None:
-    """Return the size of the whole image that is enough for each of several inputs; None (full) without inputs.
+    """Return the size of the whole image that is enough for each of several network inputs.
 
-    times  factor for each axis
+    The result is None, which means full resolution, without inputs.
+
+    times  factor by which rows and columns are multiplied
     """
     if not specs:
         return None
@@ -117,13 +120,13 @@ def size_for_crop(spec: InputSpec, box: Box, image: Image, detail: Detail) -> Ta
 
     box     the part, in pixels of the file
     image   the image as read. If a codec reduced the image, the part needs one pixel for each input pixel
-    detail  "fine" needs `FINELY_READ` pixels for each input pixel, so that few results are borderline; "finer" needs
-            `REFINEMENT` pixels
+    detail  "fine" needs `FINE_OVERSAMPLING` pixels for each input pixel, so that few results are borderline; "finer"
+            needs `REFINEMENT` pixels
     """
     pixels = min(box.rows / spec.height, box.columns / spec.width) / image.step
     least, wanted = (1.0, 1.0 / WAVELET_COVER) if image.is_approximate else (COVER, 1.0)
     if detail == "fine":
-        least, wanted = FINELY_READ, FINELY_READ / WAVELET_COVER
+        least, wanted = FINE_OVERSAMPLING, FINE_OVERSAMPLING / WAVELET_COVER
     if detail == "finer":
         least, wanted = REFINEMENT * WAVELET_COVER, REFINEMENT
     if image.step == 1 or pixels >= least:
@@ -135,9 +138,13 @@ def size_for_crop(spec: InputSpec, box: Box, image: Image, detail: Detail) -> Ta
 def largest_reduction(
     rows: int, columns: int, needed: TargetSize, *, cover: float = COVER, steps: Iterable[int] | None = None
 ) -> int:
-    """Return the largest step that leaves `cover` times the needed size; at least 1.
+    """Return how far a file's resolution may be reduced: the largest step that leaves `cover` times the needed size.
 
-    steps  the steps that the format offers; by default any whole number
+    A step of n means one pixel for n x n pixels of the file; the result is at least 1.
+
+    rows, columns  size of the file
+    needed         the size that the network's input needs
+    steps          the steps that the format offers; by default any whole number
     """
     ratios = (rows / (cover * needed.rows), columns / (cover * needed.columns))
     most = min(int(max(ratios) if needed.of_longer else min(ratios)), LARGEST_REDUCTION)
@@ -147,10 +154,11 @@ def largest_reduction(
 
 
 def block_sums(values: NDArray[Any], step: int, *, highest: int | None = None) -> NDArray[Any]:
-    """Return sums over step x step values; blocks at the lower and right edge may be smaller.
+    """Return the sums of an array over blocks of step x step values. Blocks at the lower and right edge may be smaller.
 
-    values   (rows, columns) integers of 8 or 16 bits in this machine's byte order, or averages of such
+    values   (rows, columns) integers of 8 or 16 bits in this machine's byte order, or averages of such integers
     highest  an upper bound of the values, if one is known
+
     Returns integers of 16 or 32 bits (ceil(rows / step), ceil(columns / step)), exact up to `LARGEST_REDUCTION`;
     float32 for averages.
     """

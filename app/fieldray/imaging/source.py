@@ -62,7 +62,10 @@ class FileState(NamedTuple):
 
 
 def state_of(file: BinaryIO | Path) -> FileState | None:
-    """Return the state of an open file or a path; None for a stream that is no system file. Raises OSError."""
+    """Return size, times and inode of an open file or a path. Raises OSError.
+
+    Returns None for a stream that is no file of the file system.
+    """
     try:
         status = file.stat() if isinstance(file, Path) else os.fstat(file.fileno())
     except io.UnsupportedOperation:
@@ -102,7 +105,9 @@ ReadPart = Callable[[int, int], bytes]
 
 
 class Stamps:
-    """Makes stamps of files with one key. Thread-safe.
+    """Makes stamps of files with one secret key. A stamp identifies the state of a file without its whole content.
+
+    Thread-safe.
 
     now_s  returns the time, seconds since 1970
     """
@@ -121,13 +126,13 @@ class Stamps:
             return b""
         return self._stamp(path, state, lambda offset, length: data[offset : offset + length])
 
-    def now(self, path: Path, stream: BinaryIO) -> bytes:
+    def current(self, path: Path, stream: BinaryIO) -> bytes:
         """Return the current stamp of an open file; empty for a stream that is no system file. Raises OSError."""
         state = state_of(stream)
         return self._stamp(path, state, _part_of(stream, state.size)) if state else b""
 
     def is_settled(self, state: FileState) -> bool:
-        """Return whether any later change of a file would show in its times."""
+        """Return whether a file is old enough that any later change would alter its time stamps."""
         return max(state.changed_ns, state.touched_ns) / 1e9 + _MARGIN_S < self._now_s()
 
     def _stamp(self, path: Path, state: FileState, read: ReadPart) -> bytes:
@@ -215,7 +220,9 @@ def _may_be_image(left_out: str) -> bool:
 
 
 class Folder:
-    """A folder with its entries still to visit, without entries of the system.
+    """A folder during a search for images, with the entries that were not visited yet.
+
+    Entries of the system are left out.
 
     names   keys (`entry_key`) of all its entries
     bins    names of skipped entries that hold deleted images, thumbnails or snapshots
@@ -242,19 +249,19 @@ class Folder:
         """The path of the folder with links resolved."""
         return os.path.realpath(self.path)
 
-    def is_cyclic(self, way: Sequence[Folder]) -> bool:
+    def is_cyclic(self, parents: Sequence[Folder]) -> bool:
         """Return whether the folder is one of its own parents.
 
-        Windows junctions make this possible, and Python does not see them as links.
+        Windows junctions can make a folder its own parent, and Python does not see them as links.
 
-        way  the folders above, from the top
+        parents  the folders above, from the top
         """
         known = (self._device, self._number)
-        return any(known == (above._device, above._number) and self.real == above.real for above in way)
+        return any(known == (above._device, above._number) and self.real == above.real for above in parents)
 
     @classmethod
-    def listed(cls, path: Path) -> Self:
-        """List a folder. A link does not count as a folder. Raises OSError."""
+    def from_path(cls, path: Path) -> Self:
+        """List the entries of a folder. A link to a folder is refused. Raises OSError."""
         with os.scandir(path) as entries:
             return cls(path, [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries])
 
@@ -269,13 +276,13 @@ class Folder:
         return self.path / name, is_folder
 
     def entries(self) -> Iterator[tuple[Path, bool]]:
-        """Return an iterator over all remaining entries."""
+        """Return an iterator over the entries of the folder that were not visited yet."""
         return iter(self.next_entry, None)
 
     def is_lost(self) -> bool:
-        """Return whether the folder cannot be listed any more, or is on another drive now.
+        """Return whether the folder can no longer be listed, or its path leads to another drive now.
 
-        Unplugging a drive may leave an empty mount point on another drive.
+        A drive that was unplugged may leave an empty mount point, which lies on another drive.
         """
         try:
             with os.scandir(self.path) as entries:
@@ -293,7 +300,7 @@ _STEM: Final = "/"  # marks a stem among names, because no name begins with a sl
 _ENDING: Final = re.compile(r"(?<=.)(\.[a-z][a-z0-9]{0,4})?(;[0-9]+)?$")  # an extension, and a version
 
 
-def file_named(folder: Path, components: Sequence[str], names: NamesInAnyCase) -> Path | None:
+def file_named(folder: Path, components: Sequence[str], names: CaseInsensitiveNames) -> Path | None:
     """Return the path of the file that a DICOMDIR names, in upper or lower case (PS3.10 8.2).
 
     Returns None for a name with "..", forbidden characters, too many parts, or none. Some discs use another path
@@ -310,7 +317,7 @@ def file_named(folder: Path, components: Sequence[str], names: NamesInAnyCase) -
     return path if parts and not is_elsewhere else None
 
 
-class NamesInAnyCase:
+class CaseInsensitiveNames:
     """Finds files whatever the letter case of their names. Each folder is listed once.
 
     The names come from the folder itself. Otherwise a file could have two names on a system that ignores case.
@@ -320,7 +327,7 @@ class NamesInAnyCase:
         self._listed: dict[Path, dict[str, str]] = {}
 
     def find(self, folder: Path, name: str) -> Path:
-        """Return the path of the entry with this name, in any letter case; else the path as given.
+        """Return the path of the entry with this name, in any letter case; without such an entry, `folder / name`.
 
         An entry with another extension, or with a version number after its name, is found only if no other entry has
         the same stem.

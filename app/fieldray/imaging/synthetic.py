@@ -235,7 +235,7 @@ _FOR_CONSTANCY: Final = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoPart:
-    """One part of the demonstration: images for one pack.
+    """One part of the images of the demonstration, which one pack screens.
 
     pack      id of the pack
     of        phrase that names the patients

@@ -41,7 +41,7 @@ def content_hash(ref: ImageRef, *, stamps: Stamps | None = None, opener: Opener 
     """Return the SHA-256 (hex) of a file or zip member, and the file's stamp.
 
     The stamp is empty without `stamps`, or if no stamp can identify the file's state. Raises Unreadable, also for a
-    file larger than any readable image, since hashing it might take hours that cannot be cancelled.
+    file that is larger than any readable image: its hash might take hours that cannot be cancelled.
     """
     if ref.member is not None:
         return hashlib.sha256(read_bytes(ref, opener=opener)).hexdigest(), b""
@@ -52,7 +52,7 @@ def content_hash(ref: ImageRef, *, stamps: Stamps | None = None, opener: Opener 
             stream.seek(0)
             found = hashlib.file_digest(stream, "sha256").hexdigest()  # type: ignore[arg-type]  # has readinto
             if stamps and state and stamps.is_settled(state) and ref.header.number_of_frames == 1:
-                stamp = stamps.now(ref.path, stream)
+                stamp = stamps.current(ref.path, stream)
             return found, stamp if state_of(stream) == state else b""
     except OSError as error:
         raise file_problem(error) from error

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.backends import BACKENDS, CPU, BackendEntry, BackendTable
-from fieldray.domain.assessment import scores_of
 from fieldray.domain.model import BackendName, GoldenVectors, InputSpec, Model, Prediction
+from fieldray.domain.pack_setup import scores_of
 from fieldray.domain.run import BackendState, Publish
 from fieldray.errors import BackendProblem
 from fieldray.reasons import Reason, reason
@@ -55,7 +55,12 @@ class NetworkOutput:
 
 
 def prediction_of(answer: NetworkOutput, model: Model, *, backend: BackendName, sequence: int) -> Prediction:
-    """Return the `Prediction` for a classifier's answer, with the device that ran it."""
+    """Return the `Prediction` of a classifier for one image, made from the output of its network.
+
+    answer    the output of the network
+    backend   name of the device that ran the network
+    sequence  number of the image since the device was opened, from 1
+    """
     return Prediction(
         pack_name=model.pack_name,
         model_sha256=model.model_sha256,
@@ -76,7 +81,7 @@ _REPEATED: Final = 1e-4  # by which a score may differ when its image runs again
 
 
 def check_golden(run: Callable[[NDArray[np.uint8]], NetworkOutput], golden: GoldenVectors) -> None:
-    """Run all golden inputs twice: in their order, and then in reverse order.
+    """Test a device: run all golden inputs of a pack in their order, and then in reverse order.
 
     Raises BackendProblem("self_test") if a score is off by more than the tolerance, or depends on the inputs before it.
     """
@@ -99,7 +104,7 @@ _TIMED_RUNS: Final = 2  # the first one may have to load the model
 
 
 def time_image(run: Callable[[NDArray[np.uint8]], NetworkOutput], spec: InputSpec) -> float:
-    """Return the seconds that an image takes on an idle computer: the minimum of a few runs."""
+    """Return the seconds that a network takes for one image on an idle computer: the minimum of a few runs."""
     image = np.zeros((spec.height, spec.width, spec.channels), np.uint8)
     times_s = []
     for _ in range(_TIMED_RUNS):
@@ -125,7 +130,7 @@ class BackendStatus:
 
 
 class Backend(Protocol):
-    """A device that runs one model."""
+    """The interface of a backend: a device, opened to run one model."""
 
     @property
     def detail(self) -> str:
@@ -140,10 +145,13 @@ class Backend(Protocol):
         """Whether the backend can still run images. This check is fast."""
 
     def start(self, model: Model) -> None:
-        """Load `model`. Raises BackendProblem."""
+        """Load the model `model` into the device. Raises BackendProblem."""
 
     def run(self, image: NDArray[np.uint8]) -> NetworkOutput:
-        """Run an image (height, width, channels) uint8. Raises BackendProblem; the backend must then be closed."""
+        """Run the network on one image (height, width, channels) uint8.
+
+        Raises BackendProblem; the backend must then be closed.
+        """
 
     def close(self) -> None:
         """Stop the backend in an orderly way. May be called twice, or before `start`."""
@@ -153,10 +161,13 @@ class Backend(Protocol):
 
 
 class Watch(Protocol):
-    """A thread that watches for connection and removal of a device; `close` waits for its end."""
+    """The interface of a thread that watches for the connection and removal of a device."""
 
-    def start(self) -> None: ...
-    def close(self) -> None: ...
+    def start(self) -> None:
+        """Start the thread that watches for the device."""
+
+    def close(self) -> None:
+        """Stop the thread, and wait for its end."""
 
 
 WatchDevice = Callable[[Callable[[], None], Callable[[Reason], None]], Watch]
@@ -199,7 +210,7 @@ class BackendKind:
 
     @property
     def name(self) -> BackendName:
-        """The device's name."""
+        """The name of the device, such as "cpu"."""
         return self.entry.name
 
     def unavailable_reason(self, model: Model) -> Reason | None:
@@ -215,7 +226,7 @@ class BackendKind:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class BackendOptions:
-    """Options with which the devices of the table are opened.
+    """Options with which the devices of `fieldray.backends` are opened.
 
     publish   receives events of the devices (`DeviceChanged`). Without it, no device is watched
     settings  the user's settings

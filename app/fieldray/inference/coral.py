@@ -113,7 +113,7 @@ def edgetpu_kind(
 
 
 def system_kind(options: BackendOptions) -> BackendKind:
-    """Return the Edge TPU as a kind of backend, with this computer's runtime."""
+    """Return the description of the Edge TPU for the engine, with the runtime that is installed on this computer."""
     clock = cast("Clock", options.settings["edgetpu_clock"])
     return edgetpu_kind(clock=clock, publish=options.publish, priority=options.priority)
 
@@ -142,7 +142,13 @@ def _device_problem(find: FindDevices, ask: AskLibrary, has_board: HasBoard) -> 
 
 
 def explain_end(find: FindDevices, error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason:
-    """Return the reason why the Edge TPU's process ended, from the error and the time at which it occurred."""
+    """Return the reason why the Edge TPU's process ended, judged by the error, the moment and the USB devices.
+
+    find       lists the Edge TPUs on USB
+    error      how the process ended
+    is_open    whether the model had been loaded before
+    timeout_s  time limit in seconds that was exceeded, for a `ChildTimeout`
+    """
     if is_open and not find():
         return reason("coral_unplugged")
     if isinstance(error, ChildTimeout):
@@ -185,7 +191,7 @@ class EdgeTpuLibrary:
 
     @property
     def runtime_version(self) -> int | None:
-        """Return the runtime's version, the number in its text "RuntimeVersion(N)"; None if unknown."""
+        """The runtime's version, the number in its text "RuntimeVersion(N)"; None if unknown."""
         ask = self._library.edgetpu_version
         ask.restype = ctypes.c_char_p
         match = _VERSION.search((ask() or b"").decode(errors="replace"))
@@ -209,7 +215,7 @@ class EdgeTpuLibrary:
 
 
 def load_problem(error: OSError, name: str) -> Reason:
-    """Return the reason why a library could not be loaded, from the loader's message."""
+    """Return the reason why the Edge TPU runtime could not be loaded, judged by the message of the system's loader."""
     if isinstance(error.__cause__, OSError):  # the installed program's loader says only that it failed
         error = error.__cause__
     text = str(error)
@@ -237,7 +243,7 @@ def _load(names: Sequence[str]) -> tuple[str, ctypes.CDLL]:
 
 
 class OpenDelegate:
-    """An Edge TPU that only this process uses, until the process ends (see `worker.DelegateSpec`).
+    """An Edge TPU opened for this process alone, until the process ends (see `worker.DelegateSpec`).
 
     The constructor raises BackendProblem. `options` are: libraries, the names to try; options, those of the delegate;
     lock, the path of the Edge TPU's lock with "{index}" in it.

@@ -82,12 +82,12 @@ def may_have_board() -> bool:
 # Linux
 
 _DEVICES: Final = Path("/dev")
-SYSFS: Final = Path("/sys/bus/usb/devices")
-NODES: Final = Path("/dev/bus/usb")
+USB_SYSFS_FOLDER: Final = Path("/sys/bus/usb/devices")
+USB_NODES_FOLDER: Final = Path("/dev/bus/usb")
 _SELF_POWERED: Final = 0x40  # bit of bmAttributes, USB 2.0 specification, 9.6.3
 
 
-def find_on_linux(*, sysfs: Path = SYSFS, nodes: Path = NODES) -> tuple[UsbDevice, ...]:
+def find_on_linux(*, sysfs: Path = USB_SYSFS_FOLDER, nodes: Path = USB_NODES_FOLDER) -> tuple[UsbDevice, ...]:
     """Return the Edge TPUs on USB, sorted by port. Fast; never raises for a device that was just unplugged."""
     try:
         entries = sorted(sysfs.iterdir())
@@ -183,7 +183,7 @@ def _instances(enumerator: str) -> tuple[str, ...]:
 _SERVICE: Final = "fieldray.inference.coral:handle"
 _TIMEOUT_S: Final = 5.0
 
-LOOK_INTERVAL_S: Final = 0.2  # at the system's list of USB devices
+POLL_INTERVAL_S: Final = 0.2  # at the system's list of USB devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,14 +215,14 @@ class CoralStatus:
 
     @property
     def state(self) -> DeviceState:
-        """The state of the first Edge TPU."""
+        """The state of the first Edge TPU; "absent" without one."""
         if self.usb:
             return self.usb[0].state
         return "ready" if self.answer and self.answer.devices else "absent"
 
     @property
     def event(self) -> DeviceChanged:
-        """Return the status as an event for window and command line."""
+        """The status of the Edge TPU as an event for window and command line."""
         return DeviceChanged(
             backend=EDGE_TPU.name,
             state=self.state,
@@ -238,7 +238,10 @@ AskLibrary = Callable[[], LibraryAnswer]
 
 
 def ask_library(libraries: Sequence[str] = (), *, timeout_s: float = _TIMEOUT_S) -> LibraryAnswer:
-    """Load the Edge TPU runtime in a child process, and return its version and devices. Raises BackendProblem."""
+    """Load the Edge TPU runtime in a child process, and return its version and devices.
+
+    Raises BackendProblem if the runtime cannot be loaded or does not answer in time.
+    """
     child = Child(_SERVICE, memory_limit_mb=MEMORY_LIMIT_MB)
     try:
         child.start()
@@ -297,7 +300,7 @@ _FIRMWARE_GRACE_S: Final = 5.0  # an Edge TPU that is given its firmware vanishe
 
 
 class Debouncer:
-    """Reduces the observations of a device to the changes that matter.
+    """Reduces repeated observations of the connected Edge TPUs to the changes that matter.
 
     The first change counts at once. An Edge TPU that repeatedly disconnects counts as absent until it is stable. An
     Edge TPU that vanishes while its firmware is loaded still counts as present for a while.
@@ -339,11 +342,13 @@ class Debouncer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchPace:
-    """The times of a device watch: the interval between readings of the device list, and
-    the delay before the runtime is asked.
+    """The pace of a device watch.
+
+    interval_s   seconds between two readings of the device list
+    ask_after_s  seconds between the connection of a device and the question to the Edge TPU runtime
     """
 
-    interval_s: float = LOOK_INTERVAL_S
+    interval_s: float = POLL_INTERVAL_S
     ask_after_s: float = 3.0
 
 
@@ -385,7 +390,7 @@ class DeviceWatch:
         self._thread = threading.Thread(target=self._watch, name="edgetpu-watch", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread that watches for Edge TPUs."""
         self._thread.start()
 
     def close(self) -> None:

@@ -56,12 +56,12 @@ _ABORT_INTERVAL_S: Final = 0.2
 
 
 class Cpu(Protocol):
-    """Tests and reports whether the CPU can run one model. `workers.readiness.Readiness` describes the methods."""
+    """The interface by which the engine starts the CPU for a model (implemented by `workers.readiness.Readiness`)."""
 
     @property
     def status(self) -> BackendStatus: ...
     @property
-    def is_out(self) -> bool: ...
+    def needs_start(self) -> bool: ...
     def start(self) -> None: ...
     def stop(self, why: Reason | None = None) -> None: ...
     def close(self) -> None: ...
@@ -126,7 +126,7 @@ class _Runner:
         return self.absent if self.is_chosen else reason("device_not_chosen")
 
     @property
-    def is_out(self) -> bool:
+    def needs_start(self) -> bool:
         """Whether the device will not run images again by itself."""
         return self.has_given_up or self.unavailable_reason is not None
 
@@ -182,11 +182,10 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         self._is_closed = False
 
     def open(self, model: Model, *others: Model) -> None:
-        """Make these the models of all images from now on. Models that are already open keep
-        their state. Returns at once.
+        """Use these models for all images from now on. Models that are already open keep their state. Returns at once.
 
-        Devices run the first model, as a device holds one network; the CPU runs each. Raises BackendProblem once
-        closed.
+        Devices run the first model, as a device holds one network; the CPU runs each model. Raises BackendProblem if
+        the engine is closed.
         """
         with self._changing():
             if self._is_closed:
@@ -220,11 +219,11 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
     def run(
         self, values: NDArray[np.uint8], *, model: Model, is_cancelled: Callable[[], bool] = lambda: False
     ) -> Prediction | None:
-        """Run a model on an input (1, height, width, channels) uint8, on the device for the next image. Blocks.
+        """Run a model on an input (1, height, width, channels) uint8, on the device that the engine chooses. Blocks.
 
-        Returns None if the CPU is to run the input, in the worker that has the image. The CPU need not be ready for
-        that: otherwise this worker would wait here for another worker. Raises as `next_device`; BackendProblem also if
-        this input ended several processes, ValueError for an input that does not fit the model.
+        Returns None if the CPU is to run the input, in the worker that has the image. The CPU need not be ready then.
+        Raises as `next_device`; BackendProblem also if this input ended several processes, ValueError for an input that
+        does not fit the model.
         """
         spec = model.manifest.input
         shape = (1, spec.height, spec.width, spec.channels)
@@ -247,7 +246,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
                     raise BackendProblem(lost.why) from lost
 
     def retry_backend(self, name: BackendName) -> None:
-        """Try the CPU, or a device that was given up or absent, again. Returns at once."""
+        """Start a backend again: the CPU, or a device that had failed or was absent. Returns at once."""
         with self._changing():
             for runner in self._runners:
                 if runner.name == name:
@@ -257,7 +256,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
                 self._start_cpus()
 
     def device_removed(self, name: BackendName, why: Reason) -> None:
-        """End the process of a removed device, in case it has not ended by itself. Returns at once."""
+        """Handle the removal of a device, which is reported with the reason `why`: end its process. Returns at once."""
         with self._changing():
             gone = [runner for runner in (*self._former, *self._runners) if runner.name == name]
             for runner in gone:
@@ -266,7 +265,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
             runner.abort()
 
     def choose(self, device: DeviceChoice, policy: Policy) -> None:
-        """Use other devices from now on. Images of an active run are not lost. Raises BackendProblem."""
+        """Change the devices that run models from now on. No image of an active run is lost. Raises BackendProblem."""
         with self._changing():
             self._chosen, self._policy = self._names(device), policy
             for runner in self._runners:  # a chosen device that was given up is tried again
@@ -277,12 +276,12 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
                 self._watch_devices()
 
     def unavailable_reason(self, model: Model) -> Reason | None:
-        """Return the last device's reason why no image of an open model can run any more; None while images can run."""
+        """Return the reason why an open model cannot run on any device any more; None while it can or may run again."""
         with self._changed:
             if self._is_closed:
                 return reason("engine_closed")
             cpu, runners = self._cpus.get(model), self._runners_of(model)
-            if cpu is None or not cpu.is_out or not all(runner.is_out for runner in runners):
+            if cpu is None or not cpu.needs_start or not all(runner.needs_start for runner in runners):
                 return None
             if self._may_use_cpu(model):
                 return cpu.status.reason
@@ -291,7 +290,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The ids of the devices' processes."""
+        """The process ids of the child processes that run the devices."""
         backends = [runner.backend for runner in (*self._former, *self._runners)]
         return tuple(backend.pid for backend in backends if backend and backend.pid)
 
@@ -337,7 +336,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
                 if model not in self._cpus:
                     raise BackendProblem(reason("again_other_pack", pack=model.pack_name))
                 serving = self._serving(model)
-                if not self._cpus[model].is_out and (spares_devices or (falls_back and not serving)):
+                if not self._cpus[model].needs_start and (spares_devices or (falls_back and not serving)):
                     return None
                 if serving:
                     return next((one for one in serving if one is None or not one.inputs), serving[-1])
@@ -494,7 +493,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         """Wait `delay_s` seconds, and until the runner may start. Returns False if it is no longer needed."""
         with self._changed:
             self._changed.wait_for(lambda: runner.is_over, delay_s)
-            self._changed.wait_for(lambda: runner.is_over or not runner.is_out)
+            self._changed.wait_for(lambda: runner.is_over or not runner.needs_start)
             return not runner.is_over
 
     def _start(self, runner: _Runner) -> None:

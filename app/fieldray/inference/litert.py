@@ -47,13 +47,13 @@ MEMORY_LIMIT_MB: Final = 2560
 
 
 def model_process() -> Child:
-    """Return a model process, not started."""
+    """Return a child process that runs one network. The process is not started yet."""
     return Child(SERVICE, memory_limit_mb=MEMORY_LIMIT_MB)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """An imported runtime: `interpreter` and `load_delegate` are its class and function of the same names."""
+    """An imported TensorFlow Lite runtime, with its class `Interpreter` and its function `load_delegate`."""
 
     name: str
     version: str
@@ -62,7 +62,7 @@ class Runtime:
 
 
 def load_runtime(name: str = RUNTIME) -> Runtime:
-    """Import the runtime. Raises BackendProblem("no_runtime")."""
+    """Import the TensorFlow Lite runtime. Raises BackendProblem("no_runtime") if it is not installed."""
     try:
         package = importlib.import_module(name)
         module = importlib.import_module(f"{name}.interpreter")
@@ -101,8 +101,8 @@ class NetworkSpec:
     is_bare: bool = False
 
     @classmethod
-    def of(cls, manifest: Manifest) -> NetworkSpec:
-        """Return the specification of a pack's networks."""
+    def from_manifest(cls, manifest: Manifest) -> NetworkSpec:
+        """Return the interface that the network files of a pack must have, from the pack's manifest."""
         return cls(
             input=manifest.input,
             outputs=manifest.outputs,
@@ -165,7 +165,7 @@ class Network:
         self._table = _input_table(self._input, is_bare=spec.is_bare)
 
     def run(self, image: NDArray[np.uint8]) -> NetworkOutput:
-        """Run one image (height, width, channels) uint8. Raises BackendProblem."""
+        """Run the network on one image (height, width, channels) uint8. Raises BackendProblem."""
         self._interpreter.set_tensor(self._input.index, _held(image, self._table)[None])
         began = time.perf_counter()
         try:

@@ -37,10 +37,11 @@ _LEFT_OUT: Final = -1  # in the place of an input that an operator can do withou
 
 
 def require_function(interpreter: Any) -> None:
-    """Require that a network is a pure function of its input. Raises
-    BackendProblem("bad_model"), which names operator or tensor.
+    """Require that a network is a pure function of its input.
 
     interpreter  a TensorFlow Lite interpreter without delegates, before its memory is laid out
+
+    Raises BackendProblem("bad_model"), which names the operator or tensor at fault.
     """
     operators = interpreter._get_ops_details()  # no public method tells them
     if foreign := sorted({each["op_name"] for each in operators} - ALLOWED):

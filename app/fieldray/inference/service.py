@@ -9,7 +9,7 @@ from typing import Any, Final
 from fieldray.errors import BackendProblem
 from fieldray.inference.backend import NetworkOutput
 from fieldray.inference.litert import Network, load_runtime, memory_problem
-from fieldray.inference.worker import OPEN, RUN, InferRequest, OpenRequest
+from fieldray.inference.worker import OPEN_NETWORK, RUN_NETWORK, InferRequest, OpenRequest
 from fieldray.processes.child import handler_of
 
 
@@ -42,7 +42,10 @@ class Service:
         return f"{runtime.name} {runtime.version}, {where}"
 
     def run(self, question: InferRequest) -> NetworkOutput:
-        """Run an image. Raises BackendProblem, ValueError before a network is loaded."""
+        """Run the loaded network on the image of a request.
+
+        Raises BackendProblem, and ValueError if no network is loaded yet.
+        """
         if self._network is None:
             raise ValueError("no network is open")
         try:
@@ -56,4 +59,4 @@ with contextlib.suppress(BackendProblem):
     load_runtime()
 
 _service: Final = Service()
-handle: Final = handler_of((OPEN, _service.open), (RUN, _service.run))
+handle: Final = handler_of((OPEN_NETWORK, _service.open), (RUN_NETWORK, _service.run))

@@ -62,27 +62,32 @@ class OpenRequest:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class InferRequest:
-    """A request to run one image (height, width, channels) uint8."""
+    """A request to run the loaded network on one image (height, width, channels) uint8."""
 
     values: NDArray[np.uint8]
 
 
-OPEN: Final = Call("open", OpenRequest, str)  # what the child opened, for the log and the status line
-RUN: Final = Call("run", InferRequest, NetworkOutput)
+OPEN_NETWORK: Final = Call("open", OpenRequest, str)  # what the child opened, for the log and the status line
+RUN_NETWORK: Final = Call("run", InferRequest, NetworkOutput)
 
 _OUT_OF_MEMORY: Final = "std::bad_alloc"  # what C++ prints when it is not caught
 
 
-class Explain(Protocol):
-    """A function that returns the reason why a child process ended; `is_open` tells whether the model had
-    been loaded.
+class ExplainExit(Protocol):
+    """The interface of a function that returns the reason why a child process ended.
+
+    `is_open` tells the function whether the model had been loaded.
     """
 
     def __call__(self, error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason: ...
 
 
 def explain_end(error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason:  # noqa: ARG001
-    """Return a general reason for the end of a child process, from the error alone."""
+    """Return a general reason why a child process ended, judged by the error alone.
+
+    is_open    whether the model had been loaded before
+    timeout_s  time limit in seconds that was exceeded, for a `ChildTimeout`
+    """
     if isinstance(error, ChildTimeout):
         return reason("worker_timeout", seconds=f"{timeout_s:g}")
     if _OUT_OF_MEMORY in error.last_stderr:
@@ -94,7 +99,7 @@ class WorkerBackend:
     """`backend.Backend` in a child process with a deadline on each answer.
 
     entry     the device, for which the pack has a file
-    threads   of the network on the CPU; None for one per core
+    threads   threads of the network on the CPU; None for one per core
     delegate  opens the device in the child; None for the CPU
     explain   returns the reason why the child ended
     priority  scheduling priority of the child; unchanged if this user may not change it
@@ -109,7 +114,7 @@ class WorkerBackend:
         start_timeout_s: float = 60.0,
         run_timeout_s: float = 20.0,
         delegate: DelegateSpec | None = None,
-        explain: Explain = explain_end,
+        explain: ExplainExit = explain_end,
         child: Callable[[], Child] = model_process,
         priority: Priority = "normal",
     ) -> None:
@@ -138,7 +143,7 @@ class WorkerBackend:
         """Start the child and load the model's file. Raises BackendProblem."""
         question = OpenRequest(
             file=np.frombuffer(model_file_for(self._entry, model), np.uint8),
-            spec=NetworkSpec.of(model.manifest),
+            spec=NetworkSpec.from_manifest(model.manifest),
             threads=self._threads,
             delegate=self._delegate,
         )
@@ -146,20 +151,23 @@ class WorkerBackend:
             self._child.start()
         except OSError as error:
             raise BackendProblem(reason("start_failed", detail=error.strerror or str(error))) from error
-        self.detail = self._ask(OPEN, question, timeout_s=self._start_timeout_s)
+        self.detail = self._ask(OPEN_NETWORK, question, timeout_s=self._start_timeout_s)
         self._is_open = True
         give_priority(self.pid, self._priority)  # for images: a start that goes before the window would stop it
 
     def run(self, image: NDArray[np.uint8]) -> NetworkOutput:
-        """Run an image (height, width, channels) uint8. Raises BackendProblem."""
-        return self._ask(RUN, InferRequest(values=image), timeout_s=self._run_timeout_s)
+        """Run the network, in the worker process, on one image (height, width, channels) uint8.
+
+        Raises BackendProblem.
+        """
+        return self._ask(RUN_NETWORK, InferRequest(values=image), timeout_s=self._run_timeout_s)
 
     def close(self) -> None:
-        """Let the child end cleanly."""
+        """End the child process in an orderly way."""
         self._child.close()
 
     def abort(self) -> None:
-        """Kill the child."""
+        """Kill the child process at once, from any thread."""
         self._child.kill()
 
     def _ask(self, call: Call[Q, A], question: Q, *, timeout_s: float) -> A:
@@ -181,11 +189,12 @@ class WorkerBackend:
 def cpu_kind(*, threads: int | None = None, priority: Priority = "normal") -> BackendKind:
     """Return the CPU as a kind of backend, which runs the pack's CPU file in a child process.
 
-    Parameters as in `WorkerBackend`.
+    threads   threads of the network; None for one per core
+    priority  scheduling priority of the child process
     """
     return BackendKind(entry=CPU, open=partial(WorkerBackend, CPU, threads=threads, priority=priority))
 
 
 def system_kind(options: BackendOptions) -> BackendKind:
-    """Return the CPU as a kind of backend, with the given options."""
+    """Return the description of the CPU for the engine, with threads and priority from the options."""
     return cpu_kind(threads=options.threads, priority=options.priority)

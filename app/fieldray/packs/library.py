@@ -1,7 +1,7 @@
 """The packs on this computer: on drives, installed for this user, or shipped with the program.
 
 `PackLibrary.load` is the only way to a model in memory. A pack is read whole into memory and its signature is checked.
-Then its key must be trusted, and then its version must not be older than a version that ran here before.
+Then its key must be trusted. Last, its version must not be older than a version that has run on this computer.
 
 Packs in the program's own folder are trusted by a built-in hash. The keys that signed them are trusted without a
 question, wherever a pack with such a signature lies.
@@ -40,7 +40,7 @@ from fieldray.packs.naming import (
     preference,
     version_key,
 )
-from fieldray.packs.reading import guarded
+from fieldray.packs.reading import raising_fieldray_errors
 from fieldray.packs.signing import BUILTIN, BUILTIN_LUNGS, TrustStore
 from fieldray.packs.site_choices import SitePoints
 from fieldray.packs.verified import (
@@ -64,7 +64,7 @@ _LUNGS: Final[PackKind] = "lung-fields"
 
 
 class PackLibrary:
-    """The packs of one user. Several threads may use the library.
+    """The packs that one user of this computer may load. Several threads may use the library.
 
     keys         the store of trusted signing keys
     site_points  the operating points that this site chose
@@ -155,7 +155,7 @@ class PackLibrary:
     # ---- loading
 
     def trusts(self, fingerprint: str) -> bool:
-        """Return whether a person trusts this key, or the key signed a shipped pack. Raises StorageProblem."""
+        """Return whether a key is trusted: by a person, or because it signed a shipped pack. Raises StorageProblem."""
         return self.keys.is_trusted(fingerprint) or any(fingerprint == signer for signer, *_ in self._shipped)
 
     card = staticmethod(read_card)
@@ -254,7 +254,7 @@ class PackLibrary:
         description = manifest.description
         # Shipped versions count as seen, although a shipped pack leaves no record when it runs. Otherwise an older copy
         # on a drive, whose key is trusted without a question, would bring back that version's faults unnoticed.
-        ran = self.keys.highest_seen(manifest.fingerprint, pack_id=description.id)
+        ran = self.keys.highest_version(manifest.fingerprint, pack_id=description.id)
         shipped = [version for signer, pack_id, version in self._shipped if (signer, pack_id) == _identity(manifest)]
         seen = max((*shipped, *([ran] if ran else [])), key=version_key, default=None)
         if seen and not allow_older and version_key(description.version) < version_key(seen):
@@ -281,7 +281,7 @@ class PackLibrary:
     def _listed(
         self, folder: Path, origin: Origin, look: Callable[[Path], tuple[Path, ...]]
     ) -> tuple[PackCandidate, ...]:
-        return tuple(self._candidate(path, origin) for path in guarded(look)(folder))
+        return tuple(self._candidate(path, origin) for path in raising_fieldray_errors(look)(folder))
 
     def _of_root(self, root: Path, origin: Origin) -> tuple[PackCandidate, ...]:
         """List the packs of a root folder; the highest version, which is the default, comes first."""
@@ -294,7 +294,7 @@ class PackLibrary:
         A broken pack gives a candidate with its problem, so that it does not hide other packs.
         """
         try:
-            return guarded(self._described)(folder, origin)
+            return raising_fieldray_errors(self._described)(folder, origin)
         except PackProblem as problem:
             log.warning("a pack is broken: %a (%s)", str(folder), problem.reason.text)
             return PackCandidate(folder=folder, origin=origin, trust="broken", problem=problem.reason)
@@ -416,7 +416,7 @@ class PackLibrary:
         """
         companion = requirement_text(requirement)
         roots = dict.fromkeys((folder.parent, self._installed_root, self._builtin_root))
-        folders = [path for root in roots if root.is_dir() for path in guarded(packs_in)(root)]
+        folders = [path for root in roots if root.is_dir() for path in raising_fieldray_errors(packs_in)(root)]
         here = [(path, one) for path in folders if (one := _readable_manifest(path)) and _is_meant(one, requirement)]
         ranked = [(not self._is_builtin(*each), version_key(each[1].description.version), *each) for each in here]
         found = sorted(ranked, key=lambda each: each[:2], reverse=True)
@@ -494,6 +494,6 @@ def _readable_manifest(folder: Path) -> VerifiedManifest | None:
         return None
 
 
-@guarded
+@raising_fieldray_errors
 def _is_legacy(folder: Path) -> bool:
     return is_legacy(folder) and not is_pack(folder)

@@ -64,7 +64,7 @@ def is_visible_text(text: str) -> bool:
 
 
 def look_alike(text: str, other: str) -> bool:
-    """Return whether a person may confuse two texts by eye, in upper or lower case."""
+    """Return whether two texts look so similar, in upper or lower case, that a person may confuse them."""
     return not _skeletons(text).isdisjoint(_skeletons(other))
 
 

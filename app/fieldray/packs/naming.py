@@ -133,7 +133,7 @@ def is_pack(folder: Path) -> bool:
 def is_legacy(folder: Path, *, name: str = "") -> bool:
     """Return whether a folder holds a bare model of the dissertation. Raises OSError.
 
-    name  the only file name to look for; by default both names count
+    name  the only file name to look for; by default the CPU file and the Edge TPU file both count
     """
     names = (name,) if name else (LEGACY_CPU_NAME, LEGACY_EDGETPU_NAME)
     return any(_is_file(folder / known) for known in names)
@@ -160,7 +160,7 @@ CandidateTrust = Literal["builtin", "trusted", "unknown_key", "legacy", "broken"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackCandidate:
-    """A pack found in a listing. Its signature is verified, its other files are not.
+    """A pack that was found on this computer. Its signature is verified; its other files are not.
 
     trust        "broken": unreadable, or with an invalid signature; `pack_id`, `version` and `names` are then empty
     kind         only a classifier screens images; other kinds assist a classifier
@@ -189,22 +189,25 @@ class PackCandidate:
 
     @property
     def signed_id(self) -> str:
-        """The id with the signer: a name that only this pack and its later versions have."""
+        """The pack's id with the fingerprint of its signer. Only this pack and its other versions have this name."""
         return signed_name(self.pack_id, is_signed=self.trust != "builtin", fingerprint=self.fingerprint)
 
     def is_called(self, name: str) -> bool:
-        """Return whether the pack has this name. `packs_meant` chooses the pack that a person means by a name."""
+        """Return whether the pack has this name: its id or `id-version`, with or without its signer.
+
+        If several packs have a name, `packs_meant` chooses those that a person means.
+        """
         bare, signer = split_name(name)
         return bare in (self.pack_id, self.pack_name) and signer in ("", self.fingerprint)
 
     @property
     def usability_rank(self) -> int:
-        """The obstacle to using the pack.
+        """How far the pack is from being usable: 0 is the best.
 
-        0  none
-        1  a `problem`, which a person may be able to confirm
-        2  unsigned, needs confirmation
-        3  cannot screen
+        0  nothing prevents its use
+        1  the pack has a `problem`, which a person may be able to confirm
+        2  the pack is unsigned and needs a confirmation
+        3  the pack cannot screen
         """
         if not self.can_screen:
             return 3
@@ -251,5 +254,5 @@ def choose_candidate(found: Sequence[PackCandidate], *, name: Path | str) -> Pac
 
 
 def preference(candidate: PackCandidate) -> tuple[bool, tuple[int, ...]]:
-    """Return the sort key of candidates of one pack: packs that can be loaded above others, then by version."""
+    """Return the sort key for versions of a pack: those that can be loaded are above all others, then by version."""
     return candidate.problem is None, version_key(candidate.version) if candidate.version else ()

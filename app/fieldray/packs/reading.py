@@ -6,7 +6,7 @@ shows that it is gone.
 
 A file is never read through a link, never from anything but a regular file, and never beyond a limit. Files are always
 read into memory: a model mapped from a drive would kill the process when the drive is removed. All code that interprets
-a pack runs behind `guarded`, so that any error becomes a problem of that one pack.
+a pack runs behind `raising_fieldray_errors`, so that any error becomes a problem of that one pack.
 
 Each array is one file in NumPy's .npy format, read without pickle and without trusting the header
 (https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html). Allowed are version 1.0, little-endian or
@@ -62,7 +62,7 @@ _DISCONNECTED_ERRNO: Final = frozenset(
 _DISCONNECTED_WINDOWS: Final = frozenset({21, 31, 55, 433, 1006, 1117, 1167})
 
 
-def guarded(
+def raising_fieldray_errors(
     read: Callable[Concatenate[Path, _Parameters], _Result],
 ) -> Callable[Concatenate[Path, _Parameters], _Result]:
     """Decorate a function `read(folder, ...)` that reads a pack, so that it raises only FieldrayError.
@@ -133,7 +133,7 @@ _HEADER: Final = re.compile(
 
 
 def array_to_npy(array: NDArray[Any]) -> bytes:
-    """Write an array as the bytes of a .npy file: little-endian, C order."""
+    """Encode an array as the bytes of a .npy file: little-endian, C order."""
     stream = io.BytesIO()
     little_endian = array.astype(array.dtype.newbyteorder("<"), copy=False)
     npy.write_array(stream, np.ascontiguousarray(little_endian), version=(1, 0), allow_pickle=False)
@@ -185,7 +185,7 @@ _DEEPEST: Final = 31  # levels of nesting: far more than a manifest needs, far f
 
 
 def manifest_error(detail: str) -> PackProblem:
-    """Return the error for an invalid manifest."""
+    """Return the exception to raise for an invalid manifest of a pack."""
     return PackProblem(reason("pack_manifest", detail=detail))
 
 
@@ -222,7 +222,7 @@ def is_line(text: str) -> bool:
 
 
 def is_plain(text: str) -> bool:
-    """Return whether a text passes `is_line`, apart from line feeds and tabs."""
+    """Return whether a text has only characters that `is_line` allows, line feeds and tabs."""
     return is_line("".join(letter for letter in text if letter not in _LINE_BREAKS))
 
 
@@ -294,7 +294,7 @@ def packs_on_drives(drives: Iterable[Path]) -> Drives:
     found = {}
     for drive in drives:
         try:
-            found[drive] = guarded(pack_folders)(drive)
+            found[drive] = raising_fieldray_errors(pack_folders)(drive)
         except PackProblem as problem:
             if problem.reason.code != "drive_gone":
                 found[drive] = ()
@@ -304,7 +304,7 @@ def packs_on_drives(drives: Iterable[Path]) -> Drives:
 def drives_on_mac(*, volumes: Path = Path("/Volumes")) -> list[Path]:
     """Return the volumes mounted under /Volumes.
 
-    The start-up volume is left out: it is a link.
+    Links are left out, among them that of the start-up volume.
     """
     with os.scandir(volumes) as entries:
         return sorted(volumes / entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
@@ -385,7 +385,7 @@ def drives_on_windows(kernel: Any = None) -> list[Path]:
 
 
 class DriveWatch:
-    """Publishes `DrivesChanged` from its own thread: once after `start`, then after every change.
+    """Watches the removable drives, and publishes `DrivesChanged` once after `start` and then after every change.
 
     look  returns the connected drives with their packs
     """

@@ -37,7 +37,7 @@ from fieldray.packs.manifest import FINGERPRINT, ID, SHA256, VERSION
 from fieldray.packs.naming import fingerprint_in, grouped_digits, version_key
 from fieldray.packs.reading import canonical_json, parse_json_object
 from fieldray.persistence import (
-    PRIVATE,
+    PRIVATE_MODE,
     is_open_to_others,
     make_folder,
     only_writer,
@@ -69,7 +69,7 @@ def load_or_create_key(path: Path) -> Ed25519PrivateKey:
         key = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         try:
             make_folder(path.parent)
-            write_new(path, key, mode=PRIVATE)
+            write_new(path, key, mode=PRIVATE_MODE)
         except OSError as error:
             raise storage_problem(error, path) from error
     return load_private_key(path)
@@ -208,28 +208,31 @@ class TrustStore:
             records = self._read()
             self._write(replace(records, keys={key: day for key, day in records.keys.items() if key != known}))
 
-    def highest_seen(self, fingerprint: str, *, pack_id: str) -> str | None:
-        """Return the highest version of a pack that ran here under this key; None if none did."""
+    def highest_version(self, fingerprint: str, *, pack_id: str) -> str | None:
+        """Return the highest version of a pack, signed by this key, that ran on this computer; None if none did."""
         return self._read().seen.get(fingerprint, {}).get(pack_id)
 
     def signers(self, pack_id: str) -> set[str]:
-        """Return the fingerprints of the keys under which a pack with this id ran here."""
+        """Return the fingerprints of the keys that signed the packs with this id that ran on this computer."""
         return {key for key, packs in self._read().seen.items() if pack_id in packs}
 
     def content_of(self, fingerprint: str, *, pack_name: str) -> str | None:
-        """Return the SHA-256 of the manifest of this version at its last run here, under this key.
+        """Return the SHA-256 of a pack's manifest at the pack's last run on this computer; None if it never ran.
 
-        Returns None if the version never ran here.
+        fingerprint  fingerprint of the key that signed the pack
+        pack_name    id and version of the pack
         """
         return self._read().contents.get(fingerprint, {}).get(pack_name)
 
     def record(self, fingerprint: str, *, pack_id: str, version: str, content: str) -> None:
-        """Record that a version ran here with this content. The file is written only if something changes.
+        """Record that a version of a pack ran on this computer with this content.
+
+        The file is written only if something changes.
 
         content  SHA-256 of the manifest
         """
         pack_name = f"{pack_id}-{version}"
-        is_higher = _is_higher(version, than=self.highest_seen(fingerprint, pack_id=pack_id))
+        is_higher = _is_higher(version, than=self.highest_version(fingerprint, pack_id=pack_id))
         if not is_higher and self.content_of(fingerprint, pack_name=pack_name) == content:
             return  # no lock is needed, because the highest version never decreases
         with only_writer(self._path):

@@ -31,7 +31,7 @@ from fieldray.typed_json import parse_json
 
 log = logging.getLogger(__name__)
 
-NAME: Final = "site_points.json"
+POINTS_NAME: Final = "site_points.json"
 _LARGEST_BYTES: Final = 1 << 20
 FOLDERS_NAME: Final = "folders.json"
 _LARGEST_FOLDERS_BYTES: Final = 4 << 20
@@ -58,8 +58,8 @@ class SitePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     images, patients          numbers of these images and of their patients
     chosen_by                 the person who confirmed the point
     chosen_on                 the day, YYYY-MM-DD
-    counted                   the unit that both shares count
-    refers                    the rule for referral of both shares (see `audit.units.Rule`)
+    counted                   the unit that sensitivity and specificity count
+    refers                    the rule for referral in sensitivity and specificity (see `audit.units.Rule`)
     """
 
     name: Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9-]{0,39}$")]
@@ -112,10 +112,13 @@ class SitePoints:
     """
 
     def __init__(self, home: Path) -> None:
-        self.path = home / NAME
+        self.path = home / POINTS_NAME
 
     def all(self) -> tuple[SitePoint, ...]:
-        """Return every local operating point, the oldest first. Raises StorageProblem for an unreadable file."""
+        """Return all local operating points of this site, the oldest first.
+
+        Raises StorageProblem for an unreadable file.
+        """
         try:
             with self.path.open("rb") as file:
                 data = file.read(_LARGEST_BYTES + 1)
@@ -132,7 +135,7 @@ class SitePoints:
             raise StorageProblem(reason("site_points_unreadable", path=self.path, detail=error)) from error
         return points
 
-    def of(self, model: Model) -> tuple[OperatingPoint, ...]:
+    def points_for(self, model: Model) -> tuple[OperatingPoint, ...]:
         """Return the local operating points of one pack. Raises StorageProblem."""
         its = model.pack_name, model.model_sha256
         return tuple(point.operating_point for point in self.all() if point.key[1:] == its)
@@ -148,10 +151,10 @@ class SitePoints:
     def added_to(self, model: Model) -> Model:
         """Return a model with the site's local operating points added.
 
-        If their file cannot be read, the problem is logged and the unchanged model returned.
+        If the file of local operating points cannot be read, the problem is logged and the unchanged model returned.
         """
         try:
-            return with_site_points(model, self.of(model))
+            return with_site_points(model, self.points_for(model))
         except StorageProblem as problem:
             log.warning("%s", problem.reason.text)
             return model
@@ -199,7 +202,7 @@ def with_site_points(model: Model, points: tuple[OperatingPoint, ...]) -> Model:
 
 @dataclass(frozen=True, slots=True)
 class RememberedPack:
-    """The pack chosen for a folder.
+    """The pack that a person chose for a folder, as `PackMemory` remembers it.
 
     pack             the pack's id with its signer
     operating_point  name of the operating point; "" for the pack's first
@@ -217,7 +220,9 @@ _Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 
 class PackMemory:
-    """The packs that one user chose for folders. If two programs write at once, the later choice stays.
+    """The file that remembers which pack a user chose for each folder.
+
+    If two programs write at once, the later choice stays.
 
     home  the user's data folder
     """
@@ -226,7 +231,7 @@ class PackMemory:
         self._path = home / FOLDERS_NAME
 
     def find(self, paths: Sequence[Path]) -> RememberedPack | None:
-        """Return the choice that all paths have in common; None if there is none or the choices differ.
+        """Return the remembered pack that all paths have in common; None if there is none or the choices differ.
 
         A path without a choice takes the choice for the nearest folder above.
         """
@@ -243,7 +248,7 @@ class PackMemory:
         ages_confirmed: bool = False,
         additional: Sequence[str] = (),
     ) -> None:
-        """Store a choice for these paths and for all folders below them. Raises StorageProblem.
+        """Remember the pack that a person chose for these paths and for all folders below them. Raises StorageProblem.
 
         The other parameters are the fields of `RememberedPack`.
         """

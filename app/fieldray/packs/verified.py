@@ -62,8 +62,15 @@ from fieldray.packs.naming import (
     is_version,
     version_key,
 )
-from fieldray.packs.reading import array_from_npy, array_to_npy, guarded, manifest_error, read_file
-from fieldray.persistence import SHARED, make_folder, replace_atomically, storage_problem, temporary_path, write_new
+from fieldray.packs.reading import array_from_npy, array_to_npy, manifest_error, raising_fieldray_errors, read_file
+from fieldray.persistence import (
+    SHARED_MODE,
+    make_folder,
+    replace_atomically,
+    storage_problem,
+    temporary_path,
+    write_new,
+)
 from fieldray.reasons import reason
 
 _MANIFEST_LIMIT: Final = 2**17  # bytes: twenty times the usual size; every listing parses the manifests
@@ -93,7 +100,7 @@ class VerifiedManifest:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class VerifiedPack:
-    """A pack in memory. Every file matches the hash in the signed manifest.
+    """A pack in memory whose files all match the hashes in its signed manifest.
 
     contents  content of each file, by file name
     model     the model made from the files; whether the key is trusted is not decided yet
@@ -110,7 +117,7 @@ def require_classifier(description: PackManifest) -> None:
         raise PackProblem(reason("pack_not_classifier", kind=kind_of(description)))
 
 
-@guarded
+@raising_fieldray_errors
 def read_verified_manifest(folder: Path) -> VerifiedManifest:
     """Read a pack's manifest and signature, verify, and only then parse. Raises PackProblem."""
     manifest_bytes = read_file(folder, name=MANIFEST_NAME, limit_bytes=_MANIFEST_LIMIT)
@@ -124,7 +131,7 @@ def read_verified_manifest(folder: Path) -> VerifiedManifest:
     )
 
 
-@guarded
+@raising_fieldray_errors
 def read_pack(folder: Path) -> VerifiedPack:
     """Copy every listed file of a pack into memory, check the copy and make the model.
 
@@ -137,7 +144,7 @@ def read_pack(folder: Path) -> VerifiedPack:
     return VerifiedPack(manifest=manifest, contents=contents, model=_model(manifest, files))
 
 
-@guarded
+@raising_fieldray_errors
 def read_card(folder: Path) -> str:
     """Read the model card of a pack whose signature is valid, by any signer. Raises PackProblem."""
     return _card(_read_listed(folder, read_verified_manifest(folder).description.files["card"]))
@@ -251,7 +258,8 @@ def write_pack(
 ) -> Path:
     """Write a classifier's pack as `folder`/<id>-<version>/, and return that path.
 
-    A pack of one version by one key is replaced. A pack is not written next to a newer version.
+    An existing pack of this version is replaced if it was signed by this key. A pack is not written next to a newer
+    version.
 
     manifest  the manifest, with its out-of-distribution check
     files     the networks by role; "litert" is needed
@@ -326,7 +334,7 @@ def write_folder(folder: Path, *, contents: Mapping[str, bytes]) -> Path:
         try:
             for name, data in contents.items():
                 write_new(
-                    temporary / name, data, mode=SHARED
+                    temporary / name, data, mode=SHARED_MODE
                 )  # a drive is pulled out as soon as the program says "done"
             read_pack(temporary)
             temporary.chmod(0o755)
@@ -416,7 +424,7 @@ def known_manifest(trust: Trust) -> Manifest | None:
     return LEGACY_MANIFEST if trust == "legacy" else None
 
 
-@guarded
+@raising_fieldray_errors
 def require_legacy(folder: Path) -> None:
     """Require the CPU file of a legacy model, which is needed on a computer without an Edge TPU.
 
@@ -426,7 +434,7 @@ def require_legacy(folder: Path) -> None:
         raise PackProblem(reason("pack_legacy_no_cpu", found=LEGACY_EDGETPU_NAME, missing=LEGACY_CPU_NAME))
 
 
-@guarded
+@raising_fieldray_errors
 def load_legacy(folder: Path) -> Model:
     """Load the legacy model in a drive's root into memory. Raises PackProblem."""
     files = {"litert": read_file(folder, name=LEGACY_CPU_NAME, limit_bytes=size_limit("litert"))}

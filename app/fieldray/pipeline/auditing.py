@@ -25,15 +25,15 @@ from fieldray.audit.cases import (
 from fieldray.audit.figures import audit, require_prevalence
 from fieldray.audit.report import (
     AuditReport,
+    AuditSubject,
     ComparedPack,
     PackComparison,
     Prices,
     ProposalGoal,
-    Subject,
     compare_packs,
-    plan,
     propose,
     require_prices,
+    threshold_plan,
 )
 from fieldray.audit.units import Case, Rule, make_cases
 from fieldray.domain.finding import Screened
@@ -63,13 +63,13 @@ class AuditRequest:
     labels      source of the reference labels: the images' folders, the readers' verdicts, or a table
     positive    names of classes that mean positive
     columns     names of the table's columns, if unusual (see `audit.cases.table_labels`)
-    label       label of the pack to audit; None for the pack's first label
+    label       code of the pack's label to audit; None for the pack's first label
     unit        unit of all figures; None for patients if a table or a header names them, else images
     refers      the rule for referral (see `audit.units.Rule`)
     prevalence  prevalence among the patients to be screened; None for the prevalence among the units
     wanted      goal of the local operating point to be proposed
     prices      prices for a threshold plan with costs, or None
-    against     the pack of a run to compare with, or None
+    against     another pack of a run to compare with, or None
     """
 
     labels: Literal["folders", "verdicts"] | Path
@@ -87,7 +87,7 @@ class AuditRequest:
 def audit_run(database: Path, of: PackOfRun, request: AuditRequest, *, model: Model | None) -> AuditReport:
     """Compute all figures of an audit of a pack's results in a stored run.
 
-    of     the pack and the run
+    of     the run, and the position of the pack in the run
     model  the loaded pack; without it only the operating points of the run are evaluated
 
     Raises UsageProblem for a missing run or label, runs that cannot be compared, and invalid reference labels;
@@ -107,7 +107,9 @@ def audit_run(database: Path, of: PackOfRun, request: AuditRequest, *, model: Mo
     pattern = model.manifest.point(label) if model else next(iter(points), None)
     proposal = propose(cases, label=label, pattern=pattern, rule=rule, wanted=request.wanted)
     thresholds = [proposal.threshold, *(point.threshold for point in points)]
-    planned = plan(cases, thresholds, rule=rule, pattern=pattern, prevalence=found.prevalence, prices=request.prices)
+    planned = threshold_plan(
+        cases, thresholds, rule=rule, pattern=pattern, prevalence=found.prevalence, prices=request.prices
+    )
     unseen = reason("audit_unseen", pack=judged.pack.pack_name)
     notes = (unseen, *reference.notes, *found.notes, *_without_reference(label, model))
     if model:  # drift may come from the computer, so the constancy tests are stated
@@ -181,10 +183,10 @@ def require_point(name: str, person: str) -> None:
         raise UsageProblem(reason("site_point_person"))
 
 
-def take_local_point(
+def adopt_local_point(
     points: SitePoints, report: AuditReport, *, name: str, person: str, model: Model | None, day: datetime.date
 ) -> OperatingPoint:
-    """Store the proposed operating point of an audit as a local one, after a person has agreed. Returns the point.
+    """Store the operating point that an audit proposed as a local one, after a person has agreed. Returns the point.
 
     name    name of the point, without prefix
     person  name of the person who agreed
@@ -221,7 +223,7 @@ def take_local_point(
 
 
 class Auditor:
-    """Audits for the desktop window, of one results database and one file of local operating points."""
+    """Audits of stored runs for the desktop window, with the local operating points of this site."""
 
     def __init__(self, database: Path, points: SitePoints) -> None:
         self._database, self._points = database, points
@@ -230,14 +232,14 @@ class Auditor:
         """Audit a pack of a run. Returns and raises as `audit_run`."""
         return audit_run(self._database, of, request, model=model)
 
-    def take(self, report: AuditReport, *, name: str, person: str, model: Model) -> Model:
-        """Store the proposed operating point as a local one, dated today. Returns the model with all local points.
+    def adopt_proposal(self, report: AuditReport, *, name: str, person: str, model: Model) -> Model:
+        """Store the operating point that an audit proposed as a local one, dated today.
 
-        Raises as `take_local_point`.
+        Returns the model with all local points. Raises as `adopt_local_point`.
         """
         today = datetime.date.today()
-        take_local_point(self._points, report, name=name, person=person, model=model, day=today)
-        return with_site_points(model, self._points.of(model))
+        adopt_local_point(self._points, report, name=name, person=person, model=model, day=today)
+        return with_site_points(model, self._points.points_for(model))
 
     def save(self, folder: Path, report: AuditReport, *, language: str) -> tuple[Path, ...]:
         """Write an audit report as PDF and JSON into a folder. Returns the paths.
@@ -319,10 +321,10 @@ def _without_reference(label: str, model: Model | None) -> tuple[Reason, ...]:
     return () if has_any else (reason("drift_no_reference"),)
 
 
-def _subject(judged: _PackResults, request: AuditRequest, label: str, model: Model | None) -> Subject:
+def _subject(judged: _PackResults, request: AuditRequest, label: str, model: Model | None) -> AuditSubject:
     spec = judged.pack
     meanings = {entry.code: entry.meaning for entry in model.manifest.labels} if model else {}
-    return Subject(
+    return AuditSubject(
         pack=spec.pack_name,
         names=model.manifest.names if model else {},
         trust=spec.trust,

@@ -20,9 +20,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from fieldray.domain.assessment import Assessment
 from fieldray.domain.finding import Failed, Outcome, with_shared_facts
 from fieldray.domain.image import ImageRef
+from fieldray.domain.pack_setup import PackSetup
 from fieldray.domain.run import PackOfRun, Progress, Publish, RunChanged, RunSpec, RunState
 from fieldray.errors import Cancelled, FieldrayError, StorageProblem, reason_of_unexpected
 from fieldray.imaging.discover import count_files, discover
@@ -73,9 +73,11 @@ class _ScreenedImage:
 
 
 class Batch:
-    """A run in progress. `pause`, `resume` and `cancel` return at once and may be called from any thread.
+    """A run in progress, with its threads.
 
-    state   the state last published
+    `pause`, `resume` and `cancel` return at once and may be called from any thread.
+
+    state   the state of the run that was last published
     reason  the reason if the run failed, or None
     """
 
@@ -118,12 +120,12 @@ class Batch:
 
     @property
     def spec(self) -> RunSpec:
-        """The request of the run."""
+        """The request of the run: its paths and packs."""
         return self._ports.spec
 
     @property
     def run_id(self) -> int:
-        """The run's id in the database. 0 until the batch thread has opened the run, and if the database is gone."""
+        """The run's id in the results database. The id is 0 until the batch thread has opened the run."""
         return self._recorder.run_id if self._recorder else 0
 
     @property
@@ -137,7 +139,7 @@ class Batch:
         return self._cancelled.is_set()
 
     def start(self) -> None:
-        """Start the batch thread."""
+        """Start the run in a thread of its own, and return at once."""
         self._thread.start()
 
     def pause(self) -> None:
@@ -220,7 +222,7 @@ class Batch:
             known = ResultsByContent(ports=self._ports, last_answer=last_answer, query=query)
             self._by_content = known if takes_over else None
             self._with_threads(partial(self._collect, store, self._recorder))
-        self._recorder.require_kept(store)
+        self._recorder.require_all_stored(store)
         self._end(store, self._recorder)
 
     def _break_off(self, why: Reason) -> None:
@@ -264,7 +266,7 @@ class Batch:
         for arrived in self._arrivals():
             if isinstance(arrived, ReusedAnswers):
                 taken = recorder.reuse_answers(store, arrived)
-                for event in image_events(store, taken) if self._ports.resuming.reports_each else [taken]:
+                for event in image_events(store, taken) if self._ports.resume_options.reports_each else [taken]:
                     self._publish(event)
                 done += len(arrived.images)
             elif kept := [one for one in arrived if watch is None or watch.is_final(one.doubtful, is_new=one.is_new)]:
@@ -330,7 +332,7 @@ class Batch:
 
     def _progress(self, done: int, pace: Pace) -> Progress:
         total = self._found if self._is_found else max(self._found, self._estimate)
-        total = done + self._ports.watch.waiting if self._ports.watch else total
+        total = done + self._ports.watch.waiting_count if self._ports.watch else total
         return Progress(
             done=done,
             total=total,
@@ -415,7 +417,7 @@ class Batch:
 
     def _by_stamp(self, query: ResultQuery) -> ResultsByStamp | None:
         """Return an object that recognises unchanged files; None if no results are taken over by stamp."""
-        if self._ports.resuming.verifies or not self._by_content:
+        if self._ports.resume_options.verifies or not self._by_content:
             return None
         return ResultsByStamp(query, self.run_id, self._ports.packs, stamps=self._stamps, hand_over=self._hand_over)
 
@@ -460,7 +462,7 @@ def _watch_of(paths: Sequence[Path]) -> Watch:
 
 def make_batch(
     paths: Sequence[Path],
-    assessments: Sequence[Assessment],
+    setups: Sequence[PackSetup],
     *,
     engine: Engine,
     workers: Workers,
@@ -468,9 +470,9 @@ def make_batch(
     publish: Publish,
     options: BatchOptions = BatchOptions(),  # noqa: B008 - it is frozen
 ) -> Batch:
-    """Make a batch that is not started.
+    """Make the batch of a run over these paths. The batch is not started.
 
-    `assessments` are one per pack, with models open in `engine`. `paths` are absolute. At its end the batch aborts any
+    `setups` are one per pack, with models open in `engine`. `paths` are absolute. At its end the batch aborts any
     work of `workers`. A batch that watches folders ends when cancelled. Raises UsageProblem (watch_no_folder).
     """
     watch = _watch_of(paths) if options.watches else None
@@ -485,8 +487,8 @@ def make_batch(
 
     search = partial(discover, members=workers.zip_members, is_own_report=is_own_report)
     ports = BatchPorts(
-        spec=run_spec(paths, assessments),
-        packs=[RunPack.of(assessment, database) for assessment in assessments],
+        spec=run_spec(paths, setups),
+        packs=[RunPack.from_setup(setup, database) for setup in setups],
         discover=partial(watch.arrivals, search, rest=cancelled.wait)
         if watch
         else lambda is_known: search(paths, is_known=is_known, notify=noticed.append),
@@ -494,10 +496,10 @@ def make_batch(
         count=lambda gives_up: count_files(paths, gives_up=gives_up),
         content_hash=workers.content_hash,
         stamp_with=workers.stamp_with,
-        screen=lambda ref, wanted: screen(ref, [assessments[number] for number in wanted]),
+        screen=lambda ref, wanted: screen(ref, [setups[number] for number in wanted]),
         release=release,
         keeps_previews=options.keeps_previews,
-        resuming=options.resuming,
+        resume_options=options.resume_options,
         watch=watch,
     )
     return Batch(

@@ -8,14 +8,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from fieldray.domain.assessment import Assessment
 from fieldray.domain.finding import Outcome
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.model import Manifest
+from fieldray.domain.pack_setup import PackSetup
 from fieldray.domain.run import (
     PackOfRun,
     PackSpec,
-    Resuming,
+    ResumeOptions,
     RunSpec,
 )
 from fieldray.imaging.discover import IsKnown
@@ -33,7 +33,7 @@ class RunPack:
     """One of the packs that screen the images of a run.
 
     check_header       returns the reason to refuse an image with this header, or None
-    doubts             returns the reasons to doubt the pack, once all its answers in the run are stored
+    doubts             returns warnings about the pack's results, once all of them are stored
     reusable_settings  settings hashes of earlier answers that are taken over; without any, the hash of `spec` alone
     """
 
@@ -43,14 +43,17 @@ class RunPack:
     reusable_settings: Sequence[str] = ()
 
     @classmethod
-    def of(cls, assessment: Assessment, database: Path) -> Self:
-        """Return the work of a pack in a run, made from its assessment."""
-        model = assessment.model
+    def from_setup(cls, setup: PackSetup, database: Path) -> Self:
+        """Return the pack for a setup as a batch needs it.
+
+        database  path of the results database, in which doubts about the results are looked up
+        """
+        model = setup.model
         return cls(
-            spec=pack_spec(assessment),
+            spec=pack_spec(setup),
             check_header=partial(check_header, rules=model.manifest.accepted, finds_lungs=bool(model.lungs)),
             doubts=partial(_doubts, database, model.manifest),
-            reusable_settings=assessment.reusable_settings,
+            reusable_settings=setup.reusable_settings,
         )
 
 
@@ -62,30 +65,30 @@ def _doubts(database: Path, manifest: Manifest, pack: PackOfRun) -> tuple[Reason
         return doubts_of(query, query.run(pack.run_id), pack.position, manifest)
 
 
-def run_spec(paths: Sequence[Path | str], assessments: Sequence[Assessment]) -> RunSpec:
-    """Return the request of a run of these packs over these absolute paths.
+def run_spec(paths: Sequence[Path | str], setups: Sequence[PackSetup]) -> RunSpec:
+    """Return the request of a run: these packs over these absolute paths.
 
-    All packs have one setting for overrides and confirmed ages: that of the first assessment.
+    All packs have one setting for overrides and confirmed ages: that of the first setup.
     """
     return RunSpec(
         paths=tuple(map(str, paths)),
-        packs=tuple(map(pack_spec, assessments)),
+        packs=tuple(map(pack_spec, setups)),
         program_version=VERSION,
-        ages_confirmed=assessments[0].ages_confirmed,
-        overrides=assessments[0].overrides,
+        ages_confirmed=setups[0].ages_confirmed,
+        overrides=setups[0].overrides,
     )
 
 
-def pack_spec(assessment: Assessment) -> PackSpec:
-    """Return a pack of a run, with its settings and operating points, as stored with the run."""
-    model = assessment.model
+def pack_spec(setup: PackSetup) -> PackSpec:
+    """Return the description of the pack of a setup, with settings and operating points, as stored with a run."""
+    model = setup.model
     return PackSpec(
         pack_name=model.pack_name,
         trust=model.trust,
         fingerprint=model.fingerprint,
         model_sha256=model.model_sha256,
-        settings_hash=assessment.settings_hash,
-        operating_points=tuple(point for point in assessment.points.values() if point),
+        settings_hash=setup.settings_hash,
+        operating_points=tuple(point for point in setup.points.values() if point),
         lungs_pack=model.lungs_pack,
     )
 
@@ -106,7 +109,7 @@ class BatchPorts:
     release         ends the processes of `screen` at once, also during a call; may be called twice
     noticed         returns problems of the search that concern no single image; called after the search
     keeps_previews  whether small previews of the images are stored
-    resuming        how results of earlier runs are taken over
+    resume_options  how results of earlier runs are taken over
     watch           the state of watched folders, or None; with it `discover` yields until the run is cancelled
     """
 
@@ -120,7 +123,7 @@ class BatchPorts:
     release: Callable[[], None]
     noticed: Callable[[], Sequence[Reason]] = tuple
     keeps_previews: bool = True
-    resuming: Resuming = field(default_factory=Resuming)
+    resume_options: ResumeOptions = field(default_factory=ResumeOptions)
     watch: Watch | None = None
 
 
@@ -130,11 +133,11 @@ class BatchOptions:
 
     is_fresh        whether to begin a new run even if an unfinished run of an equal request exists
     keeps_previews  whether small previews of the images are stored
-    resuming        how results of earlier runs are taken over
+    resume_options  how results of earlier runs are taken over
     watches         whether new files in the folders are screened, too, until the run is cancelled
     """
 
     is_fresh: bool = False
     keeps_previews: bool = True
-    resuming: Resuming = Resuming()  # noqa: RUF009 - it is frozen
+    resume_options: ResumeOptions = ResumeOptions()  # noqa: RUF009 - it is frozen
     watches: bool = False

@@ -29,7 +29,7 @@ from fieldray.domain.lungs import LungFields
 from fieldray.domain.mask import Mask
 from fieldray.domain.model import InputSpec, Model
 from fieldray.domain.patient import match_patients
-from fieldray.domain.prior import Prior, StoredPriors, prior_from, prior_warnings, priors_of, unscreened
+from fieldray.domain.prior import Prior, StoredPriors, prior_from, prior_warnings, priors_of, unscreened_outcome
 from fieldray.errors import (
     Cancelled,
     EnvironmentProblem,
@@ -54,8 +54,8 @@ from fieldray.workers.pool import Workers, open_workers
 
 log = logging.getLogger(__name__)
 
-FRAME: Final = InputSpec(height=FRAME_SIDE, width=FRAME_SIDE, fit="pad", intensity="as_displayed")
-LEAST_SIDE_PX: Final = 256
+FRAME_INPUT: Final = InputSpec(height=FRAME_SIDE, width=FRAME_SIDE, fit="pad", intensity="as_displayed")
+MIN_SIDE_PX: Final = 256
 _LONGEST_S: Final = 30.0
 _MEMORY_LIMIT_MB: Final = 1536
 _MOST_FRAMES: Final = 64
@@ -64,12 +64,12 @@ _WORKERS: Final = 2  # one for each image of a pair
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ReadImage:
-    """One image of a pair as read.
+    """The result of reading one of two images that are to be compared.
 
-    framed         the image in its frame with its lungs; None if it cannot be compared
+    framed         the image with its frame of coordinates and its lungs; None if it cannot be compared
     lungs          the lung fields, or None
     problem        the reason why the image cannot be compared, or None
-    could_be_read  False for a file that is damaged or missing, not merely unsuitable
+    could_be_read  False for a file that is damaged or missing; True for an image that is merely unsuitable
     """
 
     ref: ImageRef
@@ -81,8 +81,8 @@ class ReadImage:
 
     @property
     def outcome(self) -> Outcome:
-        """The image's outcome without screening by a pack (see `unscreened`)."""
-        return replace(unscreened(self.ref), facts=self.facts)
+        """The image's outcome without screening by a pack (see `unscreened_outcome`)."""
+        return replace(unscreened_outcome(self.ref), facts=self.facts)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -94,13 +94,13 @@ class ComparedPair:
     comparison: PairComparison
 
     @property
-    def failed(self) -> bool:
-        """Whether one of the files could not be read."""
+    def is_unreadable(self) -> bool:
+        """Whether the file of one of the two images could not be read."""
         return not (self.prior.could_be_read and self.current.could_be_read)
 
     @property
     def doubts(self) -> Sequence[Reason]:
-        """Warnings that a person must see with the comparison."""
+        """Warnings that a person must see together with the result of the comparison."""
         current = self.current.outcome
         return prior_warnings(prior_from(self.prior.outcome, current, "file"), current)
 
@@ -136,11 +136,14 @@ class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
         self.close()
 
     def close(self) -> None:
-        """End the process."""
+        """End the child process that compares."""
         self._child.close()
 
     def cancel(self) -> None:
-        """Cancel the current comparison, which then raises Cancelled. The next one starts a new process."""
+        """Cancel the current comparison, which then raises Cancelled.
+
+        The next comparison starts a new child process.
+        """
         self._is_cancelled = True
         self._child.kill()
 
@@ -197,12 +200,12 @@ def read_framed(ref: ImageRef, *, readers: Workers, finder: Model) -> ReadImage:
     """
     if ref.problem:
         return ReadImage(ref=ref, problem=ref.problem, could_be_read=ref.problem_is_refusal)
-    seen = readers.analyse(AnalyseRequest(ref=ref, rules=finder.manifest.accepted, frame=FRAME), model=finder)
+    seen = readers.analyse(AnalyseRequest(ref=ref, rules=finder.manifest.accepted, frame=FRAME_INPUT), model=finder)
     facts, lungs = seen.facts, seen.lungs
     if seen.header is not None:
         ref = replace(ref, kind=seen.kind, header=seen.header)
-    if facts.thumbnail is not None and min(facts.rows, facts.columns) < LEAST_SIDE_PX:
-        why = reason("compare_small", rows=facts.rows, columns=facts.columns, least=LEAST_SIDE_PX)
+    if facts.thumbnail is not None and min(facts.rows, facts.columns) < MIN_SIDE_PX:
+        why = reason("compare_small", rows=facts.rows, columns=facts.columns, least=MIN_SIDE_PX)
         return ReadImage(ref=ref, problem=why, facts=facts)
     if seen.problem:
         could_be_read = seen.is_refusal or seen.stage != "decode"
@@ -231,12 +234,12 @@ def _problem(prior: ReadImage, current: ReadImage) -> Incomparable | None:
 
 
 def lungs_in_frame(lungs: LungFields, frame: PixelMap) -> Mask:
-    """Return the mask of the lungs (FRAME_SIDE, FRAME_SIDE).
+    """Convert lung fields to a mask (FRAME_SIDE, FRAME_SIDE) bool of the lungs in the frame of their image.
 
     frame  maps pixels of the frame to pixels of the file
     """
     cells = lungs.pixel_map
-    row, column = frame.cell(cells.row_offset, cells.column_offset)
+    row, column = frame.to_input(cells.row_offset, cells.column_offset)
     in_frame = PixelMap(cells.row_scale / frame.row_scale, row, cells.column_scale / frame.column_scale, column)
     return replace(lungs, pixel_map=in_frame).mask_of_image(rows=FRAME_SIDE, columns=FRAME_SIDE)
 
@@ -275,7 +278,7 @@ def system_comparer(settings: Settings) -> OpenComparer:
 
 
 class Priors:
-    """Finds prior images and compares them. All methods but `cancel` wait for the disk or for child processes.
+    """Finds prior images and compares them. All methods except `cancel` wait for the disk or for child processes.
 
     Thread-safe, except that only one thread at a time may call `compare`. The processes start with the first comparison
     and stay for the next one.
@@ -299,13 +302,13 @@ class Priors:
         found = priors_of(current, (("history", image.answers[0].outcome) for image in images))
         priors = [by_outcome[id(prior.outcome)] for prior in found]
         there = tuple(one for one in priors if one.run_id == run_id or os.path.lexists(one.ref.path))
-        return StoredPriors(images=there, gone=len(priors) - len(there))
+        return StoredPriors(images=there, missing_files=len(priors) - len(there))
 
     def read(self, path: Path, current: Outcome) -> Outcome:
         """Read a file that a person chose as prior, and screen it with the current image's pack. Returns the outcome.
 
-        Of several images the first usable one counts. If the pack cannot screen it, the outcome is that of
-        `unscreened`. Raises InputProblem, UsageProblem.
+        If the file has several images, the first usable one counts. If the pack cannot screen the image, the outcome is
+        that of `unscreened_outcome`. Raises InputProblem, UsageProblem.
         """
         refs = tuple(itertools.islice(discover([path], members=_no_members), _MOST_FRAMES))
         usable = next((ref for ref in refs if ref.problem is None), None)
@@ -320,7 +323,7 @@ class Priors:
         except FieldrayError:  # the pair can still be shown
             log.warning("a prior image was not screened", exc_info=True)
             found = None
-        return unscreened(ref) if found is None or isinstance(found, Failed) else found
+        return unscreened_outcome(ref) if found is None or isinstance(found, Failed) else found
 
     def compare(
         self, prior: Prior, current: Outcome, *, is_wanted: Callable[[], bool] = lambda: True

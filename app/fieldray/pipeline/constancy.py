@@ -38,7 +38,7 @@ _Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class ExpectedResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The result of a test image.
+    """The result of one test image of the constancy test, as expected or as found.
 
     category  class of the image
     code      code of the reason if the image was refused, failed or is to be read first; else ""
@@ -50,13 +50,13 @@ class ExpectedResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scores: Mapping[str, _Share]
 
     @classmethod
-    def of(cls, outcome: Outcome) -> Self:
-        """Return the result of a test image from its outcome."""
+    def from_outcome(cls, outcome: Outcome) -> Self:
+        """Make the result of a test image from its outcome."""
         why, findings = reason_of(outcome), outcome.findings if isinstance(outcome, Screened) else ()
         return cls(outcome.category, why.code if why else "", {one.label: round(one.score, 6) for one in findings})
 
     def difference(self, other: ExpectedResult) -> float:
-        """Return the largest difference over the scores that both answers have."""
+        """Return the largest difference (0..1) between the scores of two results, over the labels that both have."""
         both = self.scores.keys() & other.scores.keys()
         return max((round(abs(self.scores[label] - other.scores[label]), 6) for label in both), default=0.0)
 
@@ -103,10 +103,10 @@ class ConstancyRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     is_first: bool = False
 
     @property
-    def due(self) -> datetime.date:
-        """The day of the next test.
+    def due_date(self) -> datetime.date:
+        """The day on which the next constancy test of this pack and device is due.
 
-        The test is due at once if another program version is installed now than at this test.
+        If the program was updated since this test, the next one is due at once.
         """
         day = datetime.date.fromtimestamp(self.at_s)
         return day + datetime.timedelta(days=EVERY_DAYS if self.program == VERSION else 0)
@@ -123,7 +123,7 @@ class ConstancyRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             different=self.different,
             largest=f"{self.largest:.3f}",
             limit=f"{TOLERANCE:.2f}",
-            due=self.due,
+            due=self.due_date,
         )
 
 
@@ -157,12 +157,12 @@ class ConstancyRecords:
             return (problem.reason,)
         if not last:
             return (reason("constancy_never", pack=model.pack_name),)
-        due = min(one.due for one in last.values())
+        due = min(one.due_date for one in last.values())
         late = [reason("constancy_due", due=due)] if due <= datetime.date.today() else []
         return (*(one.summary for one in last.values()), *late)
 
     def add(self, record: ConstancyRecord, answers: ExpectedResults) -> None:
-        """Store the record of a test; for the first test of a pack, also its results."""
+        """Store the record of a constancy test; for the first test of a pack, also its results."""
         with only_writer(self.path):
             known = self.read()
             first = {**known.answers, record.subject: answers} if record.is_first else known.answers
@@ -170,7 +170,7 @@ class ConstancyRecords:
             write_atomically(self.path, msgspec.json.format(msgspec.json.encode(kept), indent=1))
 
     def read(self) -> ConstancyFile:
-        """Return the content of the file; empty if there is no file."""
+        """Return the content of the file of constancy tests; empty if there is no file."""
         try:
             return parse_json(self.path.read_bytes(), ConstancyFile)
         except FileNotFoundError:
@@ -237,7 +237,10 @@ def run_constancy_test(session: Session, records: ConstancyRecords) -> tuple[Rea
 
 
 def screen_test_images(session: Session, model: Model) -> ExpectedResults:
-    """Return the results of all test images by name. Raises as `run_constancy_test` does, and BackendProblem."""
+    """Screen all images of the constancy test.
+
+    Returns their results by the name of the image. Raises as `run_constancy_test` does, and BackendProblem.
+    """
     answers = dict[str, ExpectedResult]()
     with scratch_folder() as folder:
         for name, content in constancy_files():
@@ -247,5 +250,5 @@ def screen_test_images(session: Session, model: Model) -> ExpectedResults:
             outcome = session.screen_one(ref)
             if outcome is None or session.model is not model:
                 raise UsageProblem(reason("constancy_busy"))
-            answers[ref.path.relative_to(folder).as_posix()] = ExpectedResult.of(outcome)
+            answers[ref.path.relative_to(folder).as_posix()] = ExpectedResult.from_outcome(outcome)
     return answers

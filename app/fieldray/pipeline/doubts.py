@@ -46,11 +46,11 @@ def doubts_of(query: HistoryQuery, run: Run, position: int, manifest: Manifest |
     the pack was made for.
 
     position  position of the pack in the run
-    manifest  the manifest of the pack; without it the second warning is not examined
+    manifest  the manifest of the pack; without it no warning about other patients is given
     """
     shared = query.shared_instances(run.run_id, position=position)
     notes = (reason("instances_shared", count=shared),) if shared else ()
     if manifest is None:
         return notes
     drifts = drifts_of(query, run, position, manifest)
-    return (*notes, *(found.summary for found in drifts if found.of == "evidence" and found.is_out))
+    return (*notes, *(found.summary for found in drifts if found.of == "evidence" and found.exceeds_limit))

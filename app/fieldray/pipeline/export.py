@@ -26,7 +26,7 @@ from fieldray.processes.child import Call, Child, handler_of
 from fieldray.processes.serving import announce
 from fieldray.reasons import Reason, reason
 from fieldray.reports.exporter import (
-    PLAIN,
+    DEFAULT_REPORT_OPTIONS,
     Exporter,
     ReportOptions,
     StoredPack,
@@ -61,10 +61,10 @@ class ExportRequest:
     database  path of the results database
     run_id    id of the run
     folder    folder for the outputs
-    formats   names of exporters; empty for the default ones
+    formats   names of the formats; empty for the default formats
     spec      the expected request of the run, or None. After a backup was restored, another run may have the id
     packs     loaded packs, which are searched first for the packs of the run
-    options   language, names of patients and the like
+    options   language, names of patients and other options of reports
     """
 
     database: Path
@@ -73,7 +73,7 @@ class ExportRequest:
     formats: tuple[str, ...] = ()
     spec: RunSpec | None = None
     packs: tuple[Model, ...] = ()
-    options: ReportOptions = PLAIN
+    options: ReportOptions = DEFAULT_REPORT_OPTIONS
 
 
 def export_run(
@@ -248,7 +248,7 @@ class _Images(contextlib.AbstractContextManager["_Images"]):
             pixels = self._opened(self._opens).read_preview(kept)
         except InputProblem:
             return None
-        return ShownImage(pixels=result.outcome.ref.turn.shown(pixels), rows=facts.rows, columns=facts.columns)
+        return ShownImage(pixels=result.outcome.ref.turn.apply_to_grey(pixels), rows=facts.rows, columns=facts.columns)
 
     def _opened(self, opens: OpenReaders) -> Workers:
         if self._readers is None:
@@ -288,7 +288,7 @@ def write_maps(
     Parameters
     ----------
     database, of
-        The results database, and the pack and run.
+        The results database, and the pack of a run in it.
     folder
         Created if missing.
     manifest
@@ -380,8 +380,8 @@ class ExportCall:
 class ExportResult:
     """The result of an export in another process.
 
-    written  the outputs
-    notes    messages about missing results
+    written  paths of the files and folders that were written
+    notes    messages about results that are missing in an output
     """
 
     written: tuple[Path, ...]

@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from fieldray.domain.finding import WORK_LIST_ORDER, Category
 from fieldray.domain.history import (
-    Comparison,
     Deletion,
     DeletionPlan,
     ImageTally,
-    Month,
+    MonthlyCounts,
     ResultBrief,
     ResultFilter,
     ResultOrder,
     ResultPair,
+    RunComparison,
     RunFilter,
     RunSummary,
     WorkListRows,
-    compare,
+    compare_runs,
 )
 from fieldray.domain.metrics import share_of
 from fieldray.domain.model import Manifest, Model
@@ -43,7 +43,7 @@ from fieldray.formatting import (
     research_only,
     time_text,
 )
-from fieldray.paths import SCRATCH
+from fieldray.paths import SCRATCH_FOLDER
 from fieldray.persistence import clear_abandoned
 from fieldray.pipeline.doubts import doubts_of
 from fieldray.pipeline.export import manifest_of, pack_of
@@ -76,11 +76,11 @@ class History:
         self._reading: HistoryQuery | None = None
 
     def run_query(self, question: Callable[[HistoryQuery], T]) -> T:
-        """Call `question` with an open `HistoryQuery`, and return its result."""
+        """Run a query of the results database: call `question` with an open `HistoryQuery`, and return its result."""
         with HistoryQuery(self._database) as query:
             return question(query)
 
-    def listed(
+    def list_rows(
         self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None = None
     ) -> WorkListRows:
         """Return the rows of a run that pass a filter, in order. Raises sqlite3.OperationalError after `interrupt`.
@@ -90,7 +90,7 @@ class History:
         with HistoryQuery(self._database) as query:
             self._note(query)
             try:
-                return query.listed(run_id, wanted, order, limit=limit)
+                return query.list_rows(run_id, wanted, order, limit=limit)
             finally:
                 self._note(None)
 
@@ -108,9 +108,9 @@ class History:
         """Return the runs that pass the filter, the newest first."""
         return tuple(found for found in self.run_query(HistoryQuery.summaries) if wanted.has(found))
 
-    def quality(self) -> dict[str, Counter[str]]:
-        """Return counts of notes on image quality by day, for the last 31 days (see `HistoryQuery.quality`)."""
-        return self.run_query(lambda query: query.quality(since_s=time.time() - 31 * 86_400))
+    def quality_by_day(self) -> dict[str, Counter[str]]:
+        """Return counts of notes on image quality by day, for the last 31 days (see `HistoryQuery.quality_by_day`)."""
+        return self.run_query(lambda query: query.quality_by_day(since_s=time.time() - 31 * 86_400))
 
     def open(self, run_id: int, *, models: Sequence[Model] = ()) -> RunWithPacks:
         """Return a run with its packs, for its work list. Raises UsageProblem (history_no_run).
@@ -127,7 +127,7 @@ class History:
         """
         return self.run_query(lambda query: doubts_of(query, run, position, model.manifest if model else None))
 
-    def compare(self, first: PackOfRun, second: PackOfRun) -> Comparison:
+    def compare(self, first: PackOfRun, second: PackOfRun) -> RunComparison:
         """Compare the results of two packs, in two runs or in one, image by image.
 
         Raises UsageProblem (history_no_run, history_no_pack, history_same_run).
@@ -137,11 +137,15 @@ class History:
         with HistoryQuery(self._database) as query, query.at_one_moment():
             before, after = query.run(first.run_id), query.run(second.run_id)
             packs = pack_of_run(before, first.position), pack_of_run(after, second.position)
-            answers = (query.briefs(one.run_id, position=one.position) for one in (first, second))
-            found = compare(before, next(answers), after, next(answers), positions=(first.position, second.position))
+            answers = (query.result_briefs(one.run_id, position=one.position) for one in (first, second))
+            found = compare_runs(
+                before, next(answers), after, next(answers), positions=(first.position, second.position)
+            )
             return replace(found, manifests=(manifest_of(packs[0]), manifest_of(packs[1])))
 
-    def month(self, first: datetime.date, constancy: ConstancyRecords, *, folder: Path | None = None) -> Month:
+    def monthly_counts(
+        self, first: datetime.date, constancy: ConstancyRecords, *, folder: Path | None = None
+    ) -> MonthlyCounts:
         """Return the counts of the month that begins on the day `first`, in local time.
 
         folder  only images in this folder count; None for all
@@ -152,9 +156,9 @@ class History:
         specs = {tally.spec.pack_name: tally.spec for tally in tallies}
         manifests = {name: manifest_of(spec) for name, spec in specs.items()}
         checks = tuple(one.summary for one in constancy.read().records if since <= one.at_s < until)
-        return Month(first=first, tallies=tallies, manifests=manifests, checks=checks)
+        return MonthlyCounts(first=first, tallies=tallies, manifests=manifests, checks=checks)
 
-    def save_month(self, path: Path, month: Month, translator: Translator) -> None:
+    def save_month(self, path: Path, month: MonthlyCounts, translator: Translator) -> None:
         """Write the monthly report as PDF. Raises UsageProblem, StorageProblem."""
         from fieldray.reports.exporter import is_own_pdf
         from fieldray.reports.outputs import write_output
@@ -172,8 +176,8 @@ class History:
         return plan_patient_deletion(self._database, patient_id)
 
     def clear(self) -> None:
-        """Remove temporary image files that killed processes left behind."""
-        clear_abandoned(self._database.parent / SCRATCH)
+        """Remove the temporary files with images that killed processes left on this computer."""
+        clear_abandoned(self._database.parent / SCRATCH_FOLDER)
 
     def delete(self, plan: DeletionPlan) -> Deletion:
         """Delete runs or a patient for good, as planned. Returns the result.
@@ -187,9 +191,9 @@ class History:
 
 
 def comparison_blocks(
-    found: Comparison, translator: Translator, *, pairs: Sequence[ResultPair]
+    found: RunComparison, translator: Translator, *, pairs: Sequence[ResultPair]
 ) -> tuple[Points, Table, Table]:
-    """Return the comparison of two runs for a report: a summary, a table of class changes, and a table of `pairs`."""
+    """Return the parts of a report on two runs: a summary, a table of class changes, and a table of `pairs`."""
     text, plural, said, columns = translator.text, translator.plural, list[str](), list[str]()
     for run, (of, spec), only in zip(
         (found.first, found.second), found.sides, (found.only_first, found.only_second), strict=True
@@ -216,13 +220,16 @@ def comparison_blocks(
         said.append(translator.reason(reason("history_other_label")))
     before, after = (partial(_class, translator, manifest) for manifest in found.manifests)
     score = partial(_score, translator)
-    moves = sorted(found.moves.items(), key=lambda move: (move[0][0] == move[0][1], -move[1]))
+    moves = sorted(found.counts_by_classes.items(), key=lambda move: (move[0][0] == move[0][1], -move[1]))
     rows = tuple((before(first), after(second), count(images)) for (first, second), images in moves)
     changes = tuple(
         (
             *(before(pair.first.category), score(pair.first)),
             *(after(pair.second.category), score(pair.second)),
-            *(_change(translator, pair.difference), translator.name(pair.first.image, row_id=pair.first.row_id)),
+            *(
+                _change(translator, pair.difference),
+                translator.name_or_number(pair.first.image, row_id=pair.first.row_id),
+            ),
         )
         for pair in pairs
     )
@@ -275,13 +282,13 @@ def deletion_sentences(done: Deletion) -> tuple[Reason, ...]:
     return tuple(said)
 
 
-def month_title(translator: Translator, month: Month) -> str:
+def month_title(translator: Translator, month: MonthlyCounts) -> str:
     """Return the title of the monthly report."""
     return translator.text("Report for the month that begins on {date}", date=calendar_date(translator, month.first))
 
 
-def month_blocks(month: Month, translator: Translator) -> tuple[Block, ...]:
-    """Return the content of the monthly report: the results of each pack, and its constancy tests."""
+def month_blocks(month: MonthlyCounts, translator: Translator) -> tuple[Block, ...]:
+    """Return the report on a month as parts of a document: the results of each pack, and the constancy tests."""
     blocks: list[Block] = [Paragraph(research_only(translator), "notice")]
     for name, manifest in month.manifests.items():
         blocks += _of_pack(name, manifest, [one for one in month.tallies if one.spec.pack_name == name], translator)

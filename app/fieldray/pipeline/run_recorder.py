@@ -18,7 +18,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
-from fieldray.domain.finding import ASKED_FOR, Failed, Outcome, ResultCount, Screened, count_of_outcome, override_notes
+from fieldray.domain.finding import (
+    OVERRIDE_CODES,
+    Failed,
+    Outcome,
+    ResultCount,
+    Screened,
+    count_of_outcome,
+    override_notes,
+)
 from fieldray.domain.image import ImageRef
 from fieldray.domain.purpose import with_ages
 from fieldray.domain.run import (
@@ -37,7 +45,7 @@ from fieldray.reasons import Reason, reason
 from fieldray.store.bookkeeping import ReusedAnswers
 from fieldray.store.database import is_damage_problem
 from fieldray.store.maintenance import renew_pictures, repair
-from fieldray.store.results import AnsweredImage, ResultQuery, ResultStore, StampedImage
+from fieldray.store.results import AnsweredImage, ImageStamps, ResultQuery, ResultStore
 from fieldray.workers.pool import PoolClosed
 
 if TYPE_CHECKING:
@@ -63,7 +71,7 @@ def open_store(database: Path, publish: Publish) -> ResultStore:
         return ResultStore(database)
 
 
-def require_kept(store: ResultQuery, run_id: int, *, saved: int) -> None:
+def require_all_stored(store: ResultQuery, run_id: int, *, saved: int) -> None:
     """Require that the database has all images of a run. Raises StorageProblem (results_lost).
 
     saved  the number of images that were saved
@@ -113,7 +121,7 @@ class RunRecorder:
         return [ImageDone(image=image) for image in images]
 
     def reuse_answers(self, store: ResultStore, taken: ReusedAnswers) -> ResultsTakenOver:
-        """Take over earlier results for many images, and return the event to publish."""
+        """Take over results of earlier runs for many images, and return the event to publish."""
         rows = store.reuse_answers(self.run_id, taken)
         kinds = store.count_results(rows)
         self._count(rows)
@@ -123,7 +131,10 @@ class RunRecorder:
         return ResultsTakenOver(run_id=self.run_id, row_ids=rows, kinds=kinds)
 
     def end(self, store: ResultStore, state: RunState, why: Reason | None) -> tuple[Notes, tuple[Notes, ...]]:
-        """Store the end of the run. Returns the notes on the run, and the notes on the results of each pack."""
+        """Store the end of the run, with its state and the reason `why` if it failed.
+
+        Returns the notes on the run, and the notes on the results of each pack.
+        """
         if state != "finished":
             store.set_state(self.run_id, state, reason=why)
             return (), ()
@@ -139,9 +150,9 @@ class RunRecorder:
         (code, _), *_others = self._failures.most_common(1)
         return (reason("most_failed", count=failed, of=number, why=self._why_failed[code].text),)
 
-    def require_kept(self, store: ResultStore) -> None:
+    def require_all_stored(self, store: ResultStore) -> None:
         """Require that the database has all images that were saved. Raises StorageProblem (results_lost)."""
-        require_kept(store, self.run_id, saved=self._saved)
+        require_all_stored(store, self.run_id, saved=self._saved)
 
     def _count(self, rows: Sequence[int]) -> None:
         new = {row for row in rows if row > self._last_row}  # one that was there before keeps its number
@@ -166,8 +177,8 @@ class _PackCounts:
         for kind in kinds:
             self.images += kind.number * (kind.category != "not_an_image")
             self.unlike += kind.number * (_UNLIKE in kind.codes)
-            self.asked_for += kind.number * (not ASKED_FOR.isdisjoint(kind.codes))
-            self.read_first += kind.read_first_beside
+            self.asked_for += kind.number * (not OVERRIDE_CODES.isdisjoint(kind.codes))
+            self.read_first += kind.read_first_in_class
 
     @property
     def notes(self) -> Notes:
@@ -197,7 +208,8 @@ _ANY_ANSWER: Final = 2**63 - 1
 class ResultsByContent:
     """Finds stored outcomes by the content of files. Thread-safe.
 
-    last_answer  only results up to this row count, unless folders are watched
+    last_answer  number of the newest result before the run: later results are not taken over, unless folders are
+                 watched
     query        used by one thread at a time, under a lock
     """
 
@@ -250,7 +262,7 @@ class ResultsByStamp:
 
     Used by the searching thread alone.
 
-    hand_over  receives the rows to take over
+    hand_over  receives the rows of results that are to be taken over
     """
 
     def __init__(
@@ -277,14 +289,16 @@ class ResultsByStamp:
         self._due_s = 0.0
 
     def has(self, path: Path, stream: BinaryIO) -> bool:
-        """Return whether an open file is unchanged for every pack, so that its image needs no screening.
+        """Return whether a file is unchanged since every pack screened it, so that its stored results are taken over.
+
+        path, stream  the file, which is open
 
         Raises OSError.
         """
         key = os.fsencode(path)
         found = [next((one for run, at in runs if (one := run.find(key, at))), _UNKNOWN) for runs in self._packs]
         stamps = {stamp for *_, stamp in found}
-        if len(stamps) > 1 or not (stamp := stamps.pop()) or self._stamps.now(path, stream) != stamp:
+        if len(stamps) > 1 or not (stamp := stamps.pop()) or self._stamps.current(path, stream) != stamp:
             return False
         if not self._waiting:
             self._due_s = time.monotonic() + _MOST_WAIT_S
@@ -294,7 +308,7 @@ class ResultsByStamp:
         return True
 
     def flush(self) -> None:
-        """Hand over the results found so far, if any."""
+        """Hand over the rows of the results that were found since the last call."""
         if self._waiting:
             found, self._waiting = self._waiting, []
             images = [of_packs[0][0] for of_packs in found]
@@ -325,13 +339,13 @@ class _FilesOfRun:
 
     def __init__(self, query: ResultQuery, run_id: int) -> None:
         self._query, self._run_id = query, run_id
-        self._known: dict[bytes, StampedImage] = {}
+        self._known: dict[bytes, ImageStamps] = {}
         self._first, self._last, self._is_end = b"", b"", False
 
     def find(self, key: bytes, position: int) -> _Known | None:
         """Return a pack's stored result of a file; None if the run has no such file, or no result of that pack."""
         if not (self._first <= key and (self._is_end or key <= self._last)):
-            found = self._query.stamped_images(self._run_id, key, limit=_AT_ONCE)
+            found = self._query.image_stamps(self._run_id, key, limit=_AT_ONCE)
             self._known = {one.key: one for one in found}
             self._first, self._is_end = key, len(found) < _AT_ONCE
             self._last = found[-1].key if found else key

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from fieldray.backends import CPU
 from fieldray.domain import heat_map
-from fieldray.domain.assessment import Assessment
 from fieldray.domain.finding import (
-    NEVER_NORMAL,
+    NEVER_NORMAL_CODES,
     Failed,
     Outcome,
     Refused,
@@ -24,6 +23,7 @@ from fieldray.domain.finding import (
 from fieldray.domain.image import Correction, Detail, ImageRef
 from fieldray.domain.lungs import LungFields, evidence_inside, evidence_limit
 from fieldray.domain.model import Model, Prediction
+from fieldray.domain.pack_setup import PackSetup
 from fieldray.domain.purpose import header_notes
 from fieldray.errors import (
     BackendProblem,
@@ -37,7 +37,7 @@ from fieldray.errors import (
 from fieldray.inference.backend import prediction_of
 from fieldray.inference.engine import Engine
 from fieldray.reasons import NOTES, Reason, reason
-from fieldray.workers.calls import AnalyseRequest, AnalysisResult, ElsewhereResult
+from fieldray.workers.calls import AnalyseRequest, AnalysisResult, DeviceRunResult
 from fieldray.workers.pool import Workers
 
 log = logging.getLogger(__name__)
@@ -48,17 +48,20 @@ _TURNED: Final = {90: "turned_back", 180: "turned_round", 270: "turned_clockwise
 def screen_image(
     ref: ImageRef,
     *,
-    assessment: Assessment,
+    setup: PackSetup,
     workers: Workers,
     engine: Engine,
     detail: Detail = "needed",
     observe: Callable[[Prediction], None] = lambda _: None,
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Screen an image with one pack. Returns its outcome. Parameters and exceptions as `screen_with_packs`."""
+    """Screen an image with one pack. Returns its outcome.
+
+    Parameters and exceptions are those of `screen_with_packs`.
+    """
     (outcome,) = screen_with_packs(
         ref,
-        [assessment],
+        [setup],
         workers=workers,
         engine=engine,
         detail=detail,
@@ -70,7 +73,7 @@ def screen_image(
 
 def screen_with_packs(
     ref: ImageRef,
-    assessments: Sequence[Assessment],
+    setups: Sequence[PackSetup],
     *,
     workers: Workers,
     engine: Engine,
@@ -80,7 +83,7 @@ def screen_with_packs(
 ) -> tuple[Outcome, ...]:
     """Screen an image with several packs. Returns the outcome of each pack.
 
-    assessments  one for each pack, whose model is open in the engine
+    setups  one for each pack, whose model is open in the engine
     engine       chooses the device for each pack
 
     The worker checks header and pixels, finds the lungs, and has the classifier run: by itself, or by the device that
@@ -95,21 +98,21 @@ def screen_with_packs(
     EnvironmentProblem if no image at all can be run or read any more.
     """
 
-    def judge(turned: ImageRef, by: Sequence[Assessment]) -> list[Outcome]:
+    def judge(turned: ImageRef, by: Sequence[PackSetup]) -> list[Outcome]:
         return _Judgement(turned, by, workers, engine, detail, observe, is_cancelled).outcomes()
 
-    def upright(lying: Outcome, assessment: Assessment) -> Outcome:
-        if not isinstance(lying, Refused) or not assessment.overrides.will_turn(lying.reason, lying.ref.turn):
+    def upright(lying: Outcome, setup: PackSetup) -> Outcome:
+        if not isinstance(lying, Refused) or not setup.overrides.will_turn(lying.reason, lying.ref.turn):
             return lying
         if lying.lungs is None:
             raise ValueError("an image that is turned without its lungs")
         turn = Correction(lying.lungs.rotation_degrees, lying.lungs.is_inverted)
-        (found,) = judge(replace(lying.ref, turn=turn), [assessment])
+        (found,) = judge(replace(lying.ref, turn=turn), [setup])
         if len({lying.facts.content_sha256, found.facts.content_sha256} - {""}) > 1:
             return Failed(ref=found.ref, stage="decode", reason=reason("changed"), facts=lying.facts)
         return lying if isinstance(found, Refused) else found
 
-    return tuple(map(upright, judge(ref, assessments), assessments))
+    return tuple(map(upright, judge(ref, setups), setups))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -120,7 +123,7 @@ class _Judgement:
     """
 
     ref: ImageRef
-    assessments: Sequence[Assessment]
+    setups: Sequence[PackSetup]
     workers: Workers
     engine: Engine
     detail: Detail
@@ -136,62 +139,62 @@ class _Judgement:
         """Return the worker's result for each pack. An error that ends the screening becomes the result."""
         if self.ref.problem:
             problem = AnalysisResult(problem=self.ref.problem, is_refusal=self.ref.problem_is_refusal, stage="discover")
-            return [problem] * len(self.assessments)
+            return [problem] * len(self.setups)
         try:
-            questions = [(self._question(one), one.model) for one in self.assessments]
+            questions = [(self._question(one), one.model) for one in self.setups]
             return self.workers.analyse_for_each(
                 questions, run_elsewhere=self._run_elsewhere, is_cancelled=self.is_cancelled
             )
         except Exception as error:
-            return [self._ended(error, AnalysisResult())] * len(self.assessments)
+            return [self._ended(error, AnalysisResult())] * len(self.setups)
 
-    def _question(self, assessment: Assessment) -> AnalyseRequest:
+    def _question(self, setup: PackSetup) -> AnalyseRequest:
         """Return the request to a worker: run the classifier itself, or pass the input to the device in use.
 
         Waits until a device is in use. Raises Cancelled, BackendProblem.
         """
-        name = self.engine.next_device(assessment.model, is_cancelled=self.is_cancelled)
+        name = self.engine.next_device(setup.model, is_cancelled=self.is_cancelled)
         return AnalyseRequest(
             ref=self.ref,
-            rules=assessment.model.manifest.accepted,
-            points=assessment.points,
-            overrides=assessment.overrides,
+            rules=setup.model.manifest.accepted,
+            points=setup.points,
+            overrides=setup.overrides,
             detail=self.detail,
             runs="here" if name == CPU.name else "elsewhere",
         )
 
-    def _run_elsewhere(self, number: int, values: NDArray[np.uint8]) -> ElsewhereResult:
+    def _run_elsewhere(self, number: int, values: NDArray[np.uint8]) -> DeviceRunResult:
         """Run an input on a device for the pack at a position, on request of a worker.
 
         Returns the scores and features, with which the worker continues.
         """
-        model = self.assessments[number].model
+        model = self.setups[number].model
         try:
             prediction = self.engine.run(values, model=model, is_cancelled=self.is_cancelled)
         except Exception as error:  # the worker ends its look; what comes of the image is said here
             self.predictions[number] = error
             raise BackendProblem(reason_of_unexpected(error)) from error
         if prediction is None:
-            return ElsewhereResult()
+            return DeviceRunResult()
         self._note(number, prediction)
-        return ElsewhereResult(scores=prediction.scores, features=prediction.features)
+        return DeviceRunResult(scores=prediction.scores, features=prediction.features)
 
     def _note(self, number: int, prediction: Prediction) -> None:
         self.predictions[number] = prediction
         self.observe(prediction)
 
     def _outcome(self, number: int, seen: AnalysisResult) -> Outcome:
-        assessment = self.assessments[number]
+        setup = self.setups[number]
         try:
             if seen.answer:
                 backend, sequence = CPU.name, seen.sequence
-                answered = prediction_of(seen.answer, assessment.model, backend=backend, sequence=sequence)
+                answered = prediction_of(seen.answer, setup.model, backend=backend, sequence=sequence)
                 self._note(number, answered)
             if not seen.problem and isinstance(found := self.predictions.get(number), Exception):
                 raise found
-            return self._judged(assessment, seen, self.predictions.get(number))
+            return self._judged(setup, seen, self.predictions.get(number))
         except Exception as error:
-            return self._judged(assessment, self._ended(error, seen), None)
+            return self._judged(setup, self._ended(error, seen), None)
 
     def _ended(self, error: Exception, seen: AnalysisResult) -> AnalysisResult:
         """Convert an error to the worker's result for the image. Raises errors that end the whole run."""
@@ -215,13 +218,11 @@ class _Judgement:
         """Raise BackendProblem if no image can be run any more, or no lungs found."""
         if error.reason.code == "lungs_unavailable":
             raise error
-        for assessment in self.assessments:
-            if why := self.engine.unavailable_reason(assessment.model):
+        for setup in self.setups:
+            if why := self.engine.unavailable_reason(setup.model):
                 raise BackendProblem(why) from error
 
-    def _judged(
-        self, assessment: Assessment, seen: AnalysisResult, prediction: Prediction | Exception | None
-    ) -> Outcome:
+    def _judged(self, setup: PackSetup, seen: AnalysisResult, prediction: Prediction | Exception | None) -> Outcome:
         ref = self.ref
         if seen.header is not None:  # the header of these bytes counts, not that of discovery
             ref = replace(ref, kind=seen.kind, header=seen.header)
@@ -231,19 +232,19 @@ class _Judgement:
             return Failed(ref=ref, stage=seen.stage, reason=seen.problem, facts=seen.facts)
         if not isinstance(prediction, Prediction):
             raise ValueError("an image whose classifier was not run")
-        return _outcome_of(ref, assessment, seen, prediction)
+        return _outcome_of(ref, setup, seen, prediction)
 
 
-def _outcome_of(ref: ImageRef, assessment: Assessment, seen: AnalysisResult, prediction: Prediction) -> Outcome:
+def _outcome_of(ref: ImageRef, setup: PackSetup, seen: AnalysisResult, prediction: Prediction) -> Outcome:
     """Return the outcome of an image from the worker's result and the prediction.
 
     If lungs were found, the image is known to be a chest X-ray. An image outside the pack's distribution is then
     judged, with a note, and not refused.
     """
-    facts, lungs, overruled, manifest = seen.facts, seen.lungs, seen.overruled, assessment.model.manifest
+    facts, lungs, overruled, manifest = seen.facts, seen.lungs, seen.overruled, setup.model.manifest
     gate = manifest.ood_gate
     extra: dict[str, float] = {}
-    of_header = header_notes(ref.header, manifest.accepted, is_confirmed=assessment.ages_confirmed)
+    of_header = header_notes(ref.header, manifest.accepted, is_confirmed=setup.ages_confirmed)
     of_header += tuple(reason(code) for code in facts.notes if code in NOTES)
     notes = lungs.notes if lungs and not lungs.refusal else ()
     if manifest.is_bare:
@@ -253,12 +254,12 @@ def _outcome_of(ref: ImageRef, assessment: Assessment, seen: AnalysisResult, pre
         if not extra["gate_distance"] <= gate.limit:  # also true for a distance that is not a number
             why = reason("unlike_training")
             if lungs is None:
-                if not assessment.overrides.will_overrule(why, ref.turn):
+                if not setup.overrides.will_overrule(why, ref.turn):
                     return Refused(ref=ref, reason=why, facts=facts, lungs=None)
                 overruled = tuple(dict.fromkeys((*overruled, why)))
             notes += (reason("unlike_measured"),) if lungs else ()
-    findings = assessment.findings(prediction.scores)
-    if not (manifest.is_bare or NEVER_NORMAL.isdisjoint(facts.notes)):
+    findings = setup.findings(prediction.scores)
+    if not (manifest.is_bare or NEVER_NORMAL_CODES.isdisjoint(facts.notes)):
         findings = normal_as_uncertain(findings)
     screened = Screened(
         ref=ref,
@@ -266,14 +267,14 @@ def _outcome_of(ref: ImageRef, assessment: Assessment, seen: AnalysisResult, pre
         findings=findings,
         class_maps=prediction.class_maps,
         pack_name=prediction.pack_name,
-        model_sha256=assessment.model.model_sha256,
+        model_sha256=setup.model.model_sha256,
         backend=prediction.backend,
         inference_ms=prediction.latency_ms,
         extra=extra,
         lungs=lungs,
         notes=(*of_header, *_override_notes(ref.turn, overruled), *notes),
     )
-    return _with_evidence(screened, assessment.model, lungs) if lungs and not lungs.refusal else screened
+    return _with_evidence(screened, setup.model, lungs) if lungs and not lungs.refusal else screened
 
 
 def _override_notes(turn: Correction, overruled: tuple[Reason, ...]) -> tuple[Reason, ...]:

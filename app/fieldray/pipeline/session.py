@@ -14,17 +14,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
-from fieldray.domain.assessment import assessment_of_run, assessments_of, choose
 from fieldray.domain.finding import Failed, Outcome, Refused, without_preview
 from fieldray.domain.image import UPRIGHT, Image, ImageRef
 from fieldray.domain.model import BackendName, DeviceChoice, Model, Policy
+from fieldray.domain.pack_setup import set_up_pack, setup_of_run, setups_of
 from fieldray.domain.run import (
     ImageDone,
     Overrides,
     PackOfRun,
     ProgressHandler,
     Publish,
-    Resuming,
+    ResumeOptions,
     StoreUnwritable,
     StoreUpdating,
     Verdict,
@@ -34,7 +34,7 @@ from fieldray.inference.backend import BackendOptions, device_kinds
 from fieldray.inference.engine import Engine
 from fieldray.paths import results_path, user_data
 from fieldray.reasons import Reason, reason
-from fieldray.reports.exporter import PLAIN, ReportOptions
+from fieldray.reports.exporter import DEFAULT_REPORT_OPTIONS, ReportOptions
 from fieldray.settings import Settings
 from fieldray.store.locks import SessionLock
 from fieldray.store.opening import is_older
@@ -120,7 +120,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         return self.models[0] if self.models else None
 
     def use_packs(self, *models: Model) -> None:
-        """Use these packs from the next run on. A run in progress finishes with its own packs.
+        """Use these packs from the next run on. A run in progress continues with its own packs.
 
         A device that can be plugged in runs the first pack; the CPU runs the others. Returns at once; `BackendChanged`
         events report when the backends are ready. Raises BackendProblem.
@@ -137,7 +137,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         *,
         operating_point: str | None = None,
         fresh: bool = False,
-        resuming: Resuming = Resuming(),  # noqa: B008 - it is frozen
+        resume_options: ResumeOptions = ResumeOptions(),  # noqa: B008 - it is frozen
         ages_confirmed: bool = False,
         overrides: Overrides = Overrides(),  # noqa: B008 - it is frozen
         watches: bool = False,
@@ -158,12 +158,12 @@ class Session(contextlib.AbstractContextManager["Session"]):
             from fieldray.pipeline.batch import make_batch
             from fieldray.pipeline.batch_ports import BatchOptions
 
-            assess = partial(choose, ages_confirmed=ages_confirmed, overrides=overrides)
-            assessments = assessments_of(models, operating_point, assess)
-            whole = resuming.verifies or bool(self._settings["verify_files"])
+            set_up = partial(set_up_pack, ages_confirmed=ages_confirmed, overrides=overrides)
+            setups = setups_of(models, operating_point, set_up)
+            whole = resume_options.verifies or bool(self._settings["verify_files"])
             batch = make_batch(
                 absolute_paths(paths),
-                assessments,
+                setups,
                 engine=self._open(models),
                 workers=self._working(),
                 database=self.database,
@@ -171,7 +171,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
                 options=BatchOptions(
                     is_fresh=fresh,
                     keeps_previews=bool(self._settings["keep_previews"]),
-                    resuming=replace(resuming, verifies=whole),
+                    resume_options=replace(resume_options, verifies=whole),
                     watches=watches,
                 ),
             )
@@ -192,13 +192,13 @@ class Session(contextlib.AbstractContextManager["Session"]):
         return self.models
 
     def retry_backend(self, name: BackendName) -> None:
-        """Try again a backend that was given up as unavailable."""
+        """Try again to start a device that was given up as unavailable."""
         with self._lock:
             if self._engine:
                 self._engine.retry_backend(name)
 
     def choose_devices(self, only: DeviceChoice | None = None) -> None:
-        """Use the devices of the settings, or only the device `only`, at once and also during a run.
+        """Use the devices that the settings name, or only the device `only`, from now on, also during a run.
 
         Raises BackendProblem.
         """
@@ -219,14 +219,14 @@ class Session(contextlib.AbstractContextManager["Session"]):
             self._require_open()
             if self.model is None or self._is_running:
                 return None
-            assessment = choose(self.model, operating_point=operating_point)
+            setup = set_up_pack(self.model, operating_point=operating_point)
             engine = self._open(self.models)
-        return screen_image(ref, assessment=assessment, workers=self._viewing(), engine=engine)
+        return screen_image(ref, setup=setup, workers=self._viewing(), engine=engine)
 
     def screen_again(self, answer_id: int, *, judged: Outcome, overrides: Overrides) -> Outcome:
         """Screen one image of a stored run again, by the rules of the run and a person's overrides. Blocks.
 
-        Returns the new outcome. The new outcome replaces the stored one and is published if the image was screened, or
+        Returns the new outcome. The new outcome replaces the stored one and is published if the image got a score, or
         if `overrides` is empty. Otherwise a refusal or failure is only returned.
 
         answer_id  the result to renew, which also identifies the pack
@@ -247,10 +247,10 @@ class Session(contextlib.AbstractContextManager["Session"]):
                 run = query.run(answer.run_id)
             pack = run.spec.packs[answer.position]
             index = next((at for at, one in enumerate(models) if one.model_sha256 == pack.model_sha256), 0)
-            assessment = replace(assessment_of_run(run.spec, answer.position, models[index]), overrides=overrides)
+            setup = replace(setup_of_run(run.spec, answer.position, models[index]), overrides=overrides)
             engine = self._open(models)
         ref = replace(judged.ref, turn=UPRIGHT)
-        found = screen_image(ref, assessment=assessment, workers=self._viewing(), engine=engine)
+        found = screen_image(ref, setup=setup, workers=self._viewing(), engine=engine)
         if isinstance(found, Failed) or (isinstance(found, Refused) and overrides != Overrides()):
             return found
         if found.facts.content_sha256 != judged.facts.content_sha256:
@@ -286,7 +286,10 @@ class Session(contextlib.AbstractContextManager["Session"]):
     def write_maps(
         self, of: PackOfRun, folder: Path, *, pack: Model, progress: Callable[[int], None]
     ) -> tuple[int, int]:
-        """Write the maps of a pack in a run into a folder. Blocks. See `pipeline.export.write_maps`."""
+        """Write the heat maps of a pack's results in a run as files into a folder.
+
+        Blocks (see `pipeline.export.write_maps`).
+        """
         from fieldray.pipeline.export import write_maps  # imports Pillow, which nothing else here needs
 
         return write_maps(self.database, of, folder, manifest=pack.manifest, readers=self._working(), progress=progress)
@@ -297,7 +300,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         folder: Path,
         formats: Sequence[str] = (),
         *,
-        options: ReportOptions = PLAIN,
+        options: ReportOptions = DEFAULT_REPORT_OPTIONS,
         progress: ProgressHandler = lambda _done, _total: None,
         note: Callable[[Reason], None] = lambda _: None,
         in_child: bool = False,
@@ -331,8 +334,9 @@ class Session(contextlib.AbstractContextManager["Session"]):
     ) -> Verdict | None:
         """Store the reader's verdict on a result, or withdraw it (None). Waits for the disk.
 
-        Returns the verdict that is then stored. A stored verdict that is not in `over` stays. Raises StorageProblem.
+        Returns the verdict that is then stored. Raises StorageProblem.
 
+        over    verdicts that may be replaced, None for no verdict; any other stored verdict stays
         judged  the outcome that the person saw
         """
         from fieldray.store.results import ResultStore

@@ -77,13 +77,13 @@ class Statistics:
     """
 
     def __init__(self, *, load: Callable[[], Load] | None = None) -> None:
-        self._load = load or MachineLoad().now
+        self._load = load or MachineLoad().measure
         self._lock = threading.Lock()
         self._by_backend: dict[BackendName, _Latencies] = {}
         self._latest: BackendName | None = None
 
     def add(self, prediction: Prediction) -> None:
-        """Add the latency of one prediction."""
+        """Add the latency of a prediction to the statistics."""
         with self._lock:
             self._latest = prediction.backend
             latencies = self._by_backend.setdefault(prediction.backend, _Latencies())
@@ -98,7 +98,7 @@ class Statistics:
 
 
 class MachineLoad:
-    """CPU load of the computer, and memory of this process and its children together.
+    """Measures the CPU load of the computer, and the memory of this process and its children together.
 
     times  returns the seconds that all cores together were idle, and have run. `psutil.cpu_percent` is not used,
            because it measures separately for each thread and returns 0 at first
@@ -110,10 +110,10 @@ class MachineLoad:
         self._since_s, self._cpu_due_s = self._times(), _CPU_EVERY_S * (psutil.cpu_count() or 1)
         self._cpu_percent: float | None = None
 
-    def now(self) -> Load:
-        """Return CPU load (percent of all cores, None until measured) and memory (MB).
+    def measure(self) -> Load:
+        """Measure the CPU load (percent of all cores, None at first) and the memory in MB.
 
-        Memory is measured every two seconds.
+        Memory is measured every two seconds; between measurements, the last value is returned.
         """
         idle_s, up_s = (now - before for now, before in zip(self._times(), self._since_s, strict=True))
         if up_s >= self._cpu_due_s:
@@ -143,19 +143,22 @@ def memory_mb(process: psutil.Process) -> float:
 
 
 class Pace:
-    """The rate of a run over the last seconds, and the estimated time left."""
+    """Measures the speed of a run over the last seconds, and estimates the time left."""
 
     def __init__(self, *, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._samples: deque[tuple[float, int]] = deque()
 
     def restart(self, done: int) -> None:
-        """Discard the measured rate, which predicts nothing after a pause."""
+        """Discard the rate measured so far, because after a pause it predicts nothing.
+
+        done  the number of images done until now
+        """
         self._samples.clear()
         self.note(done)
 
     def note(self, done: int) -> None:
-        """Record that `done` images are done now."""
+        """Record that `done` images of the run are done now."""
         now = self._clock()
         self._samples.append((now, done))
         while len(self._samples) > 2 and self._samples[0][0] < now - _PACE_WINDOW_S:
@@ -175,13 +178,14 @@ class Pace:
 
 
 class RateLimiter:
-    """Limits an action to once in an interval: `is_due` is True at most once in `seconds`."""
+    """Limits how often an action is done: `is_due` returns True at most once in `seconds` seconds."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._next = time.monotonic() + seconds
 
     def is_due(self) -> bool:
+        """Return whether the action may be done now. True starts a new interval."""
         now = time.monotonic()
         if now < self._next:
             return False

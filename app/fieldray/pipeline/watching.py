@@ -72,26 +72,29 @@ class Watch:
         self._believed = set[str]()  # images that were kept as broken
 
     @property
-    def waiting(self) -> int:
-        """The number of files that are not done."""
+    def waiting_count(self) -> int:
+        """The number of files in the watched folders that have no final result yet."""
         with self._lock:
             return len(self._waiting.keys() | self._tried.keys())
 
     def folder_message(self) -> Reason | None:
-        """Return a message, once, that a folder cannot be read, or can be read again; None without news."""
+        """Return the message that a watched folder cannot be read, or can be read again.
+
+        Returns None if nothing changed since the last call.
+        """
         missing, before, self._reported_missing = self._missing, self._reported_missing, self._missing
         if missing == before:
             return None
         return reason("watch_waits", path=missing) if missing else reason("watch_goes_on", path=before)
 
     def closing_message(self) -> Reason:
-        """Return the closing message, with the numbers of results and of waiting files."""
-        return reason("watch_stopped", results=self._kept, waiting=self.waiting)
+        """Return the message at the end of watching, with the numbers of results and of files that still wait."""
+        return reason("watch_stopped", results=self._kept, waiting=self.waiting_count)
 
     def arrivals(
         self, search: Search, is_known: IsKnown, *, rest: Callable[[float], bool]
     ) -> Iterator[ImageRef | None]:
-        """Yield images as they arrive, and None after each search.
+        """Yield new images of the watched folders as they arrive, and None after each search.
 
         New files come before files that were there at first.
 
@@ -115,7 +118,9 @@ class Watch:
                 return
 
     def is_final(self, outcome: Outcome, *, is_new: bool) -> bool:
-        """Return whether an outcome is final. Otherwise its file is tried again, because it may still be growing.
+        """Return whether the outcome of an image in a watched folder is final.
+
+        Otherwise the file is tried again, because it may still be growing.
 
         is_new  whether the image was screened now, not taken over
         """

@@ -64,10 +64,12 @@ _KEPT_MEMORY: Final = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESH
 
 
 class Deadline:
-    """A time limit: calls `expire` once, from its own thread, if `end` is not called in time after `begin`.
+    """A time limit for an operation. Calls the function `expire` if `end` is not called in time after `begin`.
 
-    After `end` has returned, `expire` is not called for that limit any more. The thread starts with the first `begin`
-    and ends with `close`.
+    `expire` is called at most once for each `begin`, from a thread of this object.
+
+    After `end` has returned, `expire` is not called any more for that operation. The thread starts with the first
+    `begin` and ends with `close`.
     """
 
     def __init__(self, expire: Callable[[], None], *, name: str) -> None:
@@ -87,12 +89,12 @@ class Deadline:
             self._thread.start()
 
     def end(self) -> None:
-        """Cancel the time limit."""
+        """Cancel the time limit, because the work was done in time."""
         with self._changed:
             self._due_s = math.inf
 
     def close(self) -> None:
-        """End the thread and wait for it. Does not wait if called from the thread itself."""
+        """End the thread that watches the time limit, and wait for it. Called from that thread, it does not wait."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -112,7 +114,7 @@ class Deadline:
 
 
 class ChildLost(Exception):
-    """The child ended without an answer.
+    """A child process ended without an answer.
 
     was_ready  whether the child was ready before; if not, the question is not the cause
     """
@@ -121,7 +123,7 @@ class ChildLost(Exception):
 
 
 class ChildDied(ChildLost):
-    """The child ended during a call.
+    """A child process ended during a call.
 
     exit_code    as from `subprocess` (negative: a signal); None if unknown
     last_stderr  the last lines of the child's standard error
@@ -136,7 +138,7 @@ class ChildDied(ChildLost):
 
 
 class ChildTimeout(ChildLost):
-    """The child gave no answer in time and was killed."""
+    """A child process gave no answer in time and was killed."""
 
     def __init__(self, text: str, *, was_ready: bool = True) -> None:
         super().__init__(text)
@@ -163,8 +165,9 @@ class _RunningProcess(NamedTuple):
 
 
 class Child:
-    """The parent's handle to one child process, used by one thread at a time; only `kill`
-    may be called from any thread.
+    """The parent's handle to one child process: start the process, call it, and end it.
+
+    One thread at a time may use a handle; only `kill` may be called from any thread.
     """
 
     def __init__(
@@ -190,7 +193,7 @@ class Child:
         return self._life.process.pid if self._life else None
 
     def start(self) -> None:
-        """Start the process. The first call waits until the child's imports are done. Raises OSError."""
+        """Start the child process. The first call waits until the child's imports are done. Raises OSError."""
         if self._life and not self.is_running:
             self._life.reap()  # it ended by itself
         self._timed_out = self._is_ready = False
@@ -280,7 +283,10 @@ class Child:
         return None
 
     def close(self, *, grace_s: float = 2.0) -> None:
-        """End the child in an orderly way by closing its input; kill it if it still runs after `grace_s` seconds."""
+        """End the process in an orderly way, by closing its standard input.
+
+        grace_s  seconds after which a process that still runs is killed
+        """
         if (life := self._life) is None:
             return
         with contextlib.suppress(OSError):
@@ -292,9 +298,9 @@ class Child:
         life.reap()
 
     def kill(self, *, waits: bool = True) -> None:
-        """Kill the child at once.
+        """Kill the process at once.
 
-        waits  whether to wait for the child's end. With False, the thread that has a call in progress waits instead
+        waits  whether to wait for its end. With False, the thread that has a call in progress waits instead
         """
         if life := self._life:
             life.process.kill()

@@ -8,7 +8,10 @@ from fieldray.offline import stay_offline
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Serve the function `module:function` of this package until the input closes. Returns the exit code."""
+    """Answer messages of the parent process until the input closes. Returns the exit code.
+
+    arguments  `module:function` of the function that answers; by default the process's own arguments
+    """
     stay_offline()
     from fieldray.processes.serving import serve  # imported only now, so that the network guard sees every import
 

@@ -32,7 +32,7 @@ _answers: BinaryIO | None = None
 
 
 def serve(service: str, *, package: str = "fieldray") -> int:
-    """Serve a function until the input closes. Returns the exit code.
+    """Answer the messages of the parent process by calling a function, until the input closes. Returns the exit code.
 
     service  `module:function`, which must belong to the package
 
@@ -56,7 +56,7 @@ def serve(service: str, *, package: str = "fieldray") -> int:
 
 
 def announce(stage: str) -> None:
-    """Tell the parent that a stage begins.
+    """Report to the parent process that a stage of the work begins.
 
     The time limit starts again, and errors about a lost child name the stage. In a process that is no child, this does
     nothing.
@@ -130,7 +130,7 @@ def _limit_memory() -> None:
     limit_mb = memory_limit_mb()
     assert limit_mb is not None
     if sys.platform == "win32":
-        _join_job(limits(limit_mb))
+        _join_job(job_limits(limit_mb))
     else:
         import resource
 
@@ -208,10 +208,10 @@ class _ExtendedLimits(ctypes.Structure):
     )
 
 
-def limits(limit_mb: int) -> _ExtendedLimits:
-    """Return the limits of a Windows job for a process with at most `limit_mb` megabytes.
+def job_limits(limit_mb: int) -> _ExtendedLimits:
+    """Return the structure that limits a job of Windows to processes with at most `limit_mb` megabytes of memory.
 
-    The process also ends when the last handle to the job is closed.
+    The processes also end when the last handle to the job is closed.
     """
     wanted = _ExtendedLimits()
     flags = _LIMIT_PROCESS_MEMORY | _LIMIT_DIE_ON_UNHANDLED_EXCEPTION | _LIMIT_KILL_ON_JOB_CLOSE

@@ -7,7 +7,7 @@ from typing import Final
 
 from fieldray.audit.agreement import Agreement
 from fieldray.audit.figures import NotAssessed, PointPerformance, images_needed
-from fieldray.audit.report import ALL_UNITS, SCREENED, PackComparison, PairedFigure, Plan, Step
+from fieldray.audit.report import ALL_UNITS, UNITS_SCREENED, PackComparison, PairedFigure, ThresholdPlan, ThresholdRow
 from fieldray.domain.run import PackOfRun
 from fieldray.formatting import category_label, research_only, score_text
 from fieldray.reports.audit_words import AuditWords, Figure, unit_label
@@ -25,7 +25,7 @@ class AuditText(AuditWords):
     # ---- figures
 
     def figures(self) -> list[Figure]:
-        """Return the table of figures, with 95 % intervals by patient."""
+        """Return the lines of the report's table of figures, with 95 % intervals by patient."""
         found, translator = self.report.audit, self.translator
         rows = [Figure(translator.text("Area under the ROC curve (AUC) of the scores"), "", self.auc(found.auc))]
         for at in found.points:
@@ -41,7 +41,7 @@ class AuditText(AuditWords):
         ]
 
     def calibration(self) -> Figure:
-        """Return the calibration error with its explanation."""
+        """Return the line of the table of figures with the calibration error of the scores."""
         found, translator = self.report.audit, self.translator
         what = translator.text(
             "Calibration error: mean difference between score and share with the condition, over {bins} groups of "
@@ -107,7 +107,7 @@ class AuditText(AuditWords):
     # ---- groups
 
     def groups(self) -> tuple[Block, ...]:
-        """Return a table with a row for each group, at the first operating point; empty without groups."""
+        """Return a table of the figures of each subgroup at the first operating point; empty without subgroups."""
         text = self.translator.text
         columns = text("Group"), self._units(), text("AUC"), text("Detected"), text("Falsely referred")
         rows = []
@@ -125,7 +125,7 @@ class AuditText(AuditWords):
     # ---- sentences
 
     def drifts(self) -> list[str]:
-        """Return a sentence for each drift beyond its limit, or one sentence that there is none."""
+        """Return a sentence for each drift of the images beyond its limit, or one sentence that there is none."""
         translator, drifts = self.translator, self.report.drifts
         if not drifts:
             return [
@@ -134,7 +134,7 @@ class AuditText(AuditWords):
                     "pack or of earlier runs."
                 )
             ]
-        out = [translator.reason(drift.summary) for drift in drifts if drift.is_out]
+        out = [translator.reason(drift.summary) for drift in drifts if drift.exceeds_limit]
         steady = translator.text(
             "No drift was found. The scores, the share of images that are not suitable, and the exposure were "
             "compared as far as there are enough images."
@@ -142,7 +142,7 @@ class AuditText(AuditWords):
         return out or [steady]
 
     def proposal(self) -> str:
-        """Return the proposed local operating point as a text."""
+        """Return the text about the local operating point that the audit proposes."""
         found, text = self.report.proposal, self.translator.text
         wanted, values = found.wanted, {}
         if wanted.threshold is not None:
@@ -189,7 +189,7 @@ class AuditText(AuditWords):
         prevalence = self._number(100 * plan.prevalence, digits=1)
         screened = text(
             "Expected numbers for {count} {units} screened at a prevalence of {prevalence} %",
-            count=SCREENED,
+            count=UNITS_SCREENED,
             units=self._units(),
             prevalence=prevalence,
         )
@@ -202,14 +202,14 @@ class AuditText(AuditWords):
             *([self._steps(by_group, text("Group"), groups)] if groups else []),
         )
 
-    def _planned(self, plan: Plan) -> Iterator[str]:
+    def _planned(self, plan: ThresholdPlan) -> Iterator[str]:
         text, step = self.translator.text, plan.groups[ALL_UNITS][self.report.proposal.threshold]
         parts = {"all": step.detected + step.missed, "detected": step.detected, "missed": step.missed}
         yield text(
             "At the threshold {threshold}, {referred} of {count} {units} screened are referred. {all} have the "
             "condition: {detected} of them are detected, {missed} are missed. {unsure} are uncertain.",
             threshold=self._border(step.threshold),
-            count=SCREENED,
+            count=UNITS_SCREENED,
             units=self._units(),
             referred=self._number(step.referred, digits=0),
             unsure=self._number(step.unsure, digits=0),
@@ -227,7 +227,7 @@ class AuditText(AuditWords):
                 positives=plan.positives_not_assessed,
             )
 
-    def _steps(self, title: str, first: str, rows: Sequence[tuple[str, Step]]) -> Table:
+    def _steps(self, title: str, first: str, rows: Sequence[tuple[str, ThresholdRow]]) -> Table:
         text = self.translator.text
         unsure = category_label(self.translator, "unsure", self.report.subject)
         columns = [first, text("Referred"), text("Detected"), text("Missed"), unsure]
@@ -243,7 +243,7 @@ class AuditText(AuditWords):
         cells = [(name, *self._step(step))[:most] for name, step in rows]
         return Table(title, tuple(columns[:most]), _rows(cells), widths=widths[:most])
 
-    def _step(self, step: Step) -> Iterator[str]:
+    def _step(self, step: ThresholdRow) -> Iterator[str]:
         yield self._number(step.referred, digits=0)
         yield from (self._number(part, digits=1) for part in (step.detected, step.missed))
         yield self._number(step.unsure, digits=0)
@@ -335,11 +335,15 @@ class AuditText(AuditWords):
     # ---- charts
 
     def charts(self) -> tuple[ShareChart, ...]:
-        """Return the charts: ROC curve, calibration of the scores, and detected units against referred units."""
+        """Return the charts of an audit.
+
+        They are the ROC curve, the calibration of the scores and, with a threshold plan, the sensitivity by the share
+        of referred units.
+        """
         text, found, plan = self.translator.text, self.report.audit, self.report.plan
         workload = text("Referred and detected"), text("Referred"), text("Share detected")
         steps = plan.groups[ALL_UNITS].values() if plan else ()
-        line = tuple((step.referred / SCREENED, step.sensitivity.value) for step in steps)
+        line = tuple((step.referred / UNITS_SCREENED, step.sensitivity.value) for step in steps)
         marks = tuple(
             (one.mean_score, one.positives.value, one.positives.low, one.positives.high) for one in found.bins
         )
@@ -354,7 +358,7 @@ class AuditText(AuditWords):
     # ---- on paper
 
     def before_charts(self) -> tuple[Block, ...]:
-        """Return the blocks before the charts: facts, figures and notes, limited to a page."""
+        """Return the parts of the report before its charts: facts, figures and notes, limited to a page."""
         text = self.translator.text
         said = (*self.notes(), *self.drifts(), self.proposal())
         return (
@@ -370,7 +374,10 @@ class AuditText(AuditWords):
         )
 
     def after_charts(self) -> tuple[Block, ...]:
-        """Return the blocks after the charts: groups, plan, other pack and disagreements, limited to a page."""
+        """Return the parts of the report after its charts: subgroups, threshold plan, other pack and disagreements.
+
+        The parts are limited to a page.
+        """
         return (*self.groups(), *self.planning(), *self.comparison(), self.disagreements())
 
     # ---- disagreements

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fieldray.audit.figures import PointPerformance, Subgroup, images_needed
-from fieldray.audit.report import ALL_UNITS, SCREENED, AuditReport, Plan, Step
+from fieldray.audit.report import ALL_UNITS, UNITS_SCREENED, AuditReport, ThresholdPlan, ThresholdRow
 from fieldray.audit.units import Case, is_referred
 from fieldray.domain.finding import Category
 from fieldray.domain.metrics import Share, Unit
@@ -78,7 +78,7 @@ def audit_document(report: AuditReport) -> dict[str, object]:
         "roc": [list(pair) for pair in found.curve],
         "groups": [_group(group) for group in found.groups],
         "disagreements": [_case(case) for case in found.disagreements],
-        "drift": [{**asdict(drift), "is_out": drift.is_out} for drift in report.drifts],
+        "drift": [{**asdict(drift), "is_out": drift.exceeds_limit} for drift in report.drifts],
         "proposal": asdict(report.proposal),
         "plan": _plan(report),
         "compared": report.paired and asdict(report.paired),
@@ -173,7 +173,7 @@ _IMAGES: Final = "images.csv"
 
 
 def write_audit(folder: Path, report: AuditReport, *, language: str, names_people: bool = False) -> tuple[Path, ...]:
-    """Write the files of an audit. Returns their paths. Raises UsageProblem, StorageProblem."""
+    """Write all files of an audit report into a folder. Returns their paths. Raises UsageProblem, StorageProblem."""
     from fieldray.reports.pdf_pages import audit_pdf
 
     figures, document, plan, images = (folder / name for name in (_FIGURES, _DOCUMENT, _PLAN, _IMAGES))
@@ -190,8 +190,11 @@ def write_audit(folder: Path, report: AuditReport, *, language: str, names_peopl
     return document, figures, images, plan
 
 
-def plan_table(plan: Plan, unit: Unit, translator: Translator) -> bytes:
-    """Write every step of every group as CSV; the column names contain the unit that is counted."""
+def plan_table(plan: ThresholdPlan, unit: Unit, translator: Translator) -> bytes:
+    """Return the threshold plan of an audit as CSV: one row for each threshold of each subgroup.
+
+    The column names contain the unit that is counted.
+    """
     rows = [_flat(names, step, unit) for names, steps in plan.groups.items() for step in steps.values()]
     return _table(rows, translator)
 
@@ -203,7 +206,7 @@ def _table(rows: Sequence[Mapping[str, Value]], translator: Translator) -> bytes
     return stream.getvalue().encode("utf-8-sig", "backslashreplace")
 
 
-def _flat(names: tuple[str, str], step: Step, unit: Unit) -> dict[str, Any]:
+def _flat(names: tuple[str, str], step: ThresholdRow, unit: Unit) -> dict[str, Any]:
     """Return a step as one row: `group`, `name`, `threshold`, `sensitivity_patients`, `sensitivity_of_patients`, and
     so on.
     """
@@ -217,7 +220,7 @@ def _flat(names: tuple[str, str], step: Step, unit: Unit) -> dict[str, Any]:
         elif name == "cost_per_detected":
             found[f"{name}_{unit}"] = value
         else:
-            found[name if name == "threshold" else f"{name}_per_{SCREENED}_{unit}s"] = value
+            found[name if name == "threshold" else f"{name}_per_{UNITS_SCREENED}_{unit}s"] = value
     return {**found, "notice": NOTICE}
 
 

@@ -17,7 +17,12 @@ _HASH_LETTERS: Final = 16
 
 
 class Figure(NamedTuple):
-    """A line of the table of figures; `value` is empty in the heading of an operating point."""
+    """A line of an audit's table of figures.
+
+    what    name of the figure
+    counts  the units that the figure counts
+    value   the figure with its interval; empty in the heading of an operating point
+    """
 
     what: str
     counts: str
@@ -32,12 +37,12 @@ class AuditWords:
 
     @property
     def title(self) -> str:
-        """The title of the whole report."""
+        """The title of the audit report."""
         subject, translator = self.report.subject, self.translator
         return translator.text("Audit of {pack}", pack=translator.pick(subject.names) or subject.pack)
 
     def facts(self) -> list[tuple[str, str]]:
-        """The facts on the subject of the audit, as pairs of label and text."""
+        """Return the facts on the subject of the audit, as pairs of label and text."""
         subject, found, translator = self.report.subject, self.report.audit, self.translator
         signers = {
             "builtin": translator.text("Comes with the program"),
@@ -73,7 +78,7 @@ class AuditWords:
             ),
             (
                 translator.text("Run"),
-                f"{PackOfRun(subject.run_id, subject.position)}: {translator.name(', '.join(subject.paths))}",
+                f"{PackOfRun(subject.run_id, subject.position)}: {translator.name_or_number(', '.join(subject.paths))}",
             ),
             (translator.text("Date"), time_text(translator, subject.made_s)),
             (translator.text("Program"), f"Fieldray {subject.program_version}"),
@@ -85,16 +90,16 @@ class AuditWords:
             "verdicts": self.translator.text("the reader's verdicts"),
         }
         source = self.report.subject.labels_from  # else the path of a table
-        return known.get(source) or self.translator.name(source)
+        return known.get(source) or self.translator.name_or_number(source)
 
     def rule(self) -> str:
-        """The counting rule of the audit in sentences; see `rule_text`."""
+        """Return the counting rule of the audit in sentences (see `rule_text`)."""
         return rule_text(self.translator, self.report.audit.rule)
 
     # ---- values
 
     def point_title(self, at: PointPerformance) -> str:
-        """The title and threshold of an operating point. The title of a local point says that it is local."""
+        """Return the title and threshold of an operating point. The title of a local point says that it is local."""
         return self.translator.text(
             "Operating point {point}, threshold {threshold}",
             point=self.translator.pick(at.point.titles) or at.point.name,
@@ -111,7 +116,7 @@ class AuditWords:
         return percent(self.translator, share.estimate if isinstance(share, Share) else share)
 
     def auc(self, area: Estimate) -> str:
-        """Format an AUC with its interval."""
+        """Format an area under the ROC curve with its interval."""
         value, low, high = (self._number(part, digits=3) for part in (area.value, area.low, area.high))
         return f"{value} ({low}–{high})"
 
@@ -140,7 +145,7 @@ class AuditWords:
 
 
 def unit_label(translator: Translator, unit: Unit) -> str:
-    """Return the name of a unit in the plural."""
+    """Return the name of the audit's unit in the plural: images, examinations or patients."""
     names = {
         "image": translator.in_context("what is counted", "images"),
         "exam": translator.in_context("what is counted", "examinations"),
@@ -150,7 +155,9 @@ def unit_label(translator: Translator, unit: Unit) -> str:
 
 
 def rule_text(translator: Translator, rule: Rule) -> str:
-    """Return a rule in sentences: the unit that every figure counts, and what counts as referred."""
+    """Return the counting rule of an audit in sentences: the unit that every figure counts, and what counts as
+    referred.
+    """
     text = translator.text
     counted = {
         "image": text("Every figure counts images."),

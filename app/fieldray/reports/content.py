@@ -26,7 +26,7 @@ from fieldray.domain.finding import (
     lungs_of,
     notes_of,
 )
-from fieldray.domain.history import Comparison, Month, ResultBrief, ResultPair, RunSummary
+from fieldray.domain.history import MonthlyCounts, ResultBrief, ResultPair, RunComparison, RunSummary
 from fieldray.domain.image import ImageRef
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.run import Run, StoredResult, SupersededVerdict
@@ -56,7 +56,10 @@ def image_path(ref: ImageRef) -> str:
 
 
 def image_name(ref: ImageRef) -> str:
-    """Return an image's SOP Instance UID, else its file name; with the frame number (from 0) if there are several."""
+    """Return an image's SOP Instance UID, else its file name.
+
+    If the file has several frames, the number of the frame (from 0) is added.
+    """
     return _with_frame(ref, ref.header.sop_instance_uid or (ref.member or ref.path.name).rpartition("/")[2])
 
 
@@ -65,7 +68,7 @@ def _with_frame(ref: ImageRef, name: str) -> str:
 
 
 def image_line(outcome: Outcome, *, pack: str, model_sha256: str, lungs_pack: str = "") -> dict[str, object]:
-    """Return one image as plain values. The keys are those of `fieldray screen --json`, on which scripts rely."""
+    """Return the result of one image as plain values with the keys of `fieldray screen --json`."""
     why = None if isinstance(outcome, Screened) else outcome.reason
     return {
         "path": image_path(outcome.ref),
@@ -109,7 +112,7 @@ def _lungs(lungs: LungFields | None) -> dict[str, object] | None:
 
 
 def exact_score(finding: Finding) -> float:
-    """Return a score with six digits, or as many as its decision needs."""
+    """Return the score of a finding rounded to six decimals, or to as many as its decision needs."""
     return round(finding.score, score_digits(finding.score, finding.point, least=6))
 
 
@@ -187,14 +190,15 @@ COLUMNS: Final = (
 
 
 def rows_of(stored: StoredRun) -> Iterator[dict[str, Value]]:
-    """Yield the results of a run as rows with the keys `COLUMNS`: one per finding, or one for
-    an image without findings.
+    """Yield the results of a run as rows with the keys `COLUMNS`: one for each finding of each image.
+
+    An image without findings has one row.
 
     Pseudonyms, made with the run's key, replace the patient's name and ID, UIDs, and names of files and folders, unless
     a person asked for names. `image_id` is equal in all exports.
     """
     for result in stored.results:
-        of, outcome, header = stored.of(result), result.outcome, result.outcome.ref.header
+        of, outcome, header = stored.for_result(result), result.outcome, result.outcome.ref.header
         alias = image_alias(outcome.ref.key, key=stored.pseudonym_key)
         person: dict[str, Value] = {
             "patient_name": header.patient_name or None,
@@ -247,9 +251,9 @@ def _export_row(result: StoredResult, finding: Finding | None, stored: StoredRun
 
 
 def about_run(stored: StoredRun) -> dict[str, object]:
-    """Return the facts about a run for an export, and what is missing from its results. Times are in ISO 8601, UTC.
+    """Return the facts about a run for an export, among them what is missing in its results.
 
-    Unless names were requested, an alias replaces each path and image.
+    Times are in ISO 8601, UTC. Unless names were requested, an alias replaces each path and image.
     """
     run, spec, pack, why = stored.run, stored.run.spec, stored.pack, stored.run.reason
     called: Callable[[str], str] = partial(image_alias, key=stored.pseudonym_key)
@@ -295,9 +299,9 @@ def _superseded_verdict(given: SupersededVerdict) -> dict[str, Value]:
 
 
 def start_time(run: Run) -> str:
-    """Return the start time of a run in the format of exports.
+    """Return the start time of a run, formatted for exports.
 
-    With the run's number it is unique among several computers.
+    Start time and number of a run together are unique among several computers.
     """
     return str(_time(run.started_s))
 
@@ -314,7 +318,7 @@ def runs_text(summaries: Sequence[RunSummary]) -> str:
     return _text({"report": "history", "runs": [_summary(found) for found in summaries]})
 
 
-def comparison_text(comparison: Comparison) -> str:
+def comparison_text(comparison: RunComparison) -> str:
     """Return the comparison of two runs, image by image, as JSON in ASCII."""
     document = {
         "report": "comparison",
@@ -324,7 +328,8 @@ def comparison_text(comparison: Comparison) -> str:
         "changed": comparison.changed,
         "same_label": comparison.is_same_label,
         "moves": [
-            {"from": before, "to": after, "images": number} for (before, after), number in comparison.moves.items()
+            {"from": before, "to": after, "images": number}
+            for (before, after), number in comparison.counts_by_classes.items()
         ],
         "images": [_pair(pair) for pair in comparison.pairs],
         "only_first": [_brief(found) for found in comparison.only_first],
@@ -333,7 +338,7 @@ def comparison_text(comparison: Comparison) -> str:
     return _text(document)
 
 
-def month_text(month: Month) -> str:
+def month_text(month: MonthlyCounts) -> str:
     """Return the counts of the images screened in a month as JSON in ASCII."""
     keys = "pack", "category", "why", "verdict", "images"
     found = Counter[tuple[str | None, ...]]()
@@ -363,7 +368,7 @@ def _summary(summary: RunSummary) -> dict[str, Any]:
     }
 
 
-def _run(comparison: Comparison, *, first: bool) -> dict[str, Any]:
+def _run(comparison: RunComparison, *, first: bool) -> dict[str, Any]:
     run = comparison.first if first else comparison.second
     of, spec = comparison.sides[0 if first else 1]
     pack = {"pack": spec.pack_name, "pack_trust": spec.trust, "model_sha256": spec.model_sha256}

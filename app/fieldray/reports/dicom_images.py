@@ -27,8 +27,8 @@ from fieldray.domain.image import ShownImage
 from fieldray.paths import asset
 from fieldray.reports.dicom_instance import (
     SECONDARY_CAPTURE,
+    ReportedImage,
     Source,
-    Subject,
     can_be_referenced,
     code_sequence_item,
     derived_uid,
@@ -57,8 +57,12 @@ _COLOURS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """The layout of a secondary capture in pixels: the place of the image, and the size of the capture."""
+class CaptureLayout:
+    """The layout of a secondary capture in pixels.
+
+    left, width, height  place of the image, at the upper edge
+    columns, rows        size of the whole capture
+    """
 
     left: int
     width: int
@@ -67,17 +71,21 @@ class Layout:
     rows: int
 
 
-def layout_of(rows: int, columns: int) -> Layout:
-    """Return the layout for an image of this size. The number of columns is even, as chroma subsampling requires."""
+def layout_of(rows: int, columns: int) -> CaptureLayout:
+    """Return the layout of the secondary capture of an image with `rows` x `columns` pixels.
+
+    The number of columns is even, as chroma subsampling requires.
+    """
     scale = SIDE / max(rows, columns)
     height, width = max(1, round(rows * scale)), max(1, round(columns * scale))
     wide = max(_LEAST_WIDTH, width + width % 2)
-    return Layout(left=(wide - width) // 2, width=width, height=height, columns=wide, rows=height + _PANEL)
+    return CaptureLayout(left=(wide - width) // 2, width=width, height=height, columns=wide, rows=height + _PANEL)
 
 
-def secondary_capture(subject: Subject, shown: ShownImage, wording: Wording) -> Dataset:
-    """Make the secondary capture, compressed by JPEG Baseline: the only colour compression that every
-    archive accepts.
+def secondary_capture(subject: ReportedImage, shown: ShownImage, wording: Wording) -> Dataset:
+    """Make the secondary capture of a result, a DICOM object with the image as displayed and the result in words.
+
+    The compression is JPEG Baseline: the only colour compression that every archive accepts.
     """
     dataset = new_object(subject, "sc", SECONDARY_CAPTURE, title="what was shown")
     dataset.ConversionType = "WSD"
@@ -121,8 +129,8 @@ def _add_jpeg(dataset: Dataset, canvas: Image.Image, jpeg: bytes) -> None:
     dataset["PixelData"].is_undefined_length = True
 
 
-def draw_capture(subject: Subject, shown: ShownImage, wording: Wording) -> Image.Image:
-    """Draw the image with heat map and outline, and the result below."""
+def draw_capture(subject: ReportedImage, shown: ShownImage, wording: Wording) -> Image.Image:
+    """Draw the pixels of a secondary capture: the image with heat map and outline, and the result in words below."""
     layout = layout_of(shown.rows, shown.columns)
     manifest = subject.stored.manifest
     enlarged = Image.fromarray(shown.pixels).resize((layout.width, layout.height), Image.Resampling.BICUBIC)
@@ -133,7 +141,7 @@ def draw_capture(subject: Subject, shown: ShownImage, wording: Wording) -> Image
     return canvas
 
 
-def _write_panel(canvas: Image.Image, layout: Layout, subject: Subject, wording: Wording) -> None:
+def _write_panel(canvas: Image.Image, layout: CaptureLayout, subject: ReportedImage, wording: Wording) -> None:
     text = wording.image(subject.result)
     top, room = layout.height + 12, layout.columns - 2 * _EDGE
     leading = text.findings[0] if text.findings else None
@@ -185,7 +193,7 @@ def _wrapped(text: str, font: ImageFont.FreeTypeFont, room: int) -> list[str]:
     return lines
 
 
-def _made_with(subject: Subject) -> tuple[str, ...]:
+def _made_with(subject: ReportedImage) -> tuple[str, ...]:
     """Return the pack's name with its lung-field pack and, for less space, without it."""
     program, lungs_pack = subject.stored.run.spec.program_version, subject.stored.pack.lungs_pack
     outcome = subject.outcome
@@ -216,7 +224,7 @@ _CYAN: Final = [47000, 26000, 27000]  # CIELab, scaled to 16 bits (PS3.3 C.10.7.
 Mask = NDArray[np.bool_]
 
 
-def lung_mask(subject: Subject) -> Mask | None:
+def lung_mask(subject: ReportedImage) -> Mask | None:
     """Return the lungs on the pixel grid of the referenced image, (rows, columns) bool; None without lungs."""
     lungs, facts = lungs_of(subject.outcome), subject.outcome.facts
     if lungs is None or not lungs.found or not facts.rows:
@@ -227,7 +235,7 @@ def lung_mask(subject: Subject) -> Mask | None:
     if not can_be_referenced(subject.ref):
         return mask_on_capture(mask)
     # The capture shows the image as it was turned, with square pixels; the file's own image is as it is.
-    lying, header = subject.ref.turn.back.grid(mask), subject.ref.header
+    lying, header = subject.ref.turn.inverse.rotate(mask), subject.ref.header
     return _sampled(lying, rows=header.rows or lying.shape[0], columns=header.columns or lying.shape[1])
 
 
@@ -246,8 +254,12 @@ def _sampled(mask: Mask, *, rows: int, columns: int) -> Mask:
     return found
 
 
-def segmentation(subject: Subject, mask: Mask, source: Source) -> Dataset:
-    r"""Make the segmentation; the standard sets the image type of every segmentation to DERIVED\PRIMARY."""
+def segmentation(subject: ReportedImage, mask: Mask, source: Source) -> Dataset:
+    """Make the DICOM segmentation of the lungs.
+
+    mask    (rows, columns) bool, the lungs on the pixel grid of the image
+    source  the image to which the segmentation refers
+    """
     dataset = new_object(subject, "seg", SOP_CLASS, title="lung fields")
     dataset.ImageType = ["DERIVED", "PRIMARY"]
     dataset.ContentLabel, dataset.ContentDescription = (
@@ -269,7 +281,7 @@ def segmentation(subject: Subject, mask: Mask, source: Source) -> Dataset:
     return dataset
 
 
-def _segment(subject: Subject) -> Dataset:
+def _segment(subject: ReportedImage) -> Dataset:
     return item(
         SegmentNumber=1,
         SegmentLabel="Lung fields",

@@ -47,13 +47,13 @@ def is_valid(uid: str) -> bool:
 
 
 def derived_uid(*parts: object) -> str:
-    """Return a UID that is derived from these parts."""
+    """Return a DICOM UID that is derived from these parts: equal parts give equal UIDs."""
     digest = hashlib.sha256(json.dumps(parts, default=str).encode()).digest()
     return f"2.25.{uuid.UUID(bytes=digest[:16], version=5).int}"
 
 
 def has_study(ref: ImageRef) -> bool:
-    """Return whether the image has a valid Study Instance UID, so that an archive may know the study."""
+    """Return whether the image has a valid Study Instance UID, so that an archive may already have the study."""
     return ref.kind == "dicom" and is_valid(ref.header.study_instance_uid)
 
 
@@ -97,10 +97,11 @@ class Source:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Subject:
-    """One screened image of a run, which DICOM objects describe.
+class ReportedImage:
+    """One screened image of a run, on which DICOM objects report.
 
-    `header` has the patient data that they may contain.
+    header  header of the image, with the patient data that DICOM objects may contain
+    number  number of the image in the work list
     """
 
     result: StoredResult
@@ -111,6 +112,7 @@ class Subject:
 
     @property
     def ref(self) -> ImageRef:
+        """The reference to the image: its path and header."""
         return self.outcome.ref
 
     @property
@@ -120,21 +122,24 @@ class Subject:
 
     @property
     def study_uid(self) -> str:
-        """Return the Study Instance UID of the image, or else one derived from its content."""
+        """The Study Instance UID of the image, or else one derived from its content."""
         if has_study(self.ref):
             return self.ref.header.study_instance_uid
         return derived_uid("study", self.outcome.facts.content_sha256 or self.ref.key)
 
     @property
-    def moment(self) -> datetime.datetime:
+    def run_time(self) -> datetime.datetime:
         """The time at which the run ended, else began: local, without a time zone, as modalities write it."""
         run = self.stored.run
         return datetime.datetime.fromtimestamp(run.ended_s or run.started_s)
 
     def uid(self, kind: Kind, what: str = "object") -> str:
-        """Return the UID of an object of this kind, or, with `what` "series", of its series."""
+        """Return the UID of the DICOM object of this kind that reports on the image.
+
+        what  "series" for the UID of the object's series
+        """
         pack, options = self.stored.pack, self.stored.options
-        run = (self.stored.run.run_id, self.moment.timestamp(), installation(self.stored))
+        run = (self.stored.run.run_id, self.run_time.timestamp(), installation(self.stored))
         made = (pack.model_sha256, pack.settings_hash, self.stored.run.spec.program_version)
         subject_key = (self.ref.study_key, self.header.patient_id)
         common = (kind, what, *made, *run, self.study_uid, *subject_key, options.language)
@@ -150,12 +155,15 @@ class Subject:
 
     @property
     def pairs(self) -> tuple[PairRecord, ...]:
-        """The comparisons with prior images that a person made of the image."""
+        """The comparisons of this image with prior images that a person made."""
         return self.stored.options.pairs_of(self.outcome)
 
     @property
     def source(self) -> Source | None:
-        """Return the file's own image if it has valid UIDs, or else its secondary capture if one is exported."""
+        """The image to which DICOM objects refer: that of the file if it has valid UIDs, else its secondary capture.
+
+        None if no secondary capture is exported.
+        """
         own, captures = source_of(self.ref), self.stored.captures
         if own is not None or (captures is not None and self.number not in captures):
             return own
@@ -183,23 +191,23 @@ def source_of(ref: ImageRef) -> Source | None:
     )
 
 
-def subject_of(result: StoredResult, stored: StoredRun, number: int) -> Subject | None:
-    """Return the `Subject` for a result; None for an image that was not screened."""
+def reported_image(result: StoredResult, stored: StoredRun, number: int) -> ReportedImage | None:
+    """Return the `ReportedImage` for a result; None for an image that was not screened."""
     outcome = result.outcome
     if not isinstance(outcome, Screened):
         return None
     header = shown_header(outcome.ref, stored)
-    return Subject(result=result, outcome=outcome, stored=stored, header=header, number=number)
+    return ReportedImage(result=result, outcome=outcome, stored=stored, header=header, number=number)
 
 
-def subjects_of(stored: StoredRun) -> Iterator[Subject]:
-    """Yield a `Subject` for each screened image of a run."""
+def reported_images(stored: StoredRun) -> Iterator[ReportedImage]:
+    """Yield a `ReportedImage` for each screened image of a run."""
     for number, result in enumerate(stored.results, 1):
-        if subject := subject_of(result, stored.of(result), number):
+        if subject := reported_image(result, stored.for_result(result), number):
             yield subject
 
 
-def new_object(subject: Subject, kind: Kind, sop_class_uid: str, *, title: str) -> Dataset:
+def new_object(subject: ReportedImage, kind: Kind, sop_class_uid: str, *, title: str) -> Dataset:
     """Return a new DICOM object with patient, study, series, equipment and identity. The caller adds the content.
 
     title  title of the series, to which the notice is added
@@ -207,9 +215,9 @@ def new_object(subject: Subject, kind: Kind, sop_class_uid: str, *, title: str) 
     dataset = Dataset()
     dataset.SpecificCharacterSet = "ISO_IR 192"
     dataset.SOPClassUID, dataset.SOPInstanceUID = sop_class_uid, subject.uid(kind)
-    moment = subject.moment
-    dataset.InstanceCreationDate = dataset.ContentDate = dataset.SeriesDate = f"{moment:%Y%m%d}"
-    dataset.InstanceCreationTime = dataset.ContentTime = dataset.SeriesTime = f"{moment:%H%M%S}"
+    run_time = subject.run_time
+    dataset.InstanceCreationDate = dataset.ContentDate = dataset.SeriesDate = f"{run_time:%Y%m%d}"
+    dataset.InstanceCreationTime = dataset.ContentTime = dataset.SeriesTime = f"{run_time:%H%M%S}"
     dataset.InstanceNumber = subject.number
     if kind != "sr":  # which has it among its comments
         dataset.ImageComments = f"Image ID {subject.alias}"
@@ -226,7 +234,7 @@ def new_object(subject: Subject, kind: Kind, sop_class_uid: str, *, title: str) 
 
 
 def item(**values: object) -> Dataset:
-    """Make a sequence item or an object from values by keyword."""
+    """Make a DICOM sequence item, or a whole object, from values by their DICOM keyword."""
     made = Dataset()
     for keyword, value in values.items():
         setattr(made, keyword, value)
@@ -234,7 +242,10 @@ def item(**values: object) -> Dataset:
 
 
 def installation(stored: StoredRun) -> str:
-    """Return a number for this installation, from which the key of its pseudonyms cannot be derived."""
+    """Return a number that identifies this installation.
+
+    The key of the pseudonyms cannot be derived from the number.
+    """
     return hashlib.sha256(b"installation" + stored.pseudonym_key).hexdigest()[:16]
 
 
@@ -244,13 +255,13 @@ def code_sequence_item(value: str, scheme: str, meaning: str) -> Dataset:
 
 
 def reference(source: Source) -> Dataset:
-    """Return a sequence item that refers to an image and, if there are several, to its frame."""
+    """Return a DICOM sequence item that refers to an image and, if the file has several frames, to its frame."""
     frame = {} if source.frame is None else {"ReferencedFrameNumber": source.frame}
     return item(ReferencedSOPClassUID=source.sop_class_uid, ReferencedSOPInstanceUID=source.sop_instance_uid, **frame)
 
 
 def as_file(dataset: Dataset, *, transfer_syntax: str = ExplicitVRLittleEndian) -> bytes:
-    """Write the object as a DICOM file (PS3.10) that names this program as its writer."""
+    """Encode a DICOM object as the bytes of a file (PS3.10) that names this program as its writer."""
     meta = FileMetaDataset()
     meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = dataset.SOPClassUID, dataset.SOPInstanceUID
     meta.TransferSyntaxUID = UID(transfer_syntax)
@@ -262,7 +273,7 @@ def as_file(dataset: Dataset, *, transfer_syntax: str = ExplicitVRLittleEndian) 
     return stream.getvalue()
 
 
-def _add_patient(dataset: Dataset, subject: Subject) -> None:
+def _add_patient(dataset: Dataset, subject: ReportedImage) -> None:
     header, is_named = subject.header, subject.stored.options.names_people
     name, age_years = header.patient_name if is_named else f"{header.patient_name}^", header.patient_age_years
     dataset.PatientName, dataset.PatientID = _person_name(name), _text(header.patient_id)
@@ -279,7 +290,7 @@ def _add_patient(dataset: Dataset, subject: Subject) -> None:
         dataset.LongitudinalTemporalInformationModified = "UNMODIFIED"
 
 
-def _add_study(dataset: Dataset, subject: Subject) -> None:
+def _add_study(dataset: Dataset, subject: ReportedImage) -> None:
     header, ref = subject.header, subject.ref
     dataset.StudyInstanceUID = subject.study_uid
     dataset.StudyDate = header.study_date if DICOM_DATE.fullmatch(header.study_date) else ""

@@ -27,8 +27,8 @@ from fieldray.reasons import reason
 from fieldray.reports.content import NOTICE
 from fieldray.reports.dicom_instance import (
     PROGRAM,
+    ReportedImage,
     Source,
-    Subject,
     code_sequence_item,
     derived_uid,
     installation,
@@ -41,7 +41,7 @@ from fieldray.reports.exporter import without_names
 from fieldray.translation import Translator
 
 OWN_SCHEME: Final = "99FIELDRAY"
-ONE: Final = ("1", "UCUM", "no units")
+UNITLESS: Final = ("1", "UCUM", "no units")
 PERCENT: Final = ("%", "UCUM", "percent")
 SOURCE: Final = ("121112", "DCM", "Source of Measurement")
 _MOST_TEXT: Final = 1024
@@ -50,13 +50,19 @@ Code = tuple[str, str, str]
 
 
 def content_item(relationship: str, kind: str, name: Code | None = None, **value: object) -> Dataset:
-    """Make a content item of a value type, with its value by keywords."""
+    """Make a content item of a structured report.
+
+    relationship  relationship to the item that contains it, such as "CONTAINS"
+    kind          value type, such as "TEXT"
+    name          concept name of the item, or None
+    value         elements of the value by DICOM keyword
+    """
     named = {} if name is None else {"ConceptNameCodeSequence": [concept(name)]}
     return item(RelationshipType=relationship, ValueType=kind, **named, **value)
 
 
 def concept(code: Code) -> Dataset:
-    """Return a code as a sequence item. A code of more than 16 characters is a Long Code Value."""
+    """Return a code as a DICOM sequence item. A code of more than 16 characters is a Long Code Value."""
     value, scheme, meaning = code
     if len(value) <= 16:
         return code_sequence_item(value, scheme, meaning)
@@ -64,42 +70,42 @@ def concept(code: Code) -> Dataset:
 
 
 def container(name: Code, items: list[Dataset]) -> Dataset:
-    """Make a container of content items."""
+    """Make a content item of a structured report that contains other items."""
     return content_item("CONTAINS", "CONTAINER", name, ContinuityOfContent="SEPARATE", ContentSequence=items)
 
 
 def template(number: str) -> list[Dataset]:
-    """Return the reference to the template with that number (PS3.16)."""
+    """Return the reference of a structured report to the template with this number (PS3.16)."""
     return [item(MappingResource="DCMR", TemplateIdentifier=number)]
 
 
 def code_item(relationship: str, name: Code, value: Code) -> Dataset:
-    """Make a content item with a coded value."""
+    """Make a content item of a structured report with a coded value."""
     return content_item(relationship, "CODE", name, ConceptCodeSequence=[concept(value)])
 
 
 def text_item(relationship: str, name: Code, text: str) -> Dataset:
-    """Make a content item with a text, cut to the allowed length."""
+    """Make a content item of a structured report with a text, cut to the allowed length."""
     return content_item(relationship, "TEXT", name, TextValue=visible(text)[:_MOST_TEXT] or "-")
 
 
 def comment(text: str) -> Dataset:
-    """Make a comment in plain words."""
+    """Make a content item of a structured report with a comment in plain words."""
     return text_item("CONTAINS", ("121106", "DCM", "Comment"), text)
 
 
 def uid_item(name: Code, uid: str) -> Dataset:
-    """Make a content item with the UID of an observed object or of an observer."""
+    """Make a content item of a structured report with the UID of an observed object or of an observer."""
     return content_item("HAS OBS CONTEXT", "UIDREF", name, UID=uid)
 
 
 def image_item(name: Code | None, source: Source) -> Dataset:
-    """Make a content item that refers to an image."""
+    """Make a content item of a structured report that refers to an image."""
     return content_item("CONTAINS", "IMAGE", name, ReferencedSOPSequence=[reference(source)])
 
 
 def number_item(name: Code, value: float, unit: Code) -> Dataset:
-    """Make a content item with a number and its unit."""
+    """Make a content item of a structured report with a number and its unit."""
     units = [concept(unit)]
     measured = item(NumericValue=f"{value:.6g}", FloatingPointValue=value, MeasurementUnitsCodeSequence=units)
     return content_item("CONTAINS", "NUM", name, MeasuredValueSequence=[measured])
@@ -131,7 +137,7 @@ _BY_LARGER: Final[dict[Decision, str]] = {
 }
 
 
-def structured_report(subject: Subject) -> Dataset:
+def structured_report(subject: ReportedImage) -> Dataset:
     """Make the structured report on an image. No pixels are needed."""
     dataset = new_object(subject, "sr", SOP_CLASS, title="result")
     dataset.CompletionFlag, dataset.VerificationFlag, dataset.PreliminaryFlag = "COMPLETE", "UNVERIFIED", "PRELIMINARY"
@@ -163,7 +169,7 @@ def structured_report(subject: Subject) -> Dataset:
     return dataset
 
 
-def _group(subject: Subject, finding: Finding) -> Dataset:
+def _group(subject: ReportedImage, finding: Finding) -> Dataset:
     """Return the pack's measurement group for one label."""
     point, manifest = finding.point, subject.stored.manifest
     meaning = (_BY_LARGER if finding.is_by_larger_output else _DECISIONS)[finding.decision]
@@ -175,7 +181,7 @@ def _group(subject: Subject, finding: Finding) -> Dataset:
         code_item("CONTAINS", ("121071", "DCM", "Finding"), label_code(finding.label, manifest)),
         *_algorithm(subject),
         *([image_item(SOURCE, subject.source)] if subject.source else []),
-        number_item(("score", OWN_SCHEME, "Calibrated score"), finding.score, ONE),
+        number_item(("score", OWN_SCHEME, "Calibrated score"), finding.score, UNITLESS),
         *(_point(point) if point else ()),
         code_item("CONTAINS", ("decision", OWN_SCHEME, "Decision of the program"), decision),
         code_item("CONTAINS", ("class", OWN_SCHEME, "Class of the image"), (category, OWN_SCHEME, shown)),
@@ -185,7 +191,10 @@ def _group(subject: Subject, finding: Finding) -> Dataset:
 
 
 def label_code(label: str, manifest: Manifest | None) -> Code:
-    """Return a label's code, in the pack's scheme if DICOM knows it."""
+    """Return the DICOM code of a label.
+
+    The code is in the pack's coding scheme if DICOM knows that scheme, else in the program's own.
+    """
     for entry in manifest.labels if manifest else ():
         if entry.code == label:
             known = {"SNOMED CT": "SCT", "SNOMED-CT": "SCT", "SCT": "SCT", "DCM": "DCM"}.get(entry.scheme.upper())
@@ -194,7 +203,7 @@ def label_code(label: str, manifest: Manifest | None) -> Code:
     return label, OWN_SCHEME, visible(label)
 
 
-def _algorithm(subject: Subject) -> list[Dataset]:
+def _algorithm(subject: ReportedImage) -> list[Dataset]:
     """Return TID 4019: the algorithm's name, version, and the parameters that decide a result."""
     spec, manifest = subject.stored.pack, subject.stored.manifest
     name = manifest.names["en"] if manifest else spec.pack_name
@@ -217,9 +226,9 @@ def _algorithm(subject: Subject) -> list[Dataset]:
 def _point(point: OperatingPoint) -> list[Dataset]:
     """Return the operating point and its measured performance with 95 % intervals."""
     return [
-        number_item(("threshold", OWN_SCHEME, "Operating point"), point.threshold, ONE),
-        number_item(("unsure-low", OWN_SCHEME, "Uncertain from"), point.unsure_low, ONE),
-        number_item(("unsure-high", OWN_SCHEME, "Uncertain up to"), point.unsure_high, ONE),
+        number_item(("threshold", OWN_SCHEME, "Operating point"), point.threshold, UNITLESS),
+        number_item(("unsure-low", OWN_SCHEME, "Uncertain from"), point.unsure_low, UNITLESS),
+        number_item(("unsure-high", OWN_SCHEME, "Uncertain up to"), point.unsure_high, UNITLESS),
         *_estimate("sensitivity", "Sensitivity at the operating point", point.sensitivity),
         *_estimate("specificity", "Specificity at the operating point", point.specificity),
     ]
@@ -236,7 +245,7 @@ def _estimate(name: str, meaning: str, measured: Estimate) -> list[Dataset]:
     ]
 
 
-def _comments(subject: Subject, finding: Finding) -> list[str]:
+def _comments(subject: ReportedImage, finding: Finding) -> list[str]:
     point, verdict, ref = finding.point, subject.result.verdict, subject.ref
     frames = ref.header.number_of_frames
     return [
@@ -250,7 +259,7 @@ def _comments(subject: Subject, finding: Finding) -> list[str]:
     ]
 
 
-def _observer(subject: Subject) -> list[Dataset]:
+def _observer(subject: ReportedImage) -> list[Dataset]:
     """Return TID 1002 and 1004: the observer is a device, not a person."""
     uid = derived_uid("device", installation(subject.stored))
     version = subject.stored.run.spec.program_version or "unknown"
@@ -270,7 +279,7 @@ def _image_library(source: Source) -> Dataset:
 
 
 def evidence_of(source: Source) -> Dataset:
-    """Return the evidence item of a referenced image, by study and series (PS3.3 C.17.2.1)."""
+    """Return an image's entry for the list of evidence of a structured report (PS3.3 C.17.2.1)."""
     series = item(SeriesInstanceUID=source.series_uid, ReferencedSOPSequence=[reference(replace(source, frame=None))])
     return item(StudyInstanceUID=source.study_uid, ReferencedSeriesSequence=[series])
 
@@ -286,7 +295,7 @@ def prior_source(pair: PairRecord) -> Source | None:
     return source_of(ImageRef(path=Path("prior"), kind=kind, frame=pair.prior_frame, header=pair.prior))
 
 
-def _pair_group(subject: Subject, pair: PairRecord) -> Dataset:
+def _pair_group(subject: ReportedImage, pair: PairRecord) -> Dataset:
     """Return the measurement group of a comparison with a prior image."""
     prior, date = prior_source(pair), pair.prior.study_date
     which = prior.sop_instance_uid if prior else (date, pair.prior.study_time)
@@ -305,8 +314,8 @@ def _figures(pair: PairRecord) -> list[Dataset]:
     if pair.similarity is None:
         return []
     return [
-        number_item(("likeness", OWN_SCHEME, "Likeness inside the lungs, aligned"), pair.similarity, ONE),
-        number_item(("regions", OWN_SCHEME, "Regions that differ by more than noise"), len(pair.regions), ONE),
+        number_item(("likeness", OWN_SCHEME, "Likeness inside the lungs, aligned"), pair.similarity, UNITLESS),
+        number_item(("regions", OWN_SCHEME, "Regions that differ by more than noise"), len(pair.regions), UNITLESS),
     ]
 
 

@@ -26,7 +26,7 @@ from fieldray.reports.performance import MeasuredPerformance, performance_of
 from fieldray.translation import Translator
 
 _UNKNOWN: Final = re.compile("\N{REPLACEMENT CHARACTER}(?:[\N{REPLACEMENT CHARACTER}\\s]*\N{REPLACEMENT CHARACTER})?")
-MOST_LETTERS: Final = 300  # of one value; a note may be longer
+MAX_LETTERS: Final = 300  # of one value; a note may be longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """A score on its scale. Every position is a share of the length, from 0 (left) to 1 (right).
+    """The positions for drawing a score on a scale. Each is a share of the scale's length, from 0 (left) to 1 (right).
 
     low, high  ends of the unsure zone, around the threshold in the middle; None without an operating point
     """
@@ -74,10 +74,11 @@ class FindingText:
     """The texts on one finding of a pack.
 
     sentence  the meaning of the decision, as a statement about the pack and not about the patient
-    whole     sentence with the finding, the score, the threshold and the decision
+    whole     one sentence with the finding, the score, the threshold and the decision
     point     the operating point in use, empty without one
     measured  the sensitivity and specificity measured at the point, with intervals
     performance how many of 100 images with the finding, and of 100 without it, are in each class
+
     """
 
     meaning: str
@@ -125,22 +126,22 @@ def finding_texts(translator: Translator, outcome: Outcome, manifest: Manifest |
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageText:
-    """The texts on one image.
+    """The texts on one image for documents and captures.
 
-    why         the reason to read the image before all others, or ""
-    remarks     notes on a screened image, or the reasons why it was not screened
-    priors      for each prior image compared with it: the images compared, and the result
-    verdict     the reader's verdict, or that none was given, and the note if there is one
-    caption     caption under the image
-    spoken      description for screen readers
+    why      the reason to read the image before all others, or ""
+    remarks  notes on a screened image, or the reasons why it was not screened
+    priors   for each prior image compared with it: the images compared, and the result
+    verdict  the reader's verdict, or that none was given, and the note if there is one
+    caption  caption under the image
+    spoken   description for screen readers
     """
 
     title: str
     category: Category
     word: str
     person: str
-    patient: tuple[Field, ...]
-    image: tuple[Field, ...]
+    patient_fields: tuple[Field, ...]
+    image_fields: tuple[Field, ...]
     why: str
     findings: tuple[FindingText, ...]
     remarks: tuple[str, ...]
@@ -155,7 +156,12 @@ class ImageText:
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """A paragraph: a heading, the notice, the number of images of a class, the lead of a section, or plain text."""
+    """A block of a document: one paragraph.
+
+    role      a heading, the notice *research use only*, the number of images of a class, the first sentences of a
+              section, or plain text
+    category  the class whose number of images is stated; None for other paragraphs
+    """
 
     text: str
     role: Literal["heading", "notice", "count", "lead", "plain"] = "plain"
@@ -164,7 +170,7 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Labels with their values under a title, which may be empty."""
+    """A block of a document: lines with label and value under a title, which may be empty."""
 
     title: str
     fields: tuple[Field, ...]
@@ -172,7 +178,7 @@ class Fields:
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """A list of sentences under a title."""
+    """A block of a document: a list of sentences under a title."""
 
     title: str
     sentences: tuple[str, ...]
@@ -180,7 +186,7 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of texts. Each of `rows` is as long as `columns`; the first column names the row.
+    """A block of a document: a table of texts. Each of `rows` is as long as `columns`; the first column names the row.
 
     widths      widths of the columns on paper, in mm
     categories  for a table of images: for each row the classes of its image, which give the fifth and later columns
@@ -202,7 +208,7 @@ Block = Paragraph | Fields | Points | Table | MeasuredPerformance
 
 
 def console_lines(blocks: Iterable[Block]) -> Iterator[str]:
-    """Lay out blocks as lines of a console."""
+    """Yield the blocks of a document as lines of text for a console."""
     for block in blocks:
         if isinstance(block, Paragraph):
             yield block.text
@@ -226,9 +232,11 @@ def _columns(table: Table) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareChart:
-    """A chart with axes from 0 to 1 and a line, or marks: x, y, and the ends of y's interval.
+    """A chart whose axes go from 0 to 1, with a line or with marks.
 
     titles  titles of the chart, the x axis and the y axis
+    line    the points (x, y) of the line
+    marks   the marks: x, y, and the lower and upper end of the interval of y
     """
 
     titles: tuple[str, str, str]
@@ -236,7 +244,7 @@ class ShareChart:
     marks: tuple[tuple[float, float, float, float], ...] = ()
 
 
-def shorten(text: str, *, most: int = MOST_LETTERS) -> str:
+def shorten(text: str, *, most: int = MAX_LETTERS) -> str:
     """Return a text as one line of at most `most` visible characters."""
     shown = visible(text[:most])
     return shown if len(text) <= most and len(shown) <= most else shown[: most - 1] + "…"
@@ -247,7 +255,7 @@ def without_undecoded(text: str, translator: Translator) -> str:
     return _UNKNOWN.sub(translator.text("[not readable]"), text)
 
 
-def shorten_path(path: str, *, most: int = MOST_LETTERS) -> str:
+def shorten_path(path: str, *, most: int = MAX_LETTERS) -> str:
     """Return a path, cut at its beginning to at most `most` letters, because its end is more informative."""
     shown = visible(path[-most:])
     return shown if len(path) <= most and len(shown) <= most else "…" + shown[1 - most :]

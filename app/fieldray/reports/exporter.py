@@ -61,13 +61,13 @@ class ReportOptions:
     pairs: tuple[PairRecord, ...] = ()
 
     def pairs_of(self, outcome: Outcome) -> tuple[PairRecord, ...]:
-        """Return the comparisons of an image with prior images."""
+        """Return the comparisons of an outcome's image with prior images, of those in `pairs`."""
         facts, frame = outcome.facts, outcome.ref.frame
         known = (pair for pair in self.pairs if facts.content_sha256 and pair.current == facts.content_sha256)
         return tuple(pair for pair in known if pair.current_frame == frame)
 
 
-PLAIN: Final = ReportOptions()
+DEFAULT_REPORT_OPTIONS: Final = ReportOptions()
 
 
 _Given = TypeVar("_Given")
@@ -77,9 +77,9 @@ _Made = TypeVar("_Made")
 def map_ahead(
     make: Callable[[_Given], _Made], given: Iterable[_Given], threads: Executor, *, ahead: int
 ) -> Iterator[_Made]:
-    """Yield `make` of each item in order, while threads compute up to `ahead` further items.
+    """Yield the result of `make` for each item of `given`, in order.
 
-    Raises the exceptions of `make`.
+    Threads compute up to `ahead` further items meanwhile. Raises the exceptions of `make`.
     """
     waiting: deque[Future[_Made]] = deque()
     for one in given:
@@ -100,7 +100,7 @@ class StoredPack:
     """The facts of one pack of a stored run.
 
     counts    number of images per category, by the pack's results
-    doubts    warnings about its results as a whole
+    doubts    warnings about the pack's results as a whole
     manifest  manifest of the pack; None if it is no longer installed
     """
 
@@ -116,7 +116,7 @@ class StoredRun:
     results           results in the order of the work list, those of one image one after another; can be iterated only
                       once
     packs             facts of each pack, by its position in the run
-    position          position of the pack to which `pack`, `counts`, `doubts` and `manifest` belong; see `of`
+    position          position of the pack to which `pack`, `counts`, `doubts` and `manifest` belong; see `for_result`
     not_present       number of images that the run saw before but its last pass did not find
     superseded_verdicts
                       verdicts on results that have changed afterwards
@@ -135,7 +135,7 @@ class StoredRun:
     position: int = 0
     not_present: tuple[str, ...] = ()
     superseded_verdicts: tuple[SupersededVerdict, ...] = ()
-    options: ReportOptions = PLAIN
+    options: ReportOptions = DEFAULT_REPORT_OPTIONS
     pseudonym_key: bytes = b""
     read_preview: ReadPreview = lambda _result: None
     read_images: ReadImages = no_images
@@ -149,12 +149,12 @@ class StoredRun:
 
     @property
     def pack(self) -> PackSpec:
-        """The specification of the pack at `position` in the run."""
+        """The specification of the pack that the export is about: that at `position` in the run."""
         return self.run.spec.packs[self.position]
 
     @property
     def counts(self) -> Mapping[Category, int]:
-        """The number of images per category."""
+        """The number of images in each category, by the results of the exported pack."""
         return self.packs[self.position].counts
 
     @property
@@ -164,15 +164,15 @@ class StoredRun:
 
     @property
     def manifest(self) -> Manifest | None:
-        """The manifest of the pack; None if it is no longer installed."""
+        """The manifest of the exported pack; None if the pack is no longer installed."""
         return self.packs[self.position].manifest
 
-    def of(self, result: StoredResult) -> StoredRun:
-        """Return this run as a run of the pack that gave `result`."""
+    def for_result(self, result: StoredResult) -> StoredRun:
+        """Return a copy of this run whose position is that of the pack that gave `result`."""
         return self if result.position == self.position else replace(self, position=result.position)
 
     def by_pack(self) -> tuple[StoredRun, ...]:
-        """Return this run as a run of each of its packs."""
+        """Return a copy of this run for each of its packs, with that pack's position."""
         return tuple(replace(self, position=position) for position in range(len(self.packs)))
 
 
@@ -220,12 +220,12 @@ def is_own_dicom(head: bytes) -> bool:
 
 @functools.cache
 def exporters() -> dict[str, Exporter]:
-    """Return all formats by name."""
+    """Return all export formats by their name."""
     return table_of("fieldray.reports.exporters", "EXPORTER")
 
 
 def default_exporters() -> tuple[Exporter, ...]:
-    """Return the exporters that are used if no formats are named."""
+    """Return the export formats that are written if a person names none."""
     return tuple(exporter for exporter in exporters().values() if exporter.is_default)
 
 
@@ -237,7 +237,7 @@ _LETTERS: Final = 10  # 50 bits: among a million patients two share a pseudonym 
 
 
 def shown_header(ref: ImageRef, stored: StoredRun) -> ImageHeader:
-    """Return the header of an image as this run's reports may show it.
+    """Return the header of an image with the facts that this run's reports may show.
 
     Without names, a pseudonym replaces the patient's name and ID, and birth date and study numbers are empty.
     """
@@ -252,9 +252,9 @@ def shown_header(ref: ImageRef, stored: StoredRun) -> ImageHeader:
 
 def pseudonym(header: ImageHeader, study: str, *, key: bytes) -> str:
     """Return a patient's pseudonym: `FR-` and ten letters or digits (HMAC-SHA256, RFC 2104)."""
-    from fieldray.domain.image import known_person
+    from fieldray.domain.image import valid_patient_id
 
-    number = known_person(header.patient_id)
+    number = valid_patient_id(header.patient_id)
     return person_alias(number, key=key) if number else f"FR-{_letters(f'study{chr(0)}{study}', key)}"
 
 
@@ -285,7 +285,11 @@ def uid_alias(uid: str, *, key: bytes) -> str:
 
 
 def without_names(why: Reason, path: str, *, alias: str) -> Reason:
-    """Return the reason with `alias` in place of every value that contains a part of its subject's path."""
+    """Return a reason with a pseudonym in place of every value that contains a part of the image's path.
+
+    path   the path of the image that the reason is about
+    alias  the pseudonym
+    """
     parts = {part.casefold() for part in _BETWEEN.split(path) if len(part) > _SHORT}
     values = {
         name: alias if any(part in value.casefold() for part in parts) else value for name, value in why.parameters

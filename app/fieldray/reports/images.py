@@ -37,10 +37,10 @@ from PIL.PngImagePlugin import PngInfo
 
 from fieldray.domain import heat_map
 from fieldray.domain.comparison import (
-    CHANGE_SHOWN,
-    DENSER,
+    DENSER_COLOUR,
     FRAME_SIDE,
-    LESS_DENSE,
+    LESS_DENSE_COLOUR,
+    WEAKEST_SHOWN_CHANGE,
     Aligned,
     FramedImage,
     PairComparison,
@@ -48,7 +48,7 @@ from fieldray.domain.comparison import (
     comparison_json,
 )
 from fieldray.domain.finding import Outcome, Screened, lungs_of
-from fieldray.domain.heat_map import OUTLINE, ShownMap, shown_map
+from fieldray.domain.heat_map import OUTLINE_COLOUR, ShownMap, shown_map
 from fieldray.domain.image import ImageRef, ShownImage
 from fieldray.domain.model import InputSpec, Manifest
 from fieldray.persistence import storage_problem
@@ -64,7 +64,11 @@ _STEPS: Final = 256  # of strength: more than the eye tells apart
 
 
 def image_as_shown(outcome: Outcome, shown: ShownImage, manifest: Manifest | None) -> Image.Image:
-    """Return the displayed image in colours (RGB), at the size of `shown`, with heat map and outline."""
+    """Draw the image of an outcome in colours (RGB) as the window shows it, with heat map and lung outline.
+
+    shown     the grey image, which gives the size of the result
+    manifest  the pack's manifest, for the heat map; None for an image without heat map
+    """
     canvas = Image.fromarray(shown.pixels).convert("RGB")
     found = _map(outcome, manifest)
     if found is not None:
@@ -77,7 +81,10 @@ def image_as_shown(outcome: Outcome, shown: ShownImage, manifest: Manifest | Non
 
 @lru_cache(maxsize=4)
 def legend(width: int, height: int) -> Image.Image:
-    """Return the colour legend of the heat map, weak to strong, over middle grey. All images have an equal legend."""
+    """Return the colour legend of heat maps, from weak to strong, drawn over middle grey.
+
+    It is the same for all images.
+    """
     ramp = heat_map.colours(np.linspace(0, 1, width, dtype=np.float32)[None, :].repeat(height, axis=0))
     under = Image.new("RGB", (width, height), (96, 96, 96))
     under.paste(Image.fromarray(np.ascontiguousarray(ramp[:, :, :3])), mask=Image.fromarray(_alpha(ramp, 1.0)))
@@ -85,7 +92,7 @@ def legend(width: int, height: int) -> Image.Image:
 
 
 def has_map(outcome: Outcome, manifest: Manifest | None) -> bool:
-    """Return whether a heat map is laid over the image."""
+    """Return whether the displayed image of an outcome has a heat map over it."""
     return _map(outcome, manifest) is not None
 
 
@@ -145,7 +152,7 @@ def _draw_outlines(
     draw = ImageDraw.Draw(canvas)
     for outline in outlines:
         points = [(x * across, y * down) for x, y in outline]
-        draw.line([*points, points[0]], fill=OUTLINE, width=width, joint="curve")
+        draw.line([*points, points[0]], fill=OUTLINE_COLOUR, width=width, joint="curve")
 
 
 _LONGEST_SIDE: Final = 1024
@@ -168,7 +175,10 @@ class MapNames:
         self._taken: set[str] = set()
 
     def stem(self, ref: ImageRef) -> Path:
-        """Return a unique folder and NAME for an image. Raises StorageProblem if a link leads elsewhere."""
+        """Return the path without ending for an image's map files: its folder, and a unique NAME.
+
+        Raises StorageProblem if a link leads elsewhere.
+        """
         parts = [*_parts_below(ref.path, self._top), *(re.split(r"[/\\]", ref.member) if ref.member else [])]
         names = [safe_name(part) for part in parts if part not in ("", ".", "..")] or ["image"]
         if ref.header.number_of_frames > 1:
@@ -199,9 +209,9 @@ def _parts_below(path: Path, top: Path | None) -> Sequence[str]:
 
 
 def safe_name(part: str) -> str:
-    """Return a similar name that every system accepts.
+    """Return a similar name of a file or folder that every operating system accepts.
 
-    It never begins with a hyphen, which a command would take for an option.
+    The name never begins with a hyphen, because a command would take it for an option.
     """
     name = _NOT_IN_NAMES.sub("_", part)
     if len(data := name.encode("utf-8", "surrogateescape")) > _LONGEST_NAME:
@@ -221,7 +231,10 @@ def overlay_spec(rows: int, columns: int) -> InputSpec:
 
 
 def write_lungs(stem: Path, outcome: Outcome, *, inputs: Sequence[Path]) -> bool:
-    """Write the mask of the lungs, if there are lung fields.
+    """Write the mask of an outcome's lungs as a PNG file, if the outcome has lung fields.
+
+    stem    path of the file without ending
+    inputs  files and folders that are read, which are never replaced
 
     Returns whether it was written. Raises UsageProblem, StorageProblem.
     """
@@ -298,10 +311,10 @@ def _companion(stem: Path, suffix: str) -> Path:
     return stem.with_name(stem.name + suffix)
 
 
-WARPED_PRIOR: Final = "warped_prior.png"
-OVERLAY: Final = "overlay.png"
-DISPLACEMENT: Final = "displacement.npy"
-_FILES: Final[Mapping[str, Kind]] = {WARPED_PRIOR: "png", OVERLAY: "png", DISPLACEMENT: "map"}
+WARPED_PRIOR_NAME: Final = "warped_prior.png"
+OVERLAY_NAME: Final = "overlay.png"
+DISPLACEMENT_NAME: Final = "displacement.npy"
+_FILES: Final[Mapping[str, Kind]] = {WARPED_PRIOR_NAME: "png", OVERLAY_NAME: "png", DISPLACEMENT_NAME: "map"}
 _OPACITY: Final = 0.75
 _STRIP_PX: Final = 89
 _SWATCH_PX: Final = 12
@@ -323,9 +336,9 @@ def write_comparison(folder: Path, comparison: PairComparison, *, inputs: Sequen
         return ()
     aligned, comment = comparison.aligned, pair_notice()
     contents = {
-        WARPED_PRIOR: png_bytes(Image.fromarray(aligned.warped_prior), comment=comment),
-        OVERLAY: png_bytes(pair_overlay(comparison.current, aligned), comment=comment),
-        DISPLACEMENT: npy_bytes(aligned.alignment.displacement),
+        WARPED_PRIOR_NAME: png_bytes(Image.fromarray(aligned.warped_prior), comment=comment),
+        OVERLAY_NAME: png_bytes(pair_overlay(comparison.current, aligned), comment=comment),
+        DISPLACEMENT_NAME: npy_bytes(aligned.alignment.displacement),
     }
     for name, data in contents.items():
         write_output(folder / name, _FILES[name], data, inputs=inputs)
@@ -348,14 +361,14 @@ def _remove_previous(folder: Path, *, inputs: Sequence[Path]) -> None:
 
 
 def pair_text(comparison: PairComparison, *, doubts: Sequence[Reason] = ()) -> str:
-    """Return the comparison as the JSON object of `--json`, with the warnings `doubts`."""
+    """Return a comparison as the JSON text that `fieldray compare --json` prints, with the warnings `doubts`."""
     said = [{"code": doubt.code, "text": doubt.text} for doubt in doubts]
     values: Mapping[str, Any] = {**comparison_json(comparison), "doubts": said, "notice": pair_notice()}
     return json.dumps(values, indent=1) + "\n"
 
 
 def pair_overlay(current: FramedImage, aligned: Aligned) -> Image.Image:
-    """Return the current image with the difference in colours, boxes around its regions, and a legend below."""
+    """Return the current image with its differences to the prior in colours, boxes around them, and a legend."""
     canvas = Image.new("RGB", (FRAME_SIDE, FRAME_SIDE + _STRIP_PX))
     canvas.paste(Image.fromarray(current.pixels).convert("RGB"))
     colours = change_colours(aligned.shown_change)
@@ -365,18 +378,18 @@ def pair_overlay(current: FramedImage, aligned: Aligned) -> Image.Image:
     for region in aligned.regions:
         box = region.box
         edges = (box.left - 2, box.top - 2, box.left + box.columns + 1, box.top + box.rows + 1)
-        draw.rectangle(edges, outline=DENSER if region.is_denser else LESS_DENSE)
+        draw.rectangle(edges, outline=DENSER_COLOUR if region.is_denser else LESS_DENSE_COLOUR)
     _add_legend(draw)
     return canvas
 
 
 def _add_legend(draw: ImageDraw.ImageDraw) -> None:
     font, top = ImageFont.load_default(11), FRAME_SIDE + 5
-    texts = ((DENSER, "denser (whiter) than in the prior"), (LESS_DENSE, "less dense than in the prior"))
+    texts = ((DENSER_COLOUR, "denser (whiter) than in the prior"), (LESS_DENSE_COLOUR, "less dense than in the prior"))
     for number, (colour, text) in enumerate(texts):
         left = 6 + number * 220
         draw.rectangle((left, top, left + _SWATCH_PX, top + _SWATCH_PX), fill=colour)
         draw.text((left + _SWATCH_PX + 6, top - 1), text, font=font, fill=(230, 230, 230))
-    caption = f"From {CHANGE_SHOWN:g} times the noise on. {pair_notice()}"
+    caption = f"From {WEAKEST_SHOWN_CHANGE:g} times the noise on. {pair_notice()}"
     for line, text in enumerate(textwrap.wrap(caption, _LINE)):
         draw.text((6, top + 18 + 15 * line), text, font=font, fill=(230, 230, 230))

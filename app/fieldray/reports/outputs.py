@@ -68,7 +68,7 @@ def require_free(path: Path, kind: Kind | Recognise, *, inputs: Sequence[Path] =
 
 
 def require_own(path: Path, kind: Kind | Recognise, *, inputs: Sequence[Path] = ()) -> None:
-    """Raise an error unless `path` is free, or has an earlier output of this kind.
+    """Raise an error if `path` has anything but an earlier output of this kind. A free path is accepted.
 
     Raises UsageProblem (output_is_input, output_not_ours), StorageProblem if `path` cannot be examined.
     """
@@ -81,9 +81,7 @@ def require_own(path: Path, kind: Kind | Recognise, *, inputs: Sequence[Path] = 
 
 
 def require_outside_home(path: Path) -> None:
-    """Raise UsageProblem (output_in_home) for a path in the program's own folder, which
-    must not contain a person's files.
-    """
+    """Raise UsageProblem (output_in_home) for a path in the program's own data folder."""
     real = Path(os.path.realpath(path))
     if any(_is_same(other, user_data()) for other in (real, *real.parents)):
         raise UsageProblem(reason("output_in_home", path=path))
@@ -122,7 +120,7 @@ def open_output(
 ) -> Iterator[TextIO]:
     """Yield a text stream whose content appears at `path` when the block ends, and is discarded if the block raises.
 
-    path      a missing folder is created
+    path      path of the file; a missing folder is created
     kind      recognises an earlier output, which may be replaced
     encoding  with "utf-8", file names that are not valid Unicode are written with backslash escapes, as in JSON
     inputs    files and folders that are read, which are never replaced
@@ -148,13 +146,15 @@ def write_output(path: Path, kind: Kind | Recognise, data: bytes, *, inputs: Seq
 
 @contextlib.contextmanager
 def open_output_folder(path: Path, kind: Recognise, *, inputs: Sequence[Path] = ()) -> Iterator[Path]:
-    """Yield a new folder, which appears at `path` when the block ends, and is discarded if
-    empty or if the block raises.
+    """Yield a new folder, which appears at `path` when the block ends.
+
+    The folder is discarded if it is empty or if the block raises.
 
     path    an earlier folder is replaced as a whole, if every file in it is of this kind
     kind    recognises a file of such a folder
     inputs  files and folders that are read, which are never replaced
     Raises UsageProblem as `require_free`, StorageProblem (disk_full, not_writable).
+
     """
     _require_free_folder(path, kind, inputs)
     temporary = temporary_path(path)
@@ -189,8 +189,9 @@ def _require_free_folder(path: Path, kind: Recognise, inputs: Sequence[Path]) ->
 
 
 def is_own_report(head: bytes) -> bool:
-    """Return whether a file that begins with `head` (its first kilobytes) is a report, a JSON
-    list or a map of this program.
+    """Return whether a file that begins with `head` (its first kilobytes) is an output of this program.
+
+    Outputs are reports, JSON lists and maps.
 
     Results are often stored beside the images, where the next run finds them.
     """
@@ -248,7 +249,7 @@ _RECOGNISE: Final[Mapping[Kind, Recognise]] = {
 def folder_writer(
     files: Callable[[StoredRun], Generator[tuple[str, bytes]]], is_own: Callable[[bytes], bool]
 ) -> Callable[[Path, StoredRun], None]:
-    """Return the `write` function of an exporter that writes a folder of files.
+    """Return the function `Exporter.write` for an exporter that writes a folder of files.
 
     files   yields the name and content of each file; closed also after an error
     is_own  returns whether the first bytes of a file are those of such a file

@@ -11,8 +11,9 @@ from fieldray.translation import Translator
 
 
 def gap_text(translator: Translator, between: Gap, order: Order) -> str:
-    """Return how much earlier or later a study is than another: in years and months, months and days,
-    days, or minutes.
+    """Return a text on how much earlier or later one study is than another.
+
+    The units are years and months, months and days, days, or minutes.
     """
     if between.minutes is not None and between.minutes >= 60:
         length = translator.text("{hours} h {minutes} min", hours=between.minutes // 60, minutes=between.minutes % 60)
@@ -33,7 +34,7 @@ def gap_text(translator: Translator, between: Gap, order: Order) -> str:
 
 
 def gap_of_images(translator: Translator, image: ImageHeader, current: ImageHeader) -> str:
-    """Return how much earlier an image is than another; without a date, a text that the time is unknown."""
+    """Return a text on how much earlier or later an image is than the current image, or that this is unknown."""
     between = gap_between(image, current)
     if between is None:
         return translator.text("time between the images not known")
@@ -41,7 +42,7 @@ def gap_of_images(translator: Translator, image: ImageHeader, current: ImageHead
 
 
 def comparison_notice(translator: Translator) -> str:
-    """Return the note on every comparison: for research only, and nothing but differences is shown."""
+    """Return the note that stands on every comparison: it is for research only, and shows nothing but differences."""
     research = translator.text("Research use only.")
     return f"{research} {translator.reason(reason('compare_notice'))}"
 

@@ -52,10 +52,10 @@ WIDTH: Final = 210.0 - 2 * MARGIN
 _FOOT: Final = 18.0
 _HEAD: Final = 8.0
 _APART: Final = 2.5  # mm
-TEXT: Final[Colour] = (28, 34, 38)
-MUTED: Final[Colour] = (92, 102, 110)
+TEXT_COLOUR: Final[Colour] = (28, 34, 38)
+MUTED_COLOUR: Final[Colour] = (92, 102, 110)
 _LINE: Final[Colour] = (208, 214, 219)
-ACCENT: Final[Colour] = (0, 92, 122)
+ACCENT_COLOUR: Final[Colour] = (0, 92, 122)
 COLOURS: Final[dict[Category, Colour]] = {
     "read_first": (158, 12, 48),
     "abnormal": (179, 55, 11),
@@ -78,13 +78,13 @@ for _library in ("fpdf", "fontTools"):  # they report each font that is subset, 
 
 
 class Column(NamedTuple):
-    """The horizontal extent of a text on the page, in mm."""
+    """The left edge and the width of a text on the page, in mm."""
 
     left: float
     width: float
 
 
-WHOLE: Final = Column(MARGIN, WIDTH)
+WHOLE_WIDTH: Final = Column(MARGIN, WIDTH)
 
 
 class Document(FPDF):
@@ -126,7 +126,7 @@ class Document(FPDF):
     # ---- blocks
 
     def add(self, blocks: Sequence[Block]) -> None:
-        """Lay out the blocks one below the other."""
+        """Add blocks to the document, one below the other."""
         for block in blocks:
             if isinstance(block, Paragraph):
                 self._add_paragraph(block)
@@ -154,7 +154,13 @@ class Document(FPDF):
         style, size = _ROLES[paragraph.role]
         if paragraph.role == "lead":
             self.ln(1)
-        colour = ACCENT if paragraph.role == "notice" else COLOURS[paragraph.category] if paragraph.category else TEXT
+        colour = (
+            ACCENT_COLOUR
+            if paragraph.role == "notice"
+            else COLOURS[paragraph.category]
+            if paragraph.category
+            else TEXT_COLOUR
+        )
         self.paragraph(paragraph.text, style=style, size=size, colour=colour)
         if paragraph.role == "notice":
             self.ln(1)
@@ -171,7 +177,7 @@ class Document(FPDF):
     # ---- text
 
     def heading(self, text: str, *, tag: Tag = "H2", size: float = 11) -> None:
-        """Add a heading over the whole width, on one page with what follows."""
+        """Add a heading over the whole width. The heading is never the last line of a page."""
         self._room(18)
         self.ln(2.5 if tag == "H2" else 0)
         self.paragraph(text, tag=tag, style="B", size=size)
@@ -181,11 +187,11 @@ class Document(FPDF):
         self,
         text: str,
         *,
-        column: Column = WHOLE,
+        column: Column = WHOLE_WIDTH,
         tag: Tag = "P",
         style: str = "",
         size: float = 9,
-        colour: Colour = TEXT,
+        colour: Colour = TEXT_COLOUR,
     ) -> None:
         """Add a text, on the next page if this page has too little room."""
         height = size * 0.48
@@ -196,7 +202,7 @@ class Document(FPDF):
             self._lines(column.width, height, text)
 
     def side_by_side(self, left: Callable[[], None], right: Callable[[], None]) -> None:
-        """Draw two columns from one height on; one below the other if the first needs a further page."""
+        """Draw two columns side by side; one below the other if the left one needs a further page."""
         top, page = self.y, self.page
         left()
         below = self.y
@@ -207,9 +213,12 @@ class Document(FPDF):
             self.set_y(max(below, self.y))
 
     def signature(self, label: str) -> None:
-        """Draw a line for a signature."""
+        """Draw a line on which a person can sign.
+
+        label  the text before the line
+        """
         self._room(12)
-        self._set("", 8.5, MUTED)
+        self._set("", 8.5, MUTED_COLOUR)
         self.set_xy(MARGIN, self.y + 7)
         with self._tagged("P"):
             self.cell(self.get_string_width(label) + 2, 4, label)
@@ -218,20 +227,22 @@ class Document(FPDF):
             self.line(self.x, self.y + 4, MARGIN + WIDTH, self.y + 4)
         self.set_y(self.y + 5)
 
-    def fields(self, fields: Sequence[Field], *, column: Column = WHOLE, label: float = 38, size: float = 8.5) -> None:
+    def fields(
+        self, fields: Sequence[Field], *, column: Column = WHOLE_WIDTH, label: float = 38, size: float = 8.5
+    ) -> None:
         """Add a line for each field: its label and its value. A value longer than a page continues on the next page."""
         height = size * 0.494
         for field in fields:
-            self._set("", size, TEXT)
+            self._set("", size, TEXT_COLOUR)
             self._room(self._height(field.text, column.width - label, height) + 0.6)
             top = self.y
             with self._tagged("P"):
-                self._set("", size, MUTED)
+                self._set("", size, MUTED_COLOUR)
                 self.set_x(column.left)
                 self._lines(label - 2, height, field.label)
                 below = self.y
                 self.set_xy(column.left + label, top)
-                self._set("", size, TEXT)
+                self._set("", size, TEXT_COLOUR)
                 self._lines(column.width - label, height, field.text)
             self.set_y(max(below, self.y) + 0.6)
 
@@ -247,7 +258,7 @@ class Document(FPDF):
         self.set_x(MARGIN)
 
     def _row_height(self, table: Table, cells: Sequence[str], *, style: str = "B") -> float:
-        self._set(style, 8, TEXT)
+        self._set(style, 8, TEXT_COLOUR)
         heights = (self._height(text, width - _APART, 3.8) for text, width in zip(cells, table.widths, strict=True))
         return max(heights) + 1.6
 
@@ -257,7 +268,7 @@ class Document(FPDF):
         height, top, left = self._row_height(table, cells, style=style), self.y, MARGIN
         with self._tagged("P"):
             for index, (text, width) in enumerate(zip(cells, table.widths, strict=True)):
-                self._set(style, 8, colours.get(index, TEXT))
+                self._set(style, 8, colours.get(index, TEXT_COLOUR))
                 self.set_xy(left, top + 0.8)
                 self._lines(width - _APART, 3.8, text)
                 left += width
@@ -269,7 +280,11 @@ class Document(FPDF):
     # ---- images
 
     def figure(self, image: Image, *, spoken: str, left: float, top: float, width: float, height: float) -> float:
-        """Put an image into a box, as large as it fits. Returns the height of the image."""
+        """Put an image into a box on the page, as large as it fits. Returns the height of the image in mm.
+
+        spoken                    description for screen readers
+        left, top, width, height  the box in mm
+        """
         data = io.BytesIO()
         image.save(data, "JPEG", quality=_JPEG_QUALITY, subsampling=0)
         scale = min(width / image.width, height / image.height)
@@ -279,13 +294,13 @@ class Document(FPDF):
         return high
 
     def scale(self, scale: Scale, *, column: Column) -> None:
-        """Draw a score on its scale: the zones, the operating point in the middle, a mark at the score."""
+        """Draw a score on its scale: the uncertain zone, the threshold in the middle, and a mark at the score."""
         self._room(16)
         (left, width), top = column, self.y + 5
         with self._tagged("Figure", spoken=scale.spoken):
             self._zones(scale, left, top, width)
             mark = left + scale.mark * width
-            self.set_fill_color(*TEXT)
+            self.set_fill_color(*TEXT_COLOUR)
             self.polygon([(mark, top + 0.4), (mark - 1.6, top - 2.6), (mark + 1.6, top - 2.6)], style="F")
             self._scale_text(scale, left, top, width)
         self.set_y(top + 9)
@@ -299,12 +314,12 @@ class Document(FPDF):
         for colour, start, end in zip(_ZONES, ends[:-1], ends[1:], strict=True):
             self.set_fill_color(*colour)
             self.rect(left + start * width, top, (end - start) * width, 3.2, style="F")
-        self.set_draw_color(*TEXT)
+        self.set_draw_color(*TEXT_COLOUR)
         self.set_line_width(0.4)
         self.line(left + width / 2, top - 0.8, left + width / 2, top + 4)
 
     def _scale_text(self, scale: Scale, left: float, top: float, width: float) -> None:
-        self._set("", 7, MUTED)
+        self._set("", 7, MUTED_COLOUR)
         for align, text in ((Align.L, scale.ends[0]), (Align.C, scale.threshold), (Align.R, scale.ends[1])):
             self.set_xy(left, top + 3.8)
             self.cell(width, 4, text, align=align)
@@ -314,10 +329,8 @@ class Document(FPDF):
             self.set_xy(min(max(middle - wide / 2, left), left + width - wide), top - 6.4)
             self.cell(wide, 4, scale.unsure, align=Align.C)
 
-    def performance(self, performance: MeasuredPerformance, *, column: Column = WHOLE) -> None:
-        """Draw how reliable a class is: a sentence, and two bars of 100 images in the colours and shapes of the
-        classes.
-        """
+    def performance(self, performance: MeasuredPerformance, *, column: Column = WHOLE_WIDTH) -> None:
+        """Draw the measured performance of a class: a sentence, and two bars of 100 images."""
         self.ln(1)
         self.paragraph(performance.sentence, size=9, column=column)
         self.ln(0.8)
@@ -342,7 +355,7 @@ class Document(FPDF):
 
     def _bar_numbers(self, bar: Bar, column: Column, top: float) -> None:
         """Draw the classes from the left on, in as many lines as they need."""
-        self._set("", 8, TEXT)
+        self._set("", 8, TEXT_COLOUR)
         left = column.left
         for part in bar.parts:
             caption = f"{part.word} {part.number}"
@@ -359,8 +372,8 @@ class Document(FPDF):
         """Draw the shape of a class in its colour, as the window does."""
         self.image(_shape_of(category), x=left, y=top, w=_SHAPE, h=_SHAPE)
 
-    def rule(self) -> None:
-        """Draw a thin line over the whole width."""
+    def separator(self) -> None:
+        """Draw a thin horizontal line over the whole width of the page's text."""
         with self._artefact():
             self.set_draw_color(*_LINE)
             self.set_line_width(0.3)
@@ -368,25 +381,25 @@ class Document(FPDF):
         self.set_y(self.y + 2.5)
 
     def finished(self) -> bytes:
-        """Write the notice and "page / pages" on every page, now that their number is known. Returns the PDF file."""
+        """Complete the document, and return the PDF file. Every page gets the notice, and its number of all pages."""
         if self._unjoined:
             said = self._translator.text(
                 "This PDF shows the letters of some scripts separately instead of joined: {names}.",
                 names=", ".join(sorted(self._unjoined)),
             )
-            self.paragraph(said, size=7.5, colour=MUTED)
+            self.paragraph(said, size=7.5, colour=MUTED_COLOUR)
         for page in self.pages:
             self.page, self.current_font_is_set_on_page = page, False
             with self._artefact():
                 self.set_y(_HEAD)
-                self._set("B", 8, ACCENT)
+                self._set("B", 8, ACCENT_COLOUR)
                 room = WIDTH - self.get_string_width(self._notice) - _APART
-                self._set("", 8, MUTED)
+                self._set("", 8, MUTED_COLOUR)
                 self.cell(room, 5, self._shortened(self._running, room - _APART))
-                self._set("B", 8, ACCENT)
+                self._set("B", 8, ACCENT_COLOUR)
                 self.cell(WIDTH - room, 5, self._notice, align=Align.R)
                 self.set_y(-_FOOT + 4)
-                self._set("", 8, MUTED)
+                self._set("", 8, MUTED_COLOUR)
                 self.cell(WIDTH, 5, f"{page} / {len(self.pages)}", align=Align.R)
         return bytes(self.output(output_producer_class=FontWriter))
 

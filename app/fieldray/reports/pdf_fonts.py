@@ -108,7 +108,7 @@ def with_direction_marks(text: str) -> str:
     """Return a text with a left-to-right mark on both sides of each stretch that runs from right to left.
 
     The documents' languages are written from left to right. Without the marks, a number after a Hebrew name would be
-    taken for a part of the name (UAX 9, N1), and change places with the sign between both.
+    taken for a part of the name (UAX 9, N1), and would change places with the sign between both.
     """
     return _STRETCH.sub(rf"{_LEFT_TO_RIGHT_MARK}\g<0>{_LEFT_TO_RIGHT_MARK}", text)
 

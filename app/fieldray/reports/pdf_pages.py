@@ -19,7 +19,17 @@ from fieldray.reports.audit import AuditText
 from fieldray.reports.document import Block, FindingText, ImageText, ShareChart, shorten
 from fieldray.reports.exporter import StoredRun
 from fieldray.reports.images import has_map, image_as_shown, legend, safe_name
-from fieldray.reports.pdf_document import ACCENT, COLOURS, MARGIN, MUTED, TEXT, WIDTH, Colour, Column, Document
+from fieldray.reports.pdf_document import (
+    ACCENT_COLOUR,
+    COLOURS,
+    MARGIN,
+    MUTED_COLOUR,
+    TEXT_COLOUR,
+    WIDTH,
+    Colour,
+    Column,
+    Document,
+)
 from fieldray.reports.wording import Wording
 from fieldray.translation import Translator
 
@@ -27,7 +37,7 @@ _IMAGE_SIDE: Final = 800  # pixels over 74 mm: 270 per inch
 
 
 def run_document(stored: StoredRun) -> bytes:
-    """Return the document of a whole run."""
+    """Return the PDF document of a whole run."""
     wording = Wording(stored)
     table, title = wording.table(), wording.translator.text("Results of a screening run")
     made_s = stored.run.ended_s or stored.run.started_s
@@ -42,7 +52,7 @@ def run_document(stored: StoredRun) -> bytes:
 
 
 def month_document(title: str, blocks: Sequence[Block], first: datetime.date, translator: Translator) -> bytes:
-    """Return the document of a site's month, which begins on `first`."""
+    """Return the PDF document about a site's month, which begins on the day `first`."""
     began = datetime.datetime.combine(first, datetime.time(), datetime.UTC)
     document = Document(title, translator, made_s=began.timestamp())
     document.heading(title, tag="H1", size=17)
@@ -51,7 +61,9 @@ def month_document(title: str, blocks: Sequence[Block], first: datetime.date, tr
 
 
 def study_documents(stored: StoredRun) -> Iterator[tuple[str, bytes]]:
-    """Yield a name and a document for each study, in the order of the studies' first images in the work list.
+    """Yield a file name and a PDF document for each study of a run.
+
+    The studies are in the order of their first images in the work list.
 
     A file that is no image belongs to no study.
     """
@@ -87,7 +99,7 @@ def _study(images: list[tuple[StoredResult, ShownImage | Reason]], wording: Word
     for index, (result, image) in enumerate(images):
         if index:
             document.add_page()
-        one, of = wording.of(result), stored.of(result)
+        one, of = wording.for_result(result), stored.for_result(result)
         text = one.image(result, problem=image if isinstance(image, Reason) else None)
         ends = wording.legend if has_map(result.outcome, of.manifest) else None
         image_page(document, text, _as_shown(result, image, of), ends)
@@ -96,8 +108,8 @@ def _study(images: list[tuple[StoredResult, ShownImage | Reason]], wording: Word
             document.fields(text.priors)
         if result is images[-1][0]:
             document.signature(wording.signature)  # with what is signed, before what the program says of itself
-        document.rule()
-        pack, made = (*one.pack(), *one.run_fields()), (*text.image, *one.provenance())
+        document.separator()
+        pack, made = (*one.pack(), *one.run_fields()), (*text.image_fields, *one.provenance())
         document.side_by_side(
             partial(document.fields, pack, column=_LEFT, label=22, size=_SMALL),
             partial(document.fields, made, column=_RIGHT, label=22, size=_SMALL),
@@ -140,7 +152,7 @@ def image_page(
     ends  texts at the ends of the legend, weak and strong; None without colours
     """
     document.heading(text.person or text.title, tag="H1", size=14)
-    document.rule()
+    document.separator()
     left = Column(MARGIN, 2 * _IMAGE_WIDTH + 1 if len(images) > 1 else _HALF)
     right = Column(MARGIN + left.width + _GAP, WIDTH - left.width - _GAP)
     document.side_by_side(
@@ -164,7 +176,7 @@ def _figures(
     document.set_y(below + 1.5)
     if images and ends:
         _legend(document, ends)
-    document.paragraph(text.caption, column=column, size=7.5, colour=MUTED)
+    document.paragraph(text.caption, column=column, size=7.5, colour=MUTED_COLOUR)
 
 
 def _result(document: Document, text: ImageText, *, column: Column) -> None:
@@ -184,7 +196,7 @@ def _result(document: Document, text: ImageText, *, column: Column) -> None:
 
 
 def _known(document: Document, text: ImageText) -> None:
-    document.fields((*text.patient, *text.verdict[1:]), column=_LEFT, label=28)
+    document.fields((*text.patient_fields, *text.verdict[1:]), column=_LEFT, label=28)
     if text.findings:
         _remarks(document, text, column=_LEFT)
 
@@ -202,7 +214,7 @@ def _points(document: Document, findings: Sequence[FindingText]) -> None:
             document.paragraph(finding.meaning, style="B", size=8.5, column=_RIGHT)
         if finding.point:
             document.paragraph(finding.point, style="B", size=8.5, column=_RIGHT)
-            document.paragraph(finding.measured, size=_SMALL, colour=MUTED, column=_RIGHT)
+            document.paragraph(finding.measured, size=_SMALL, colour=MUTED_COLOUR, column=_RIGHT)
         if finding.performance:
             document.performance(finding.performance, column=_RIGHT)
 
@@ -236,7 +248,7 @@ def audit_pdf(audit: AuditText) -> bytes:
 
 
 class AuditDocument(Document):
-    """A document that can draw charts, as lines and not as images."""
+    """A PDF document that can also draw charts, as lines and not as images."""
 
     def charts(self, charts: Sequence[ShareChart], ticks: Sequence[str]) -> None:
         """Lay out charts in a row, each with an alternative text."""
@@ -255,8 +267,8 @@ class AuditDocument(Document):
             return left + x * _SIDE, top + (1 - y) * _SIDE
 
         self._axes(chart, left, top, ticks)
-        self.set_draw_color(*ACCENT)
-        self.set_fill_color(*ACCENT)
+        self.set_draw_color(*ACCENT_COLOUR)
+        self.set_fill_color(*ACCENT_COLOUR)
         self.set_line_width(0.5)
         if chart.line:
             self.polyline([at(x, y) for x, y in chart.line])
@@ -269,7 +281,7 @@ class AuditDocument(Document):
         self.set_line_width(0.2)
         self.rect(left, top, _SIDE, _SIDE)
         self.line(left, top + _SIDE, left + _SIDE, top)
-        self._label(chart.titles[0], left, top - 6, _SIDE, style="B", colour=TEXT)
+        self._label(chart.titles[0], left, top - 6, _SIDE, style="B", colour=TEXT_COLOUR)
         for index, text in zip(_TICKS, ticks, strict=True):
             self._label(text, left + index * _SIDE - 5, top + _SIDE + 0.5, 10)
             self._label(text, left - 9, top + (1 - index) * _SIDE - 2, 10)
@@ -278,7 +290,7 @@ class AuditDocument(Document):
             self._label(chart.titles[2], left - 13, top + _SIDE, _SIDE)
 
     def _label(
-        self, text: str, left: float, top: float, width: float, *, style: str = "", colour: Colour = MUTED
+        self, text: str, left: float, top: float, width: float, *, style: str = "", colour: Colour = MUTED_COLOUR
     ) -> None:
         self._set(style, 8, colour)
         self.set_xy(left, top)

@@ -35,7 +35,7 @@ class Bar:
 
     @property
     def spoken(self) -> str:
-        """Return the bar in words."""
+        """The content of the bar in words, for screen readers."""
         return f"{self.title}: " + ", ".join(f"{part.word} {part.number}" for part in self.parts)
 
 
@@ -43,7 +43,7 @@ class Bar:
 class MeasuredPerformance:
     """The measured performance of a class, or of a pack as a whole.
 
-    sentence  the most important figures, another hospital's first; or the statement that there are none
+    sentence  the most important figures, those of another hospital first; or a statement that nothing was measured
     title     origin of the bars' images
     bars      of images with the finding, and of images without it
     exact     the figures with 95 % confidence intervals, of all hospitals
@@ -56,7 +56,7 @@ class MeasuredPerformance:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """Return all figures as sentences."""
+        """All measured figures as sentences: the most important one, then the texts of the bars."""
         return self.sentence, *(bar.spoken for bar in self.bars)
 
 
@@ -176,7 +176,7 @@ def _figures(measured: Mapping[bool, ClassDistribution], category: Category | No
 def _misleads(classes: ClassDistribution, category: Category) -> str:
     """Return how many of 100 images in a class are missed, falsely flagged, or in the uncertain zone."""
     if category == "unsure":
-        count, of = classes.unsure
+        count, of = classes.unsure_and_total
         return str(round(100 * count / of))
     numbers = counts_per_hundred(classes.shares[category == "normal"])
     return str(numbers["normal"] if category == "normal" else _flagged(numbers))
@@ -188,7 +188,7 @@ def _flagged(numbers: Mapping[Category, int]) -> int:
 
 
 def performance_of_pack(translator: Translator, manifest: Manifest) -> tuple[MeasuredPerformance, ...]:
-    """Return the performance at the first operating point of each of a pack's labels."""
+    """Return the measured performance of a pack: for each of its labels, at the label's first operating point."""
     points = (manifest.point(label.code) for label in manifest.labels)
     found = (performance_of(translator, manifest, point) for point in points)
     return tuple(one for one in found if one is not None)

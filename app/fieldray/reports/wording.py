@@ -93,14 +93,14 @@ class Wording:
             if one.position:
                 self._of_packs[one.position] = Wording(one)
 
-    def of(self, result: StoredResult) -> Wording:
-        """Return the wording for the pack of a result."""
+    def for_result(self, result: StoredResult) -> Wording:
+        """Return the wording of the reports for the pack that gave a result."""
         return self._of_packs[result.position]
 
     # ---- the run
 
     def run(self) -> tuple[Block, ...]:
-        """Return the report without the images, pack by pack if there are several."""
+        """Return the report on the whole run without the pages of its images; pack by pack if it has several packs."""
         headings = self._headings() if len(self._of_packs) > 1 else ("",)
         return (
             Paragraph(self.notice, "notice"),
@@ -117,12 +117,18 @@ class Wording:
         return pack_headings([one.name() for one in self._of_packs.values()])
 
     def name(self) -> tuple[str, str]:
-        """Return the pack's title if known, and its id with version."""
+        """Return the name of the pack for a person, and its id with version.
+
+        If the pack is not installed any more, both are its id with version.
+        """
         manifest, pack_name = self._stored.manifest, self._pack.pack_name
         return (self.translator.pick(manifest.names) if manifest else pack_name), pack_name
 
     def results_of_pack(self, heading: str) -> tuple[Block, ...]:
-        """Return a pack's results and its description, with a heading if there are several packs."""
+        """Return the part of a document with a pack's results and its description.
+
+        heading  heading of the part if the run has several packs
+        """
         text, counts = self.translator.text, self._stored.counts
         came = (category for category in WORK_LIST_ORDER if counts.get(category))
         return (
@@ -135,7 +141,7 @@ class Wording:
         )
 
     def pack(self) -> tuple[Field, ...]:
-        """Return the pack and its intended use as fields."""
+        """Return the facts about the pack and its intended use, as labels with values."""
         text, manifest = self.translator.text, self._stored.manifest
         name = self.translator.pick(manifest.names) if manifest else ""
         signer_text = describe_signer(self.translator, trust=self._pack.trust, fingerprint=self._pack.fingerprint)
@@ -149,7 +155,7 @@ class Wording:
         return (*fields, Field(text("What this pack is for"), purpose), Field(text("Limits of this pack"), limits))
 
     def provenance(self) -> tuple[Field, ...]:
-        """Return the exact origin of the results as fields: versions and hashes."""
+        """Return the exact origin of the results (versions and hashes), as labels with values."""
         text, pack = self.translator.text, self._pack
         return (
             Field(text("Program"), f"Fieldray {self._spec.program_version}"),
@@ -185,7 +191,7 @@ class Wording:
         for _, of_image in itertools.groupby(self._stored.results, lambda result: result.outcome.ref.key):
             results = list(of_image)
             about = self.row(len(rows) + 1, results[0])[:4]
-            found = {self.of(result): result for result in results}
+            found = {self.for_result(result): result for result in results}
             rows.append((*about, *(one.answer(found[one]) if one in found else "" for one in packs)))
             categories.append(tuple(found[one].outcome.category if one in found else "not_assessed" for one in packs))
         widths = (*_WIDTHS_WITH_PACKS, *[(sum(_WIDTHS) - sum(_WIDTHS_WITH_PACKS)) / len(packs)] * len(packs))
@@ -193,13 +199,16 @@ class Wording:
         return Table(title, columns, tuple(rows), widths=widths, categories=tuple(categories))
 
     def answer(self, result: StoredResult) -> str:
-        """Return a pack's result for an image as the text of one cell."""
+        """Return the result of a pack for an image, as the text of one table cell."""
         outcome, (*_, score, verdict) = result.outcome, self.row(0, result)
         parts = (_joined(self._word(outcome.category), score, verdict), self._reasons(outcome))
         return ": ".join(part for part in parts if part)
 
     def row(self, count: int, result: StoredResult) -> tuple[str, ...]:
-        """Return a row of the list of all images."""
+        """Return an image's row for the table of all images.
+
+        count  number of the image in the table
+        """
         outcome, header = result.outcome, result.outcome.ref.header
         finding = leading_finding(outcome)
         score = score_text(self.translator, finding.score, finding.point) if finding else ""
@@ -219,7 +228,7 @@ class Wording:
         return " ".join(self._said(why, outcome) for why in said)
 
     def run_fields(self) -> tuple[Field, ...]:
-        """Return the number and time of the run as fields."""
+        """Return the number and the time of the run, as labels with values."""
         text, run = self.translator.text, self._stored.run
         state = run_state(self.translator, run) + (f": {self.translator.reason(run.reason)}" if run.reason else "")
         return (
@@ -236,7 +245,7 @@ class Wording:
         )
 
     def run_remarks(self) -> tuple[str, ...]:
-        """Return notes on the pack's results; for the first pack also notes on the whole run."""
+        """Return the notes on the pack's results in this run; for the first pack also those on the whole run."""
         absent, superseded = len(self._stored.not_present), len(self._stored.superseded_verdicts)
         changed = self.translator.plural(
             "{count} verdict was given on a result that has changed since. The verdict is in the JSON export.",
@@ -266,9 +275,9 @@ class Wording:
     # ---- an image
 
     def image(self, result: StoredResult, *, problem: Reason | None = None) -> ImageText:
-        """Return the texts of one image.
+        """Return the texts of one image with its result.
 
-        problem  the reason why the image cannot be shown, or None
+        problem  the reason why the image cannot be displayed; None if it can
         """
         outcome = result.outcome
         why = reason_of(outcome) if isinstance(outcome, Screened) else None
@@ -278,8 +287,8 @@ class Wording:
             category=outcome.category,
             word=word,
             person=self._person(header),
-            patient=self._about_patient(header),
-            image=self._about_image(outcome),
+            patient_fields=self._about_patient(header),
+            image_fields=self._about_image(outcome),
             why=self._said(why, outcome) if why else "",
             findings=finding_texts(self.translator, outcome, self._stored.manifest),
             remarks=self._remarks(outcome),
@@ -304,11 +313,14 @@ class Wording:
         return _joined(self.translator.text("Results of a study"), self._day(ref.header.study_date))
 
     def study_person(self, ref: ImageRef) -> str:
-        """Return the patient's line at the top of each page of a study's document."""
+        """Return the line about the patient that stands at the top of each page of a study's document."""
         return self._person(shown_header(ref, self._stored))
 
     def study_name(self, ref: ImageRef) -> tuple[str, str]:
-        """Return person and sortable day of a study, from which its document's file name is made."""
+        """Return the patient and the day of a study, from which the file name of its document is made.
+
+        The days can be sorted as texts.
+        """
         header = shown_header(ref, self._stored)
         who = " ".join(filter(None, (person(header.patient_name), header.patient_id if self._is_named else "")))
         who = without_undecoded(who, self.translator)

@@ -50,10 +50,10 @@ _LISTED: Final = (
     "run_id, image_id, rank, score, backend, patient, patient_id, study_date, file, view, inference_ms, why, study, "
     "person"
 )
-LIST: Final = f"INSERT OR REPLACE INTO work_list ({_LISTED}) VALUES (?{', ?' * _LISTED.count(',')})"
-UNLIST: Final = "DELETE FROM work_list WHERE run_id = ? AND image_id = ?"
+LIST_IMAGE: Final = f"INSERT OR REPLACE INTO work_list ({_LISTED}) VALUES (?{', ?' * _LISTED.count(',')})"
+UNLIST_IMAGE: Final = "DELETE FROM work_list WHERE run_id = ? AND image_id = ?"
 
-UNLISTED: Final = """
+UNLISTED_IMAGES: Final = """
     SELECT id FROM images WHERE id IN (SELECT value FROM json_each(?2))
     AND NOT EXISTS (SELECT 1 FROM work_list WHERE run_id = ?1 AND image_id = images.id)
 """
@@ -63,7 +63,7 @@ _HAS_ANOTHER: Final = """
     EXISTS (SELECT 1 FROM answers WHERE image_id = {}.id
             AND result_hash NOT IN (SELECT result_hash FROM answers WHERE image_id = {}.id))
 """
-COPY_LISTED: Final = f"""
+COPY_WORK_LIST_ROWS: Final = f"""
     INSERT INTO work_list ({_LISTED})
     SELECT copy.run_id, copy.id, {_OF_LISTED}
     FROM images AS earlier JOIN work_list AS listed ON listed.run_id = earlier.run_id AND listed.image_id = earlier.id
@@ -74,12 +74,12 @@ COPY_LISTED: Final = f"""
 
 
 def key_of(text: str) -> bytes:
-    """Return case-folded bytes of a text, for comparison and search. A name that is no valid Unicode is allowed."""
+    """Return a text as case-folded bytes for sorting and searching. Text that is no valid Unicode is allowed."""
     return text.casefold().encode("utf-8", "surrogatepass")
 
 
 def listed_row(run_id: int, row_id: int, outcome: Outcome) -> tuple[Any, ...]:
-    """Return the row of an image for the work list.
+    """Return the values of an image's row in the table `work_list`.
 
     outcome  the most urgent result of the image
     """
@@ -104,26 +104,26 @@ def listed_row(run_id: int, row_id: int, outcome: Outcome) -> tuple[Any, ...]:
 
 
 # Rows of `answers` with their image and the pack of their run, which are needed to read a result.
-ANSWERS: Final = """
+ANSWERS_WITH_IMAGE: Final = """
     (SELECT answers.*, image_key, content_sha256, frame, header, absent_s, run_packs.spec
      FROM answers LEFT JOIN images ON images.id = image_id LEFT JOIN runs ON runs.id = images.run_id
      LEFT JOIN run_packs ON run_packs.run_id = runs.id AND run_packs.position = answers.position)
 """
 
 
-def list_images(connection: sqlite3.Connection) -> None:
+def add_missing_images(connection: sqlite3.Connection) -> None:
     """Add every present image to the work list that is not in the list yet.
 
     Images with an unreadable row are skipped.
     """
-    query = f"""SELECT * FROM {ANSWERS} WHERE absent_s IS NULL AND image_id NOT IN (SELECT image_id FROM work_list)
-                ORDER BY image_id, position"""
+    query = f"""SELECT * FROM {ANSWERS_WITH_IMAGE} WHERE absent_s IS NULL
+                AND image_id NOT IN (SELECT image_id FROM work_list) ORDER BY image_id, position"""
     for row_id, answers in itertools.groupby(connection.execute(query), lambda row: row["image_id"]):
         with contextlib.suppress(ValueError, TypeError, LookupError, AttributeError):  # reported on opening
             rows = list(answers)
             outcomes = [outcome_of(row, pack_spec_of(row["spec"]), looks_inside=False) for row in rows]
             leading = outcomes[leading_position(outcomes)]
-            connection.execute(LIST, listed_row(rows[0]["run_id"], row_id, leading))
+            connection.execute(LIST_IMAGE, listed_row(rows[0]["run_id"], row_id, leading))
 
 
 def _number_of(text: str) -> int:
@@ -133,16 +133,16 @@ def _number_of(text: str) -> int:
 
 # ---- results taken over for files that have not changed
 
-NEW_KEY: Final = "INSERT OR IGNORE INTO secrets (purpose, value) VALUES ('stamps', ?)"
-KEY: Final = "SELECT value FROM secrets WHERE purpose = 'stamps'"
+INSERT_STAMP_KEY: Final = "INSERT OR IGNORE INTO secrets (purpose, value) VALUES ('stamps', ?)"
+SELECT_STAMP_KEY: Final = "SELECT value FROM secrets WHERE purpose = 'stamps'"
 
 # Answers that no run takes over: what failed is tried again, and who was too young may be old enough by now.
-DECIDED_AGAIN: Final = "(status = 'failed' OR IFNULL(answers.reason, '') LIKE '[\"born_too_late\"%')"
+IS_DECIDED_AGAIN: Final = "(status = 'failed' OR IFNULL(answers.reason, '') LIKE '[\"born_too_late\"%')"
 # The images of a run in the order of their names, and their answers in the order of the packs. What is decided again is
 # known, and has no stamp.
-STAMPED: Final = f"""
+SELECT_STAMPS: Final = f"""
     SELECT images.id, image_key, answers.id AS answer_id, position,
-           CASE WHEN {DECIDED_AGAIN} THEN NULL ELSE stamp END AS stamp
+           CASE WHEN {IS_DECIDED_AGAIN} THEN NULL ELSE stamp END AS stamp
     FROM (SELECT id, image_key, stamp FROM images WHERE run_id = ? AND image_key >= ?
           ORDER BY image_key LIMIT ?) AS images
     JOIN answers ON image_id = images.id ORDER BY image_key, position
@@ -153,8 +153,8 @@ _KINDS: Final = """
     SELECT position, category, reason, notes, COUNT(*) AS number
     FROM images JOIN answers ON answers.image_id = images.id WHERE {} GROUP BY 1, 2, 3, 4
 """
-KINDS: Final = _KINDS.format("images.id IN (SELECT value FROM json_each(:rows))")
-KINDS_SEEN: Final = _KINDS.format(
+COUNT_BY_CODES: Final = _KINDS.format("images.id IN (SELECT value FROM json_each(:rows))")
+COUNT_SEEN_BY_CODES: Final = _KINDS.format(
     "images.run_id = :run_id AND absent_s IS NULL AND pass_number = (SELECT pass_number FROM runs WHERE id = :run_id)"
 )
 
@@ -168,12 +168,12 @@ _SAMPLED: Final = f"""
     UPDATE answers SET is_resumed = {SAMPLED}
     WHERE is_resumed != {SAMPLED} AND image_id IN (SELECT value FROM json_each(:rows))
 """
-RANK: Final = f"""
+UPDATE_RANK: Final = f"""
     UPDATE images SET rank = (SELECT MIN(rank) FROM answers WHERE image_id = images.id)
     WHERE {_GIVEN} AND rank != (SELECT MIN(rank) FROM answers WHERE image_id = images.id)
 """
 # Images whose rank is not that of their most urgent result, or that have no result.
-UNRANKED: Final = """
+SELECT_WRONG_RANK: Final = """
     SELECT 1 FROM images WHERE rank IS NOT (SELECT MIN(rank) FROM answers WHERE image_id = images.id) LIMIT 1
 """
 # Copy images of other runs to this run, and results of other runs to these images.
@@ -227,7 +227,7 @@ class ReusedAnswers(NamedTuple):
 
 
 def valid_stamp_key(value: object) -> bytes:
-    """Return the value if it can be the key of stamps. Raises ValueError for any other value."""
+    """Return a value of the database unchanged if it can be the key of file stamps. Raises ValueError otherwise."""
     if not isinstance(value, bytes) or len(value) != KEY_BYTES:
         raise ValueError("no key")
     return value
@@ -246,7 +246,7 @@ def reuse_answers(connection: sqlite3.Connection, run_id: int, taken: ReusedAnsw
     for position, answers in enumerate(taken.answers):
         connection.execute(copy, {**about, "position": position, "taken": json.dumps(answers)})
     found = connection.execute(_TAKEN, {"run_id": run_id, "images": json.dumps(taken.images)}).fetchall()
-    for statement in (_SAMPLED, RANK):
+    for statement in (_SAMPLED, UPDATE_RANK):
         connection.execute(statement, {"rows": json.dumps([row["image_id"] for row in found])})
     return found
 
@@ -261,14 +261,14 @@ def _copied(connection: sqlite3.Connection, table: str, of_copy: Mapping[str, st
 # ---- images that are gone
 
 # The images of a run, and whether its last pass saw them.
-ROWS: Final = """
+SELECT_PASSES: Final = """
     SELECT images.id, image_key, stage, answers.reason, images.pass_number = runs.pass_number AS is_seen
     FROM images JOIN runs ON runs.id = images.run_id
     JOIN answers ON answers.id = (SELECT MIN(id) FROM answers WHERE image_id = images.id)
     WHERE images.run_id = ? AND absent_s IS NULL
 """
 # The images of a run's last pass whose bytes occur more than once in that pass.
-TWINS: Final = """
+SELECT_EQUAL_IMAGES: Final = """
     WITH seen AS (SELECT images.id, image_key, content_sha256, frame FROM images JOIN runs ON runs.id = run_id
                   WHERE run_id = ? AND images.pass_number = runs.pass_number AND content_sha256 != x'')
     SELECT id, image_key, content_sha256, frame FROM seen WHERE (content_sha256, frame) IN (
@@ -283,7 +283,7 @@ _SAME_BYTES: Final = """
 
 
 def is_there(key: bytes) -> bool:
-    """Return whether the file of an image exists; for a member of a zip file, whether the zip file exists.
+    """Return whether the file of an image still exists; for a member of a zip file, whether the zip file exists.
 
     An object on a server (`s3:/...`) counts as existing.
 
@@ -295,7 +295,7 @@ def is_there(key: bytes) -> bool:
 
 
 def is_another(key: bytes, other: bytes) -> bool:
-    """Return whether `key` names an existing file other than the file of `other`.
+    """Return whether an image's key names an existing file other than the file of another image's key.
 
     Two paths to one file, for example by a link, name the same file.
     """
@@ -309,7 +309,7 @@ def is_another(key: bytes, other: bytes) -> bool:
 def paths_without_images(rows: Sequence[sqlite3.Row], paths: Sequence[str]) -> tuple[bytes, ...]:
     """Return those of `paths` under which the run had images before, but its last pass found none.
 
-    rows  rows of the query `ROWS`
+    rows  rows of the query `SELECT_PASSES`
     """
     folders = {os.fsencode(path).rstrip(_SEPARATOR) for path in paths}
     had, has = set(), set()
@@ -326,7 +326,7 @@ def absent_ids(rows: Sequence[sqlite3.Row], empty: Sequence[bytes]) -> set[int]:
 
     Images in folders and zip files that could not be read are left out, and so are images under the paths `empty`.
 
-    rows  rows of the query `ROWS`
+    rows  rows of the query `SELECT_PASSES`
     """
     unread = {row["image_key"] for row in rows if row["is_seen"] and row["stage"] == "discover" and not _is_partly(row)}
     spared = unread.union(empty)
@@ -336,7 +336,7 @@ def absent_ids(rows: Sequence[sqlite3.Row], empty: Sequence[bytes]) -> set[int]:
 def moved_ids(twins: Sequence[sqlite3.Row]) -> set[int]:
     """Return the ids of images whose file is gone while another file has equal bytes.
 
-    twins  rows of the query `TWINS`
+    twins  rows of the query `SELECT_EQUAL_IMAGES`
     """
     groups: defaultdict[tuple[bytes, int], list[sqlite3.Row]] = defaultdict(list)
     for row in twins:
@@ -349,9 +349,11 @@ def moved_ids(twins: Sequence[sqlite3.Row]) -> set[int]:
 
 
 def moved_to_ids(execute: Execute, row_id: int) -> set[int]:
-    """Return the ids of the run's other present images with the bytes of an image, whose own file is gone.
+    """Return the row ids of the images that have moved to an image, as after a file was renamed.
 
-    row_id  the image
+    Their own file is gone, and the image has their bytes.
+
+    row_id  the row id of the image to which they have moved, in the same run
     """
     return {row["id"] for row in execute(_SAME_BYTES, row_id) if not is_there(row["image_key"])}
 
@@ -359,16 +361,16 @@ def moved_to_ids(execute: Execute, row_id: int) -> set[int]:
 def mark_absent(execute: Execute, run_id: int, row_ids: AbstractSet[int]) -> None:
     """Mark images of a run as no longer present.
 
-    A verdict on bytes that are present elsewhere in the run is copied to the image there.
+    If another image of the run has the bytes of an absent image, it gets a copy of its verdict.
     """
     for row_id in row_ids:
         execute("UPDATE images SET absent_s = ? WHERE id = ?", time.time(), row_id)
-        execute(UNLIST, run_id, row_id)
+        execute(UNLIST_IMAGE, run_id, row_id)
     execute(_TO_MOVED, run_id)
 
 
 def follow_exchanged(execute: Execute, run_id: int, row_id: int | None = None) -> None:
-    """Copy verdicts to images that now have the judged bytes, as after two files exchanged their names.
+    """Copy verdicts to the images whose files now have the bytes that were judged, as after two files exchanged names.
 
     row_id  the image that was saved last; None for all images of the run
     """
@@ -517,7 +519,7 @@ SUPERSEDED_VERDICTS: Final = """
 
 
 class VerdictCarryOver:
-    """Copies verdicts to equal results in newer runs. It remembers which results have a verdict at all."""
+    """Copies verdicts to equal results in newer runs. To be fast, it remembers which results have a verdict at all."""
 
     def __init__(self, execute: Execute) -> None:
         self._execute = execute
@@ -525,11 +527,14 @@ class VerdictCarryOver:
         self._version = -1
 
     def forget(self) -> None:
-        """Forget which results have a verdict, because a verdict is about to be given."""
+        """Discard the cached knowledge of which results have a verdict, because a verdict is about to be given."""
         self._version = -1
 
     def copy_verdict(self, run_id: int, answer_id: int, result_hash: bytes, image_key: bytes) -> bool:
-        """Copy the verdict that an equal result has in another run. Returns whether the result may have a verdict."""
+        """Copy to a result the verdict that an equal result has in another run.
+
+        Returns whether the result may have a verdict now.
+        """
         (row,) = self._execute("PRAGMA data_version")  # changes if another program wrote, perhaps a verdict
         if row["data_version"] != self._version:
             self._judged = frozenset(row["result_hash"] for row in self._execute("SELECT result_hash FROM verdicts"))
@@ -546,8 +551,10 @@ def put_verdict(
 ) -> None:
     """Store a verdict on a result, or withdraw it (None). After a withdrawal the image still counts as read.
 
-    judged  the outcome that the person judged
-    found   the verdict stored so far
+    answer_id  row of the result
+    verdict    the new verdict; None withdraws the stored one
+    judged     the outcome that the person judged
+    found      the verdict that is stored so far, or None
     """
     columns = {"answer_id": answer_id, **verdict_columns(judged, verdict), "given_s": time.time()}
     about = {"answer_id": answer_id, "result_hash": columns["result_hash"], "image_key": image_key(judged.ref)}

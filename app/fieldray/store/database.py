@@ -23,7 +23,7 @@ from typing import Final
 from fieldray.errors import StorageProblem
 from fieldray.paths import VERSION as PROGRAM_VERSION
 from fieldray.persistence import (
-    PRIVATE,
+    PRIVATE_MODE,
     LockHeldError,
     make_empty,
     replace_durably,
@@ -75,18 +75,21 @@ class StoreConnection(sqlite3.Connection):
     _companions: list[tuple[int, int]]
 
     def remember_file(self, path: Path) -> None:
-        """Remember which file this connection has open. The caller holds `opening`. Raises OSError."""
+        """Remember which file this connection has open, to detect a replaced file. The caller holds `opening`.
+
+        Raises OSError.
+        """
         self.path, self._identity, self._companions = path, _identity(path), _companions_at(path)
         _open_here.add(self)
 
     def close(self) -> None:
-        """Close the connection. Safe to call twice."""
+        """Close the connection to the database. Safe to call twice."""
         with opening:
             super().close()
             _open_here.discard(self)
 
     def is_of(self, identity: tuple[int, int]) -> bool:
-        """Return whether this connection is to the file with this (device, inode)."""
+        """Return whether the file that this connection has open is the one with this (device, inode)."""
         return self._identity == identity
 
     def require_current_file(self) -> None:
@@ -108,7 +111,7 @@ class StoreConnection(sqlite3.Connection):
 
 
 def is_open_here(path: Path) -> bool:
-    """Return whether this process has the file open. The caller holds `opening`. Raises OSError.
+    """Return whether this process has a file open as a database. The caller holds the lock `opening`. Raises OSError.
 
     A file that is open must not be opened without SQLite: closing the second descriptor releases all locks of this
     process on the file (sqlite.org/howtocorrupt.html, section 2.2). Another program could then delete the write-ahead
@@ -119,14 +122,14 @@ def is_open_here(path: Path) -> bool:
 
 
 def opened_to_read(path: Path) -> sqlite3.Connection:
-    """Open a read-only connection. Raises sqlite3.Error."""
+    """Open a read-only connection to a database file. Raises sqlite3.Error."""
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
 
 
 def _connect(path: Path) -> StoreConnection:
     """Open a connection, which prevents other programs from replacing the file. Raises OSError, sqlite3.Error."""
-    if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) != PRIVATE:
-        path.chmod(PRIVATE)  # results name patients; SQLite gives its companions the same mode
+    if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) != PRIVATE_MODE:
+        path.chmod(PRIVATE_MODE)  # results name patients; SQLite gives its companions the same mode
     with opening:
         connection = sqlite3.connect(
             path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, factory=StoreConnection
@@ -202,15 +205,15 @@ def synchronous_writes(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def enable_secure_delete(connection: sqlite3.Connection) -> None:
-    """Overwrite deleted content with zeros."""
+    """Make SQLite overwrite deleted content with zeros from now on."""
     connection.execute("PRAGMA secure_delete = ON")
 
 
 def vacuum(connection: sqlite3.Connection) -> bool:
-    """Rebuild the file without unused pages, and merge the write-ahead log. Returns whether both were completed.
+    """Rebuild the database file without unused pages, and merge its write-ahead log.
 
-    A program that is reading keeps the log from being truncated; a full disk prevents the rebuild. Deleted content is
-    overwritten in either case.
+    Returns whether both were completed. A program that is reading keeps the log from being truncated; a full disk
+    prevents the rebuild. Deleted content is overwritten in either case.
     """
     is_small = True
     try:
@@ -236,12 +239,15 @@ def pictures_path(database: Path) -> Path:
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
-    """Return every file that a database may have on the disk."""
-    return (path, *companions(path), damage_mark(path))
+    """Return the paths of all files that may belong to a database.
+
+    They are the database, SQLite's additional files, and the mark of a damaged database.
+    """
+    return (path, *companion_files(path), damage_mark(path))
 
 
-def companions(path: Path) -> tuple[Path, ...]:
-    """Return the additional files that SQLite keeps for a database, the write-ahead log first."""
+def companion_files(path: Path) -> tuple[Path, ...]:
+    """Return the paths of the additional files of SQLite for a database (write-ahead log, shared memory, journal)."""
     return tuple(path.with_name(path.name + ending) for ending in COMPANIONS)
 
 
@@ -266,17 +272,22 @@ def link_or_copy(path: Path, copy: Path) -> None:
 
 
 def free_name(path: Path, word: str, ending: str = "") -> Path:
-    """Return an unused path next to `path`, with a number above all others: `results.lost-1.sqlite`.
+    """Return an unused path next to `path` with a word and a new number, such as `results.lost-1.sqlite`.
+
+    The number is above that of all existing files of this form.
 
     word    the word before the number
     ending  suffix of a companion file
     """
-    number = 1 + max(numbered(path, word, ending), default=0)
+    number = 1 + max(numbered_files(path, word, ending), default=0)
     return path.with_name(f"{path.stem}.{word}-{number}{path.suffix}{ending}")
 
 
-def numbered(path: Path, word: str, ending: str = "") -> dict[int, Path]:
-    """Return the existing files with numbered names as `free_name` makes, by number. The highest is the newest."""
+def numbered_files(path: Path, word: str, ending: str = "") -> dict[int, Path]:
+    """Return the existing files whose names `free_name` has numbered, by their number.
+
+    The highest number is the newest.
+    """
     begin, end = f"{path.stem}.{word}-", f"{path.suffix}{ending}"
     found = {file.name.removeprefix(begin).removesuffix(end): file for file in path.parent.glob(f"{begin}*{end}")}
     return {int(number): file for number, file in found.items() if number.isascii() and number.isdigit()}
@@ -284,7 +295,7 @@ def numbered(path: Path, word: str, ending: str = "") -> dict[int, Path]:
 
 def quarantine_companions(path: Path) -> None:
     """Rename the companion files of a database, so that SQLite does not use them for another file. Raises OSError."""
-    for companion, ending in zip(companions(path), COMPANIONS, strict=True):
+    for companion, ending in zip(companion_files(path), COMPANIONS, strict=True):
         with contextlib.suppress(FileNotFoundError):
             companion.rename(free_name(path, "lost", ending))
 
@@ -298,7 +309,7 @@ def _identity(path: Path) -> tuple[int, int]:
 def _companions_at(path: Path) -> list[tuple[int, int]]:
     """Return device and inode of a database's additional files. Raises OSError."""
     found = []
-    for companion in companions(path):
+    for companion in companion_files(path):
         with contextlib.suppress(FileNotFoundError):  # another program deletes them when it closes the database
             found.append(_identity(companion))
     return found
@@ -309,9 +320,9 @@ def _companions_at(path: Path) -> list[tuple[int, int]]:
 
 @contextlib.contextmanager
 def storage_problems(path: Path) -> Iterator[None]:
-    """Convert disk and damage errors of SQLite in the block to StorageProblem. A damaged file is marked.
+    """Convert errors of SQLite in the block, caused by the disk or by damage, to StorageProblem.
 
-    Other SQLite errors are bugs of this program and are not caught.
+    A damaged file is marked. Other errors of SQLite are bugs of this program and are not caught.
     """
     try:
         yield
@@ -347,9 +358,9 @@ def invalid_rows_as_damage(path: Path) -> Iterator[None]:
 
 
 def mark_damaged(path: Path) -> StorageProblem:
-    """Mark a database as damaged, and return the exception to raise."""
+    """Mark a database file as damaged. Returns the exception that the caller raises."""
     with contextlib.suppress(OSError):
-        os.close(os.open(damage_mark(path), os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), PRIVATE))
+        os.close(os.open(damage_mark(path), os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), PRIVATE_MODE))
     return _damage(path)
 
 
@@ -359,7 +370,7 @@ def damage_mark(path: Path) -> Path:
 
 
 def require_unmarked(path: Path) -> None:
-    """Raise StorageProblem (database_damaged or pictures_damaged) for a database that is marked."""
+    """Raise StorageProblem (database_damaged or pictures_damaged) if a database file is marked as damaged."""
     if damage_mark(path).exists():
         raise _damage(path)
 
@@ -393,7 +404,7 @@ def _is_unreadable(database: Path) -> bool:
     SQLite reports both alike, even if the cause was temporary.
     """
     try:
-        for file in filter(Path.exists, (database, companions(database)[0])):
+        for file in filter(Path.exists, (database, companion_files(database)[0])):
             _require_readable(file)
         with contextlib.closing(opened_to_read(database)) as found:
             return bool(found.execute("PRAGMA integrity_check(1)").fetchone() == ("ok",))

@@ -241,8 +241,8 @@ def _listed(run_ids: Sequence[int]) -> str:
 def compact(path: Path) -> tuple[int, bool]:
     """Release disk space that is not used, including pictures that no result needs.
 
-    Returns by how many bytes the files have shrunk, and whether everything was released. The latter is False while
-    another program reads the files, or on a full disk. Raises StorageProblem.
+    Returns by how many bytes the files have shrunk, and whether everything was released. Not everything is released
+    while another program reads the files, or on a full disk. Raises StorageProblem.
     """
     before = size_of(path)
     with closing(open_database(path)) as connection, storage_problems(path):

@@ -89,7 +89,7 @@ class SessionLock:
 
 
 def has_session(database: Path) -> bool:
-    """Return whether any process holds a `SessionLock` of this database. Raises OSError.
+    """Return whether any process has a session that shows results of this database (`SessionLock`). Raises OSError.
 
     Lock files left by killed processes are deleted.
     """
@@ -106,7 +106,7 @@ def has_session(database: Path) -> bool:
 class RunLocks:
     """The locks of the runs on which this process works. Methods raise OSError if lock files cannot be written.
 
-    other_process  the process that held a run when `hold` failed
+    other_process  description of the process that held a run when `hold` failed, or None
     """
 
     def __init__(self, database: Path) -> None:
@@ -115,7 +115,7 @@ class RunLocks:
         self.other_process: str | None = None
 
     def hold(self, run_id: int) -> bool:
-        """Lock a run. Returns False if another process holds the run; `other_process` is then that process."""
+        """Lock a run. Returns False if another process holds the run; `other_process` then describes that process."""
         if run_id in self._held:
             return True
         try:
@@ -126,13 +126,13 @@ class RunLocks:
         return True
 
     def finish(self, run_id: int) -> None:
-        """Release a run that was committed as finished, and delete its lock file."""
+        """Release the lock of a run that was committed as finished, and delete its lock file."""
         lock = self._held.pop(run_id, None)
         if lock:
             lock.remove()
 
     def release(self) -> None:
-        """Release all runs."""
+        """Release the locks of all runs."""
         for lock in self._held.values():
             lock.release()
         self._held.clear()

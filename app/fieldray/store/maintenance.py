@@ -29,18 +29,18 @@ from fieldray.persistence import (
     temporary_path,
 )
 from fieldray.reasons import Reason, reason
-from fieldray.store.bookkeeping import ANSWERS, UNRANKED, list_images, valid_stamp_key
+from fieldray.store.bookkeeping import ANSWERS_WITH_IMAGE, SELECT_WRONG_RANK, add_missing_images, valid_stamp_key
 from fieldray.store.database import (
     COMPANIONS,
     ShareDone,
-    companions,
+    companion_files,
     damage_mark,
     free_name,
     invalid_rows_as_damage,
     is_damage_problem,
     link_or_copy,
     merge_log,
-    numbered,
+    numbered_files,
     opened_to_read,
     pictures_path,
     quarantine_companions,
@@ -51,10 +51,10 @@ from fieldray.store.database import (
 )
 from fieldray.store.locks import EXCLUSIVE_WAIT_S, has_session, replacement_lock, require_exclusive
 from fieldray.store.migrations import migrate
-from fieldray.store.opening import is_older, open_database, other_version
+from fieldray.store.opening import is_older, open_database, version_problem
 from fieldray.store.pictures import discard
 from fieldray.store.rows import (
-    RUNS,
+    RUNS_WITH_PACKS,
     category_in,
     category_of,
     moment_in,
@@ -118,7 +118,7 @@ _VALIDATORS: Final[Mapping[str, RowValidator]] = {
     "verdicts": _validate_verdict,
 }
 # The query from which the rows of a table are read.
-_READ_FROM: Final = {"runs": RUNS, "answers": ANSWERS}
+_READ_FROM: Final = {"runs": RUNS_WITH_PACKS, "answers": ANSWERS_WITH_IMAGE}
 
 
 # ---- checked
@@ -146,13 +146,13 @@ def _check_file(path: Path, tables: Tables, progress: ShareDone) -> Mapping[str,
             if tables is PICTURES:  # an invalid picture is shown as missing
                 return {"pictures": _number_of(connection, "pictures")}
             counts = {table: _check_rows(connection, table, progress) for table in _VALIDATORS}
-            if connection.execute(UNRANKED).fetchone():
+            if connection.execute(SELECT_WRONG_RANK).fetchone():
                 raise ValueError("an image has another place than its most urgent answer, or no answer")
             return counts
 
 
 def _check_rows(connection: sqlite3.Connection, table: str, progress: ShareDone) -> int:
-    """Check every row of a table. Returns the number of rows. Raises ValueError and others for an invalid row."""
+    """Check every row of a table. Returns the number of rows. Raises one of `INVALID_ROW_ERRORS` for a bad row."""
     if connection.execute(f"SELECT 1 FROM {table} WHERE id NOT BETWEEN 1 AND ?", (_LAST_ID,)).fetchone():
         raise ValueError("no row has this number")
     (total,) = connection.execute(f"SELECT COUNT(*) FROM {table}").fetchone()
@@ -241,7 +241,7 @@ def restore(path: Path, folder: Path) -> Path | None:
     """Replace the results database by a copy that `backup` made.
 
     Returns the new path of the replaced database, or None if there was none. A damaged database is set aside as
-    damaged. Pictures of the copy, if any, replace those here.
+    damaged. If the copy has a picture database, this replaces the present one.
 
     Raises UsageProblem (store_no_backup, store_not_ours), and StorageProblem (store_in_use if any program has the
     database open).
@@ -277,7 +277,7 @@ def _fetch(source: Path, temporary: Path, tables: Tables) -> None:
     """
     try:
         for found, target in zip(
-            (source, *companions(source)[:1]), (temporary, *companions(temporary)[:1]), strict=True
+            (source, *companion_files(source)[:1]), (temporary, *companion_files(temporary)[:1]), strict=True
         ):
             require_regular_file(found)
             if found.exists():  # with its write-ahead log, if a person copied the files of a database in use
@@ -340,7 +340,10 @@ def repair(path: Path) -> Reason | None:
 
 
 def renew_pictures(database: Path) -> Reason | None:
-    """Delete the picture database of a results database if it is marked as damaged. Returns the message, or None."""
+    """Delete the picture database of a results database if it is marked as damaged.
+
+    Returns the message for a person; None if nothing was deleted.
+    """
     path = pictures_path(database)
     if not damage_mark(path).exists():
         return None
@@ -360,7 +363,7 @@ def _refuse_other_version(path: Path) -> None:
             if FIRST_VERSION <= version_of(found) < VERSION:
                 raise StorageProblem(reason("database_older_damaged", path=path))
             if version_of(found) != VERSION and 0 < version_of(found) <= _LAST_VERSION:
-                raise other_version(path, found)
+                raise version_problem(path, found)
 
 
 @contextlib.contextmanager
@@ -369,11 +372,11 @@ def _put_aside(path: Path) -> Iterator[Path]:
 
     The mark of damage is removed only if the block succeeds. Until then no program opens a file there. Raises OSError.
     """
-    aside, older_copies = free_name(path, "damaged"), numbered(path, "damaged")
+    aside, older_copies = free_name(path, "damaged"), numbered_files(path, "damaged")
     if not path.exists() and older_copies:
         aside = older_copies[max(older_copies)]  # an earlier repair was interrupted after this step
     else:
-        for companion, ending in zip(companions(path), COMPANIONS, strict=True):
+        for companion, ending in zip(companion_files(path), COMPANIONS, strict=True):
             if companion.exists():  # moved first, because SQLite would use them for a new database
                 companion.rename(aside.with_name(aside.name + ending))
         if path.exists():
@@ -399,7 +402,7 @@ def _build_from(aside: Path, path: Path) -> Mapping[str, int]:
                 kept = {table: _copy_table(source, target, table) for table in _VALIDATORS}
                 _drop_incomplete(target)
                 _keep_numbers(source, target)
-                list_images(target)
+                add_missing_images(target)
             merge_log(target)
         quarantine_companions(path)
         replace_durably(temporary, path)

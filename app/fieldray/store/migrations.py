@@ -24,19 +24,19 @@ from pathlib import Path
 from typing import Any, Final
 
 from fieldray.persistence import clear_abandoned, replace_durably, temporary_path
-from fieldray.store.bookkeeping import list_images
+from fieldray.store.bookkeeping import add_missing_images
 from fieldray.store.database import (
     free_name,
     link_or_copy,
     make_file,
     mark_damaged,
     merge_log,
-    numbered,
+    numbered_files,
     opened_to_read,
     remove_files,
 )
 from fieldray.store.locks import require_exclusive
-from fieldray.store.schema import RESULTS, VERSION, Tables, made_by, schema_of, version_of
+from fieldray.store.schema import RESULTS, VERSION, Tables, expected_schema, schema_of, version_of
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ def _take_step(version: int, before: Path, after: Path, *, of: Path) -> None:
     """
     tables, fill = STEPS[version]
     with closing(opened_to_read(before)) as found:
-        if schema_of(found) != made_by(tables):  # a trigger or view in the file would run during the step
+        if schema_of(found) != expected_schema(tables):  # a trigger or view in the file would run during the step
             raise mark_damaged(of)
     with closing(make_file(after, _tables_of(version + 1), version + 1)) as connection:
         connection.row_factory = sqlite3.Row
@@ -91,7 +91,7 @@ def _take_step(version: int, before: Path, after: Path, *, of: Path) -> None:
         connection.execute("BEGIN")
         fill(connection)
         if version + 1 == VERSION:
-            list_images(connection)
+            add_missing_images(connection)
         connection.execute("COMMIT")
         connection.execute("DETACH old")
         merge_log(connection)
@@ -104,7 +104,7 @@ def _tables_of(version: int) -> Tables:
 def _keep(path: Path, version: int) -> None:
     """Keep the old database under another name, unless an interrupted start has already done so."""
     word = f"version-{version}"
-    copies = numbered(path, word)
+    copies = numbered_files(path, word)
     if not (copies and copies[max(copies)].samefile(path)):
         link_or_copy(path, free_name(path, word))
 

@@ -38,7 +38,7 @@ from fieldray.store.schema import (
     FIRST_VERSION,
     RESULTS,
     Tables,
-    made_by,
+    expected_schema,
     program_of,
     schema_of,
     stated_version,
@@ -114,12 +114,12 @@ def _require_ours(connection: StoreConnection, path: Path, tables: Tables) -> No
         _make_tables(connection, tables, ours)
         version, found = version_of(connection), schema_of(connection)
     if version > 0 and version != ours:
-        raise other_version(path, connection)
-    if version != ours or found != made_by(tables):
+        raise version_problem(path, connection)
+    if version != ours or found != expected_schema(tables):
         raise mark_damaged(path)
 
 
-def other_version(path: Path, connection: sqlite3.Connection) -> StorageProblem:
+def version_problem(path: Path, connection: sqlite3.Connection) -> StorageProblem:
     """Return the exception for a file of a later version, or of a version too old to be migrated."""
     if version_of(connection) < FIRST_VERSION:
         return StorageProblem(reason("database_too_old", path=path))

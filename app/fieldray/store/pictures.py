@@ -59,7 +59,7 @@ Thumbnail = NDArray[np.uint8]
 
 
 def size_of(database: Path) -> int:
-    """Return the size of results and picture databases in bytes, including SQLite's companion files."""
+    """Return the size in bytes of a results database and its picture database, with SQLite's additional files."""
     total = 0
     for file in (*files_of(database), *files_of(pictures_path(database))):
         with contextlib.suppress(FileNotFoundError):  # another program deletes companions when it closes the database
@@ -75,13 +75,13 @@ def picture_row(outcome: Outcome) -> PictureRow | None:
     facts, ref = outcome.facts, outcome.ref
     if not facts.content_sha256 or not (facts.preview or facts.thumbnail is not None):
         return None
-    small = None if facts.thumbnail is None else ref.turn.back.shown(facts.thumbnail)
+    small = None if facts.thumbnail is None else ref.turn.inverse.apply_to_grey(facts.thumbnail)
     thumbnail = (None, 0) if small is None else (small.tobytes(), small.shape[1])
     return (bytes.fromhex(facts.content_sha256), ref.frame, *thumbnail, facts.preview or None)
 
 
 def thumbnail_of(data: object, columns: object) -> Thumbnail | None:
-    """Return a stored thumbnail (h, w) uint8; None for invalid data."""
+    """Decode a thumbnail from the columns of a database row: (h, w) uint8; None for invalid data."""
     if not (isinstance(data, bytes) and isinstance(columns, int) and 0 < columns <= THUMBNAIL_SIDE):
         return None
     if not data or len(data) % columns or len(data) > columns * THUMBNAIL_SIDE:
@@ -101,7 +101,7 @@ class Pictures:
         self._has_problem = False
 
     def close(self) -> None:
-        """Close the file, if it is open."""
+        """Close the picture database, if it is open."""
         connection, self._connection = self._connection, None
         if connection:
             connection.close()
@@ -159,7 +159,7 @@ class Pictures:
 
 
 def keep_only(database: Path, needed: Iterable[PictureKey]) -> tuple[int, bool]:
-    """Delete all pictures whose key is not in `needed`. A damaged file is deleted completely.
+    """Delete all pictures whose key is not in `needed`. A damaged picture database is deleted completely.
 
     Returns the number deleted, and whether their bytes are overwritten. Raises StorageProblem.
     """

@@ -53,11 +53,11 @@ from fieldray.store.locks import RunLocks, with_live_state
 from fieldray.store.opening import open_database
 from fieldray.store.pictures import Pictures, picture_row
 from fieldray.store.rows import (
-    RUNS,
+    RUNS_WITH_PACKS,
     answer_columns,
     image_columns,
-    kind_of,
     pack_spec_text,
+    result_count,
     result_hash,
     run_of,
     spec_text,
@@ -89,13 +89,13 @@ _NO_ROW = 2**63  # SQLite has no number as large as this
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StampedImage:
-    """An image of a run, with the stamps of its file.
+class ImageStamps:
+    """The stamps that were stored for one image of a run, by which an unchanged file is recognised.
 
     key      key of the image (`schema.image_key`)
     row_id   row of the image
-    answers  by the position of the pack: row of the result and stamp of the file; the stamp is None where the pack
-             failed
+    answers  by the position of the pack: row of the result, and stamp of the file when that result was made; the stamp
+             is None if the pack failed
     """
 
     key: bytes
@@ -119,7 +119,7 @@ class ResultQuery:
         self.close()
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to the database."""
         self._pictures.close()
         if self._opened:
             self._opened.close()
@@ -134,9 +134,9 @@ class ResultQuery:
 
     @contextlib.contextmanager
     def at_one_moment(self) -> Iterator[None]:
-        """Make all reads in the block see one snapshot of the results.
+        """Make all reads within the block see one state of the database, in which later writes do not show.
 
-        A nested block shares the snapshot of the outer block.
+        A nested block shares the state of the outer block.
         """
         if self._connection.in_transaction:
             yield
@@ -149,12 +149,12 @@ class ResultQuery:
                 self._all("ROLLBACK")
 
     def runs(self) -> tuple[Run, ...]:
-        """Return all runs, the newest first."""
-        return self._made(self._run_of, self._all(f"SELECT * FROM {RUNS} ORDER BY id DESC"))
+        """Return all runs in the database, the newest first."""
+        return self._made(self._run_of, self._all(f"SELECT * FROM {RUNS_WITH_PACKS} ORDER BY id DESC"))
 
     def run(self, run_id: int) -> Run:
         """Return the run with this id. Raises UsageProblem (history_no_run) if there is no such run."""
-        rows = self._all(f"SELECT * FROM {RUNS} WHERE id = ?", run_id) if abs(run_id) < _NO_ROW else []
+        rows = self._all(f"SELECT * FROM {RUNS_WITH_PACKS} WHERE id = ?", run_id) if abs(run_id) < _NO_ROW else []
         if not rows:
             raise UsageProblem(reason("history_no_run", run=run_id))
         return self._made(self._run_of, rows)[0]
@@ -165,7 +165,7 @@ class ResultQuery:
     def answers(self, run_id: int, *, position: int | None = None) -> Iterator[StoredResult]:
         """Yield the results of the images that are present in a run, in the order in which the images were first saved.
 
-        position  position of the only wanted pack; None for all packs
+        position  the position of a pack in the run, for its results only; None for the results of all packs
         """
         listed = "SELECT id FROM images WHERE run_id = ? AND absent_s IS NULL AND id > ? ORDER BY id LIMIT ?"
         query, after = f"{SELECT} WHERE image_id IN ({listed}) ORDER BY image_id, answers.position", 0
@@ -202,19 +202,19 @@ class ResultQuery:
         return self._pictures.preview(bytes.fromhex(content_sha256), frame)
 
     def count_results(self, row_ids: Sequence[int]) -> tuple[tuple[ResultCount, ...], ...]:
-        """Return the number of results by category and codes, of these images, for each pack by its position."""
-        return self._kinds(self._all(bookkeeping.KINDS, rows=json.dumps(row_ids)))
+        """Count the results of these images by category and codes. Returns the counts of each pack by its position."""
+        return self._kinds(self._all(bookkeeping.COUNT_BY_CODES, rows=json.dumps(row_ids)))
 
     def count_results_of_run(self, run_id: int) -> tuple[tuple[ResultCount, ...], ...]:
-        """Return the number of results by category and codes, for each pack of a run by its position.
+        """Count the results of a run by category and codes. Returns the counts of each pack by its position.
 
         Each image that was present in the run's last pass is counted once.
         """
-        return self._kinds(self._all(bookkeeping.KINDS_SEEN, run_id=run_id))
+        return self._kinds(self._all(bookkeeping.COUNT_SEEN_BY_CODES, run_id=run_id))
 
     def _kinds(self, rows: Sequence[sqlite3.Row]) -> tuple[tuple[ResultCount, ...], ...]:
         number = 1 + max((row["position"] for row in rows), default=-1)
-        return tuple(self._made(kind_of, [row for row in rows if row["position"] == one]) for one in range(number))
+        return tuple(self._made(result_count, [row for row in rows if row["position"] == one]) for one in range(number))
 
     def number_of_images(self, run_id: int) -> int:
         """Return the number of present images of a run that have a result."""
@@ -223,7 +223,7 @@ class ResultQuery:
         return int(self._all(query, run_id)[0]["number"])
 
     def counts(self, run_id: int, *, position: int = 0) -> dict[Category, int]:
-        """Return the number of present images in each category, by the pack at a position of a run."""
+        """Return the number of a run's present images in each category, as the pack at a position decided."""
         query = """SELECT category, COUNT(*) AS number FROM images JOIN answers ON answers.image_id = images.id
                    WHERE images.run_id = ? AND position = ? AND absent_s IS NULL GROUP BY 1"""
         return {row["category"]: row["number"] for row in self._all(query, run_id, position)}
@@ -234,7 +234,7 @@ class ResultQuery:
         return self._made(lambda row: image_text(row["image_key"]), self._all(query, run_id))
 
     def verdict(self, answer_id: int, outcome: Outcome) -> Verdict | None:
-        """Return the verdict on an outcome of this answer row, even if the row now holds another outcome."""
+        """Return the verdict on an outcome, even if the result's row now holds another outcome; None without one."""
         query = f"SELECT {_OF_VERDICT} FROM verdicts WHERE answer_id = ? AND result_hash = ? AND choice IS NOT NULL"
         rows = self._all(query, answer_id, result_hash(outcome))
         return self._made(verdict_of, rows)[0] if rows else None
@@ -252,7 +252,7 @@ class ResultQuery:
         return int(self._all("SELECT COALESCE(MAX(id), 0) AS last FROM answers")[0]["last"])
 
     def has_results(self, pack: PackSpec, *, settings: Sequence[str] = ()) -> bool:
-        """Return whether the store has any result of this model with the settings of `reusable_outcome`."""
+        """Return whether the store has any result of a pack's model, with `settings` as in `reusable_outcome`."""
         query = f"""SELECT 1 FROM run_packs WHERE model_sha256 = ? AND settings_hash {_AMONG} AND EXISTS (
                        SELECT 1 FROM answers
                        WHERE (answers.run_id, answers.position) = (run_packs.run_id, run_packs.position)) LIMIT 1"""
@@ -266,18 +266,18 @@ class ResultQuery:
         settings  the settings hashes that count as equal; without any, the hash of `pack` alone
         """
         query = f"""{SELECT} WHERE images.content_sha256 = ? AND frame = ? AND model_sha256 = ?
-                    AND settings_hash {_AMONG} AND NOT {bookkeeping.DECIDED_AGAIN} AND answers.id <= ?
+                    AND settings_hash {_AMONG} AND NOT {bookkeeping.IS_DECIDED_AGAIN} AND answers.id <= ?
                     ORDER BY answers.id DESC LIMIT 1"""
         equal = json.dumps([*settings] or [pack.settings_hash])
         rows = self._all(query, bytes.fromhex(content_sha256), frame, pack.model_sha256, equal, up_to_answer_id)
         return self._results(rows)[0].outcome if rows else None
 
-    def stamped_images(self, run_id: int, first: bytes, *, limit: int) -> tuple[StampedImage, ...]:
-        """Return at most `limit` images of a run with their stamps, in order, from the key `first` on."""
-        rows = self._made(with_checked_types, self._all(bookkeeping.STAMPED, run_id, first, limit))
+    def image_stamps(self, run_id: int, first: bytes, *, limit: int) -> tuple[ImageStamps, ...]:
+        """Return the file stamps of at most `limit` images of a run, by image key, from the key `first` on."""
+        rows = self._made(with_checked_types, self._all(bookkeeping.SELECT_STAMPS, run_id, first, limit))
         images = [list(found) for _, found in itertools.groupby(rows, itemgetter("id"))]
         return tuple(
-            StampedImage(
+            ImageStamps(
                 key=answers[0]["image_key"],
                 row_id=answers[0]["id"],
                 answers={row["position"]: (row["answer_id"], row["stamp"]) for row in answers},
@@ -310,7 +310,7 @@ class ResultQuery:
 
 
 class ResultStore(ResultQuery):
-    """Reads and writes results. A program opens one at a time. Methods raise StorageProblem (disk_full, ...)."""
+    """Reads and writes the results of runs. A program opens one store at a time. Methods raise StorageProblem."""
 
     def __init__(self, path: Path, *, connect: Callable[[Path], StoreConnection] = open_database) -> None:
         super().__init__(path, connect=connect)
@@ -321,11 +321,11 @@ class ResultStore(ResultQuery):
 
     @property
     def other_process(self) -> str | None:
-        """The process that works on the run which `open_run` would otherwise have resumed; None if there is none."""
+        """The process that works on the run which `open_run` would else have resumed; None without one."""
         return self._locks.other_process
 
     def close(self) -> None:
-        """Close the connection, and let other programs resume the run."""
+        """Close the connection to the database, and let other programs resume unfinished runs."""
         super().close()
         self._locks.release()
 
@@ -362,9 +362,10 @@ class ResultStore(ResultQuery):
         verdict on bytes that were moved during the run moves to the new path.
         """
         with self._transaction():
-            rows = self._all(bookkeeping.ROWS, run_id)
+            rows = self._all(bookkeeping.SELECT_PASSES, run_id)
             empty = bookkeeping.paths_without_images(rows, self.run(run_id).spec.paths)
-            gone = bookkeeping.absent_ids(rows, empty) | bookkeeping.moved_ids(self._all(bookkeeping.TWINS, run_id))
+            moved = bookkeeping.moved_ids(self._all(bookkeeping.SELECT_EQUAL_IMAGES, run_id))
+            gone = bookkeeping.absent_ids(rows, empty) | moved
             bookkeeping.mark_absent(self._all, run_id, gone)
             bookkeeping.follow_exchanged(self._all, run_id)
             self.set_state(run_id, "cancelled" if empty else "finished")
@@ -375,7 +376,7 @@ class ResultStore(ResultQuery):
     def remove_moved(self, run_id: int, row_id: int) -> set[int]:
         """Remove images from a run whose file was moved to the path of another image. Returns their row ids.
 
-        Verdicts move along. Verdicts on files that exchanged their names move, too.
+        Verdicts move to the new path, too. Verdicts on files that exchanged their names move, too.
 
         row_id  the image at the new path
         """
@@ -386,7 +387,7 @@ class ResultStore(ResultQuery):
         return moved
 
     def set_state(self, run_id: int, state: RunState, *, reason: Reason | None = None) -> None:
-        """Store the state of a run, with its end if it has ended."""
+        """Store the state of a run, and the time of its end if it has ended."""
         ended_s = None if state in ("running", "paused") else time.time()
         why = reason_text(reason) if reason else None
         self._all("UPDATE runs SET state = ?, reason = ?, ended_s = ? WHERE id = ?", state, why, ended_s, run_id)
@@ -449,8 +450,9 @@ class ResultStore(ResultQuery):
 
     def stamp_key(self) -> bytes:
         """Return the key of all stamps in this database, which is made on first use."""
-        self._all(bookkeeping.NEW_KEY, secrets.token_bytes(bookkeeping.KEY_BYTES))
-        (key,) = self._made(lambda row: bookkeeping.valid_stamp_key(row["value"]), self._all(bookkeeping.KEY))
+        self._all(bookkeeping.INSERT_STAMP_KEY, secrets.token_bytes(bookkeeping.KEY_BYTES))
+        rows = self._all(bookkeeping.SELECT_STAMP_KEY)
+        (key,) = self._made(lambda row: bookkeeping.valid_stamp_key(row["value"]), rows)
         return key
 
     def reuse_answers(self, run_id: int, taken: ReusedAnswers) -> tuple[int, ...]:
@@ -464,9 +466,9 @@ class ResultStore(ResultQuery):
                 raise StorageProblem(reason("results_lost", path=self.path, found=len(answers), saved=wanted))
             for row in answers:
                 self._verdicts.copy_verdict(run_id, row["id"], row["result_hash"], row["image_key"])
-            self._all(bookkeeping.COPY_LISTED, run_id, json.dumps(taken.images))
+            self._all(bookkeeping.COPY_WORK_LIST_ROWS, run_id, json.dumps(taken.images))
             row_ids = tuple(dict.fromkeys(row["image_id"] for row in answers))
-            unlisted = [row["id"] for row in self._all(bookkeeping.UNLISTED, run_id, json.dumps(row_ids))]
+            unlisted = [row["id"] for row in self._all(bookkeeping.UNLISTED_IMAGES, run_id, json.dumps(row_ids))]
             for image in self.images(unlisted, looks_inside=False):
                 self._list(run_id, image)
         return row_ids
@@ -514,7 +516,7 @@ class ResultStore(ResultQuery):
         saved = _image(stored)
         if len(stored) < len(spec.packs):  # one result was replaced: the other packs' results count for the rank, too
             saved = self.image(row_id)
-            self._all(bookkeeping.RANK, rows=json.dumps([row_id]))
+            self._all(bookkeeping.UPDATE_RANK, rows=json.dumps([row_id]))
         self._list(run_id, saved)
         return saved
 
@@ -531,7 +533,8 @@ class ResultStore(ResultQuery):
 
     def _list(self, run_id: int, image: StoredImage) -> None:
         """Write or replace the row of an image in the work list."""
-        self._all(bookkeeping.LIST, *bookkeeping.listed_row(run_id, image.row_id, image.most_urgent_result.outcome))
+        row = bookkeeping.listed_row(run_id, image.row_id, image.most_urgent_result.outcome)
+        self._all(bookkeeping.LIST_IMAGE, *row)
 
     def set_verdict(
         self, answer_id: int, verdict: Verdict | None, *, judged: Outcome, over: Collection[Verdict | None] = (None,)

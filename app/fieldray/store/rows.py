@@ -75,7 +75,7 @@ from fieldray.typed_json import parse_json, to_type
 Row = sqlite3.Row | Mapping[str, Any]
 AnyRow = TypeVar("AnyRow", bound=Row)
 # Rows of runs, each with the JSON of its packs in order.
-RUNS: Final = """
+RUNS_WITH_PACKS: Final = """
     (SELECT runs.*, (SELECT json_group_array(json_object('position', position, 'spec', CAST(spec AS TEXT)))
                      FROM (SELECT position, spec FROM run_packs WHERE run_id = runs.id ORDER BY position)) AS packs
      FROM runs)
@@ -95,7 +95,7 @@ _TYPES: Final[Mapping[str, type[Any] | tuple[type[Any], ...]]] = {
 
 
 class PackOfResult(Protocol):
-    """The fields that all answers of a pack in a run share (`PackSpec`)."""
+    """The interface of a pack in a run (`PackSpec`): the facts that all of its results share."""
 
     @property
     def pack_name(self) -> str: ...
@@ -188,7 +188,7 @@ def _found(findings: Sequence[Finding], points: Sequence[OperatingPoint]) -> lis
 def _lung_columns(lungs: LungFields | None) -> dict[str, Any]:
     if lungs is None:
         return {"lungs": None, "lung_shares": None}
-    kept, values = lungs.kept, [getattr(lungs, name) for name in LUNG_VALUES]
+    kept, values = lungs.compressed_shares, [getattr(lungs, name) for name in LUNG_VALUES]
     text = compact_json([kept.rows, kept.columns, kept.threshold, map_values(lungs.pixel_map), *values])
     return {"lungs": text, "lung_shares": kept.data}
 
@@ -229,7 +229,7 @@ def outcome_of(
     thumbnail: NDArray[np.uint8] | None = None,
     looks_inside: bool = True,
 ) -> Outcome:
-    """Read an outcome from a row of `answers` joined with its image. Raises ValueError and others.
+    """Read an outcome from a row of `answers` joined with its image. Raises one of `INVALID_ROW_ERRORS`.
 
     run           the pack in the run that the row belongs to
     thumbnail     the image's stored thumbnail, in the orientation of the file
@@ -242,7 +242,7 @@ def outcome_of(
         content_sha256=row["content_sha256"].hex(),
         rows=details.rows,
         columns=details.columns,
-        thumbnail=None if thumbnail is None else Correction(*details.turn).shown(thumbnail),
+        thumbnail=None if thumbnail is None else Correction(*details.turn).apply_to_grey(thumbnail),
         pixel_map=PixelMap(*details.pixel_map) if details.pixel_map else None,
         decode_ms=row["decode_ms"],
         notes=details.notes,
@@ -251,8 +251,8 @@ def outcome_of(
     if row["status"] == "refused":
         return Refused(ref=ref, reason=reason_of(row["reason"]), facts=facts, lungs=lungs)
     if row["status"] == "failed":
-        return Failed(ref=ref, stage=literal(row["stage"], Stage), reason=reason_of(row["reason"]), facts=facts)
-    literal(row["status"], Status)
+        return Failed(ref=ref, stage=require_literal(row["stage"], Stage), reason=reason_of(row["reason"]), facts=facts)
+    require_literal(row["status"], Status)
     return Screened(
         ref=ref,
         facts=facts,
@@ -325,7 +325,7 @@ def stored_of(
 
 
 def findings_of(text: str, run: PackOfResult) -> tuple[Finding, ...]:
-    """Read the findings of a result from JSON. Raises ValueError and others."""
+    """Read the findings of a result from JSON. Raises one of `INVALID_ROW_ERRORS`."""
     found = []
     for kept in parse_json(text, tuple[StoredFinding, ...]):
         point = kept.point
@@ -338,7 +338,7 @@ def findings_of(text: str, run: PackOfResult) -> tuple[Finding, ...]:
 def brief_of(row: sqlite3.Row) -> ResultBrief:
     """Read a result without its large columns from a row joined with image, pack and verdict.
 
-    Raises ValueError and others.
+    Raises one of `INVALID_ROW_ERRORS`.
     """
     with_checked_types(row)
     finding = leading_of_findings(findings_of(row["findings"], pack_spec_of(row["spec"])))
@@ -362,7 +362,7 @@ def brief_of(row: sqlite3.Row) -> ResultBrief:
 
 
 def tally_of(row: sqlite3.Row) -> ImageTally:
-    """Read a tally from a row that counts results. Raises ValueError and others."""
+    """Read an `ImageTally` from a row that counts results. Raises one of `INVALID_ROW_ERRORS`."""
     return ImageTally(
         spec=pack_spec_of(row["spec"]),
         category=category_in(row),
@@ -373,14 +373,14 @@ def tally_of(row: sqlite3.Row) -> ImageTally:
 
 
 def category_of(rank: int) -> Category:
-    """Return the category with this rank in the work list. Raises ValueError, TypeError."""
+    """Return the category from its rank in the order of the work list. Raises ValueError, TypeError."""
     if rank not in range(len(WORK_LIST_ORDER)):
         raise ValueError(f"no category is in place {rank}")
     return WORK_LIST_ORDER[rank]
 
 
-def kind_of(row: sqlite3.Row) -> ResultCount:
-    """Read category, codes and number from a row that counts results. Raises ValueError and others."""
+def result_count(row: sqlite3.Row) -> ResultCount:
+    """Read a `ResultCount` from a row that counts results. Raises one of `INVALID_ROW_ERRORS`."""
     with_checked_types(row)
     why = [parse_json(row["reason"], StoredReason)] if row["reason"] else []
     codes = tuple(each.code for each in (*why, *parse_json(row["notes"], tuple[StoredReason, ...])))
@@ -418,7 +418,7 @@ class _Position(msgspec.Struct, frozen=True):
 
 
 def run_of(row: sqlite3.Row) -> Run:
-    """Read a run from a row of `RUNS`. Raises ValueError and others for invalid rows."""
+    """Read a run from a row of `RUNS_WITH_PACKS`. Raises one of `INVALID_ROW_ERRORS`."""
     with_checked_types(row)
     packs = parse_json(row["packs"], tuple[_Position, ...])
     if [pack.position for pack in packs] != list(range(len(packs))) or not packs:
@@ -427,7 +427,7 @@ def run_of(row: sqlite3.Row) -> Run:
     return Run(
         run_id=row["id"],
         spec=to_type({**asked, "packs": [parse_json(pack.spec, dict[str, Any]) for pack in packs]}, RunSpec),
-        state=literal(row["state"], RunState),
+        state=require_literal(row["state"], RunState),
         reason=reason_of(row["reason"]) if row["reason"] else None,
         started_s=moment_in(row, "started_s"),
         ended_s=None if row["ended_s"] is None else moment_in(row, "ended_s"),
@@ -435,9 +435,11 @@ def run_of(row: sqlite3.Row) -> Run:
 
 
 def verdict_of(row: sqlite3.Row) -> Verdict:
-    """Read a verdict from a row. Raises ValueError, TypeError."""
+    """Read a verdict from a row of `verdicts`. Raises ValueError, TypeError."""
     with_checked_types(row)
-    return Verdict(choice=literal(row["choice"], VerdictChoice), note=row["note"], given_s=moment_in(row, "given_s"))
+    return Verdict(
+        choice=require_literal(row["choice"], VerdictChoice), note=row["note"], given_s=moment_in(row, "given_s")
+    )
 
 
 def superseded_verdict_of(row: sqlite3.Row) -> SupersededVerdict:
@@ -452,9 +454,9 @@ def superseded_verdict_of(row: sqlite3.Row) -> SupersededVerdict:
 
 
 def with_checked_types(row: AnyRow) -> AnyRow:
-    """Return the row unchanged. Raises TypeError for a type that this program never writes.
+    """Return a database row unchanged if all its columns have types that this program writes.
 
-    The check is needed because SQLite columns take any type.
+    Raises TypeError for any other type. The check is needed because SQLite columns take values of any type.
     """
     for name, types in _types_of(tuple(row.keys())):
         if not isinstance(row[name], types):
@@ -468,7 +470,7 @@ def _types_of(names: tuple[str, ...]) -> tuple[tuple[str, Any], ...]:
 
 
 def category_in(row: Row) -> Category:
-    """Return the category in a row. Raises ValueError."""
+    """Read the category from the column of a database row. Raises ValueError for an unknown one."""
     category: Category = row["category"]
     if category not in WORK_LIST_ORDER:
         raise ValueError("no category of a result")
@@ -483,8 +485,8 @@ def moment_in(row: sqlite3.Row, name: str) -> float:
     return seconds
 
 
-def literal(value: object, kind: Any) -> Any:
-    """Return the value if the literal type lists it. Raises ValueError."""
+def require_literal(value: object, kind: Any) -> Any:
+    """Return a value unchanged if the `Literal` type `kind` lists it. Raises ValueError otherwise."""
     if value not in get_args(kind):
         raise ValueError(f"nothing is called {value}")
     return value

@@ -161,7 +161,7 @@ _OF_SQLITE: Final = (
 
 
 def stated_version(path: Path) -> int:
-    """Return the schema version that a file states, 0 for an empty file. Raises OSError."""
+    """Return the schema version from the header of a database file; 0 for an empty file. Raises OSError."""
     with path.open("rb") as stream:
         stream.seek(_VERSION_AT)
         return int.from_bytes(stream.read(4), "big")
@@ -203,8 +203,8 @@ def schema_of(connection: sqlite3.Connection) -> set[tuple[object, ...]]:
 
 
 @functools.cache
-def made_by(tables: Tables) -> frozenset[tuple[object, ...]]:
-    """Return the schema that these statements make in an empty database."""
+def expected_schema(tables: Tables) -> frozenset[tuple[object, ...]]:
+    """Return the schema that the statements `tables` make in an empty database (see `schema_of`)."""
     with contextlib.closing(sqlite3.connect(":memory:")) as made:
         for statement in tables:
             made.execute(statement)
@@ -212,7 +212,7 @@ def made_by(tables: Tables) -> frozenset[tuple[object, ...]]:
 
 
 def has_table(connection: sqlite3.Connection, name: str) -> bool:
-    """Return whether an ordinary table has this name.
+    """Return whether a database has an ordinary table of this name.
 
     False for a view or virtual table, whose rows may have no end.
     """
@@ -229,7 +229,7 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class StoredReason(msgspec.Struct, frozen=True, array_like=True):
-    """A reason as stored: its code and parameters."""
+    """A `Reason` as stored in JSON columns: its code and parameters."""
 
     code: str
     parameters: tuple[tuple[str, str], ...]
@@ -251,7 +251,7 @@ class StoredDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class StoredFinding(msgspec.Struct, frozen=True, array_like=True):
-    """A finding as stored."""
+    """A `Finding` of a result, in the form in which JSON columns hold it."""
 
     label: str
     score: Share
@@ -260,7 +260,7 @@ class StoredFinding(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StoredLungs(msgspec.Struct, frozen=True, array_like=True):
-    """Lung fields as stored, without their shares."""
+    """The `LungFields` of an image as stored in a JSON column. The shares of lung are in a column of their own."""
 
     rows: Count
     columns: Count
@@ -282,13 +282,13 @@ class StoredLungs(msgspec.Struct, frozen=True, array_like=True):
     unseen_by: LungMeasurement | None = None
 
     def fields(self, shares: bytes) -> LungFields:
-        """Return the lung fields with these shares.
+        """Return the lung fields of the image.
 
         shares  compressed shares, as in `CompressedShares.data`
         """
         kept = CompressedShares(self.rows, self.columns, self.threshold, shares)
         values = {name: getattr(self, name) for name in LUNG_VALUES}
-        return LungFields(**values, kept=kept, pixel_map=PixelMap(*self.pixel_map))
+        return LungFields(**values, compressed_shares=kept, pixel_map=PixelMap(*self.pixel_map))
 
 
 _OF_CELLS: Final = ("rows", "columns", "threshold", "pixel_map")
@@ -347,7 +347,7 @@ def header_of(text: str) -> ImageHeader:
 
 
 def why_of_reason(given: Reason) -> StoredReason:
-    """Convert a reason to its stored form."""
+    """Convert a `Reason` to the struct in which it is stored."""
     return StoredReason(given.code, given.parameters)
 
 
@@ -368,7 +368,7 @@ def reasons_of(text: str) -> tuple[Reason, ...]:
 
 
 def reason_made(why: StoredReason) -> Reason:
-    """Convert parsed JSON to a reason."""
+    """Convert a reason from its stored form to a `Reason`; an unknown code becomes the reason `internal`."""
     try:
         return Reason(why.code, why.parameters)
     except KeyError:  # written by a version that had other reasons

@@ -37,9 +37,17 @@ from fieldray.domain.history import (
     WorkListRows,
 )
 from fieldray.domain.image import ImageRef
-from fieldray.domain.lungs import QUALITY
+from fieldray.domain.lungs import QUALITY_CODES
 from fieldray.domain.patient import day_number, earlier_days_last, earlier_images
-from fieldray.domain.run import CONTRADICTING, DriftSample, PackOfRun, Run, StoredImage, VerdictChoice, origin_folder
+from fieldray.domain.run import (
+    CONTRADICTING_CHOICES,
+    DriftSample,
+    PackOfRun,
+    Run,
+    StoredImage,
+    VerdictChoice,
+    origin_folder,
+)
 from fieldray.store.bookkeeping import key_of
 from fieldray.store.database import StoreConnection, invalid_rows_as_damage, storage_problems
 from fieldray.store.results import ResultQuery
@@ -86,7 +94,7 @@ _JUDGED: Final = """
     ON answers.id = verdicts.answer_id AND answers.result_hash = verdicts.result_hash WHERE answers.run_id = :run_id
 """
 _WITH_VERDICT: Final = "AND choice IS NOT NULL"
-_CONTRADICTED: Final = "AND choice IN ({})".format(", ".join(f"'{choice}'" for choice in CONTRADICTING))
+_CONTRADICTED: Final = "AND choice IN ({})".format(", ".join(f"'{choice}'" for choice in CONTRADICTING_CHOICES))
 _STUDY_ROWS: Final = (16, 256, 4096)  # the next study is near, most often
 _MOST_OF_A_PATIENT: Final = 500
 _OF_A_PATIENT: Final = """
@@ -187,7 +195,7 @@ class HistoryQuery(ResultQuery):
         if self._opened:
             self._opened.interrupt()
 
-    def listed(
+    def list_rows(
         self, run_id: int, wanted: ResultFilter, order: ResultOrder, *, limit: int | None = None
     ) -> WorkListRows:
         """Return the rows of a run that pass a filter, in order, and the counts of the whole run.
@@ -239,7 +247,11 @@ class HistoryQuery(ResultQuery):
         return found.execute(statement, values)
 
     def next_study(self, run_id: int, row_ids: NDArray[np.int64], position: int, step: int) -> int | None:
-        """Return the row of the next study's first result, from a position down (step 1) or up (-1) these rows."""
+        """Return the row id of the first image of the next study in a list of rows; None if there is no further study.
+
+        position  position in the list from which to search
+        step      1 to search downwards, -1 upwards
+        """
         (here,) = self._studies(run_id, row_ids[position : position + 1])
         ahead, sizes = row_ids[position::step][1:], list(_STUDY_ROWS)
         while len(ahead):
@@ -251,7 +263,9 @@ class HistoryQuery(ResultQuery):
         return None
 
     def next_unread(self, run_id: int, row_ids: NDArray[np.int64], position: int) -> int | None:
-        """Return the nearest row below a position that nobody has read, or else the first unread row above it.
+        """Return the next row of a list that nobody has read; None if all were read.
+
+        The search begins below a position, and goes on from the top of the list.
 
         row_ids   (n,) the rows of the list
         position  position in the list
@@ -273,7 +287,7 @@ class HistoryQuery(ResultQuery):
         return tuple(image for image in found if image.ref.header.patient_id.strip() == number)
 
     def find(self, run_id: int, ref: ImageRef) -> StoredImage | None:
-        """Return an image of a run; None if the run has no such image, or if it is not present."""
+        """Return an image of a run; None if the run has no such image, or if the image is no longer present."""
         query = "SELECT id FROM images WHERE run_id = ? AND image_key = ? AND absent_s IS NULL"
         rows = self._all(query, run_id, image_key(ref))
         return self.image(rows[0]["id"]) if rows else None
@@ -312,7 +326,7 @@ class HistoryQuery(ResultQuery):
             for run in self.runs()
         )
 
-    def quality(self, *, since_s: float) -> dict[str, Counter[str]]:
+    def quality_by_day(self, *, since_s: float) -> dict[str, Counter[str]]:
         """Return counts by day (ISO 8601, local time) since `since_s`, the newest day first.
 
         A day has the number of "images", and the number of images with each note on image quality, by the note's code.
@@ -320,14 +334,14 @@ class HistoryQuery(ResultQuery):
         counted = self._all(_BY_DAY, since_s, WORK_LIST_ORDER.index("not_an_image"))
         days = {str(row["day"]): Counter({"images": int(row["number"])}) for row in counted}
         for row in self._made(dict, self._all(_NOTES_BY_DAY, since_s)):
-            codes = {note.code for note in reasons_of(row["notes"])} & QUALITY
+            codes = {note.code for note in reasons_of(row["notes"])} & QUALITY_CODES
             days.setdefault(row["day"], Counter()).update(dict.fromkeys(codes, row["number"]))
         return days
 
-    def briefs(self, run_id: int, *, position: int | None = None) -> Iterator[ResultBrief]:
-        """Yield the results of a run in the order of its work list, with all results of an image together.
+    def result_briefs(self, run_id: int, *, position: int | None = None) -> Iterator[ResultBrief]:
+        """Yield the results of a run in the order of its work list; the results of one image follow each other.
 
-        position  position of the only wanted pack; None for all packs
+        position  the position of a pack in the run, for its results only; None for the results of all packs
         """
         for page in self._pages(run_id):
             of_image = defaultdict[int, list[ResultBrief]](list)
@@ -388,7 +402,7 @@ class HistoryQuery(ResultQuery):
         return int(self._all(query, position, json.dumps(repeated))[0]["files"])
 
     def drift_samples(self, of: PackOfRun, *, limit: int) -> tuple[DriftSample, ...]:
-        """Return the values by which drift is measured, of a pack's results in a run.
+        """Return the values of a pack's results in a run by which drift is measured.
 
         limit  number of images, the first ones that did not fail
         """
@@ -396,9 +410,10 @@ class HistoryQuery(ResultQuery):
         return self._made(sample_of, self._all(query, *of, limit))
 
     def previous_samples(self, run: Run, position: int, *, limit: int) -> tuple[DriftSample, ...]:
-        """Return the values by which drift is measured, of other images of a run's folders in earlier runs.
+        """Return the values by which drift is measured from earlier runs over the folders of a run.
 
-        The earlier runs had an equal model and equal settings. Folders are compared by `domain.run.origin_folder`.
+        Images that the run itself has are left out. The earlier runs had an equal model and equal settings. Folders are
+        compared by `domain.run.origin_folder`.
 
         position  position of the pack in the run
         limit     number of images, the newest ones
@@ -417,7 +432,10 @@ class HistoryQuery(ResultQuery):
 
 
 def list_statement(wanted: ResultFilter, order: ResultOrder) -> tuple[str, dict[str, Any]]:
-    """Return the SQL that reads rows in the order of an index, and its values except `run_id` and `limit`."""
+    """Return the SQL statement that reads the rows of a work list in the order of an index, with its values.
+
+    The values `run_id` and `limit` are left to the caller.
+    """
     where, values = ["run_id = :run_id"], dict[str, Any]()
     if wanted.category is not None:
         # The plus keeps SQLite from using another index and sorting rows that are already in order.
@@ -442,7 +460,7 @@ def list_statement(wanted: ResultFilter, order: ResultOrder) -> tuple[str, dict[
 
 
 def plain_letters(text: str) -> str:
-    """Return a text as used for searching: case-folded, without accents and apostrophes."""
+    """Return a text in the form that is used for searching: case-folded, without accents and apostrophes."""
     letters = unicodedata.normalize("NFKD", text.casefold()).translate(_UNDIVIDED)
     return "".join(letter for letter in letters if not unicodedata.combining(letter))
 

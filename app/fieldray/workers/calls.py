@@ -14,11 +14,11 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import NDArray
 
-from fieldray.domain.assessment import Assessment
 from fieldray.domain.finding import PREVIEW_SIDE, THUMBNAIL_SIDE, ReadFacts, Stage
 from fieldray.domain.image import Detail, FileKind, Image, ImageHeader, ImageRef, ShownImage
 from fieldray.domain.lungs import LungFields
 from fieldray.domain.model import HeaderRules, InputSpec, Model, OperatingPoint
+from fieldray.domain.pack_setup import PackSetup
 from fieldray.domain.run import Overrides
 from fieldray.imaging.archive import FoundMembers, MemberSearch
 from fieldray.imaging.beginning import ObjectBeginning, ObjectContent
@@ -34,7 +34,7 @@ RunsWhere = Literal["nowhere", "here", "elsewhere"]
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class PackNetworks:
-    """Manifests and golden vectors of the networks that a pack needs in a worker.
+    """The networks that a worker needs for one pack, with their manifests and golden vectors.
 
     classifier  the classifier; None if only the lungs are searched for
     finder      the lung-field pack, or None
@@ -65,14 +65,15 @@ class AnalyseRequest:
     """A request to analyse an image in some or all steps: read it, find its lungs, run the classifier.
 
     rules      rules for the header of the bytes that are decoded; None for no rules
-    frame      specification of an input to make of the whole image, instead of the classifier's input
+    frame      specification of an input to make of the whole image instead of the classifier's input; None for the
+               classifier's
     finds      whether the lungs are searched for
     points     operating points in force, by label; a result close to one is analysed again in finer detail
     overrides  refusals that a person overrules for this image
     runs       where the classifier runs: in this process, or on a device of the program (`ELSEWHERE`); otherwise the
                classifier's input is returned
     stamp_key  key of the file's stamp; empty for no stamp
-    pack       number of the pack among those loaded
+    pack       number of the pack among those loaded, from 0
     """
 
     ref: ImageRef
@@ -128,17 +129,17 @@ class AnalysisResult:
             raise ValueError("no mask")
 
     def is_borderline(
-        self, assessment: Assessment, scores: Mapping[str, float], features: NDArray[np.float32] | None
+        self, setup: PackSetup, scores: Mapping[str, float], features: NDArray[np.float32] | None
     ) -> bool:
         """Return whether scores are so close to an operating point that the image must be read in finer detail."""
         if not self.is_approximate or self.facts.pixel_map is None:
             return False
-        return assessment.is_borderline(scores, features, oversampling=self.facts.pixel_map.min_scale / self.step)
+        return setup.is_borderline(scores, features, oversampling=self.facts.pixel_map.min_scale / self.step)
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class PackInferRequest(InferRequest):
-    """A request to run the classifier of the pack with this number on an input."""
+    """A request to run a pack's classifier on an input. `pack` is the number of the pack among those loaded, from 0."""
 
     pack: int = 0
 
@@ -149,10 +150,11 @@ def _require_grey(pixels: NDArray[Any], *, longest: int) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShowRequest:
-    """A request to render an image for a person.
+class DisplayRequest:
+    """A request to read an image for display to a person.
 
-    Its longer side has `side` pixels; 0 means full resolution. With a hash, the file must have this SHA-256.
+    content_sha256  SHA-256 that the file must have; "" for any content
+    side            length of the longer side in pixels; 0 for full resolution
     """
 
     ref: ImageRef
@@ -162,7 +164,7 @@ class ShowRequest:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PreviewResult:
-    """The answer with the grey levels (h, w) uint8 of a stored preview."""
+    """The decoded grey levels (h, w) uint8 of a stored preview."""
 
     pixels: NDArray[np.uint8]
 
@@ -171,9 +173,11 @@ class PreviewResult:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class ElsewhereRequest:
-    """A request to the program: run an input (1, height, width, channels) uint8 of the
-    question with this number on a device.
+class DeviceRunRequest:
+    """A worker's request to the program: run the classifier for an image on a device instead of in the worker.
+
+    number  number of the question (`AnalyseRequest`) in the current call, from 0
+    values  (1, height, width, channels) uint8, the input of the network
     """
 
     number: int
@@ -181,10 +185,11 @@ class ElsewhereRequest:
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class ElsewhereResult:
-    """The answer to `ElsewhereRequest`: uncalibrated scores in [0, 1] by label code, and features (n,).
+class DeviceRunResult:
+    """The answer to `DeviceRunRequest`: the output of a classifier for one image.
 
-    There are no scores if the worker must run the network itself.
+    scores    uncalibrated scores, 0..1, by label code; None if the worker must run the network itself
+    features  (n,) float32 pooled features; None if the model has none
     """
 
     scores: Mapping[str, float] | None = None
@@ -193,16 +198,16 @@ class ElsewhereResult:
 
 LOAD: Final = Call("load", LoadRequest, LoadResult)
 # One image as each of several packs wants it, and what each saw, in their order; it is read once.
-LOOK: Final = Call("look", tuple[AnalyseRequest, ...], tuple[AnalysisResult, ...])
+ANALYSE: Final = Call("look", tuple[AnalyseRequest, ...], tuple[AnalysisResult, ...])
 RUN: Final = Call("run", PackInferRequest, NetworkOutput)
 # What a worker asks the program while it looks.
-ELSEWHERE: Final = Call("elsewhere", ElsewhereRequest, ElsewhereResult)
-IMAGE: Final = Call("image", ShowRequest, Image)
-SHOWN: Final = Call("shown", ShowRequest, ShownImage)
-PREVIEW: Final = Call("preview", bytes, PreviewResult)
-HASH: Final = Call("hash", ShowRequest, str)
-MEMBERS: Final = Call("members", MemberSearch, FoundMembers)
-IDENTIFY: Final = Call("identify", ObjectBeginning, ObjectContent)
+ELSEWHERE: Final = Call("elsewhere", DeviceRunRequest, DeviceRunResult)
+READ_IMAGE: Final = Call("image", DisplayRequest, Image)
+READ_SHOWN_IMAGE: Final = Call("shown", DisplayRequest, ShownImage)
+DECODE_PREVIEW: Final = Call("preview", bytes, PreviewResult)
+HASH_FILE: Final = Call("hash", DisplayRequest, str)
+SEARCH_MEMBERS: Final = Call("members", MemberSearch, FoundMembers)
+IDENTIFY_OBJECT: Final = Call("identify", ObjectBeginning, ObjectContent)
 
 
 def lung_finder_of(model: Model) -> Model | None:

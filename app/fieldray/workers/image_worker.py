@@ -18,11 +18,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.domain.assessment import Assessment, scores_of
 from fieldray.domain.finding import PREVIEW_SIDE, ReadFacts
 from fieldray.domain.image import UPRIGHT, Box, Detail, Image, NetworkInput, ShownImage
 from fieldray.domain.lungs import LungFields, LungNetworkOutput, look_for_lungs
 from fieldray.domain.model import InputSpec, Model
+from fieldray.domain.pack_setup import PackSetup, scores_of
 from fieldray.domain.purpose import header_says_frontal_chest
 from fieldray.errors import BackendProblem, InputProblem, Unreadable, Unusable
 from fieldray.imaging.archive import search
@@ -44,7 +44,7 @@ from fieldray.workers import calls
 
 def _network(model: Model, file: NDArray[np.uint8]) -> Network:
     """Load a pack's network with one thread, and check its golden vectors. Raises BackendProblem."""
-    network = Network(file.tobytes(), NetworkSpec.of(model.manifest), runtime=load_runtime(), threads=1)
+    network = Network(file.tobytes(), NetworkSpec.from_manifest(model.manifest), runtime=load_runtime(), threads=1)
     if model.golden:
         check_golden(network.run, model.golden)
     return network
@@ -134,7 +134,7 @@ class Worker:
         *,
         open_file: Callable[..., ImageFile] = ImageFile,
         open_network: Callable[[Model, NDArray[np.uint8]], Network] = _network,
-        run_elsewhere: Callable[[calls.ElsewhereRequest], calls.ElsewhereResult] = calls.ELSEWHERE.ask_parent,
+        run_elsewhere: Callable[[calls.DeviceRunRequest], calls.DeviceRunResult] = calls.ELSEWHERE.ask_parent,
     ) -> None:
         self._open_file, self._open_network = open_file, open_network
         self._run_elsewhere = run_elsewhere
@@ -227,10 +227,10 @@ class Worker:
         view.seen = replace(view.seen, header=view.question.ref.header)  # where the bytes are no image any more
         ref = view.shared.file.identified()
         view.seen = replace(view.seen, kind=ref.kind, header=ref.header)
-        finds, waives = view.question.finds, [one.code for one in view.overruled]
-        while why := check_header(ref.header, rules, finds_lungs=finds, waives=waives):
+        finds, overruled_codes = view.question.finds, [one.code for one in view.overruled]
+        while why := check_header(ref.header, rules, finds_lungs=finds, overruled_codes=overruled_codes):
             view.refuse(why)
-            waives.append(why.code)
+            overruled_codes.append(why.code)
 
     def _prepare(self, view: _View, detail: Detail) -> None:
         """Read the image in this detail, find its lungs, and make the input of the network that comes next."""
@@ -342,10 +342,10 @@ class Worker:
             return False
         view.seen = replace(view.seen, values=None)
         announce("inference")
-        ran = calls.ElsewhereResult()
+        ran = calls.DeviceRunResult()
         if view.question.runs == "elsewhere":
             try:
-                ran = self._run_elsewhere(calls.ElsewhereRequest(number=view.number, values=values))
+                ran = self._run_elsewhere(calls.DeviceRunRequest(number=view.number, values=values))
             except BackendProblem:
                 return False
         scores, features = ran.scores, ran.features
@@ -358,14 +358,19 @@ class Worker:
             classifier.ran += 1
             view.seen = replace(view.seen, answer=answer, sequence=classifier.ran)
             scores, features = scores_of(classifier.model, answer.scores), answer.features
-        assessment = Assessment(model=classifier.model, points=view.question.points)
-        return view.seen.is_borderline(assessment, scores, features)
+        setup = PackSetup(model=classifier.model, points=view.question.points)
+        return view.seen.is_borderline(setup, scores, features)
 
 
 def lungs_in(
     image: Image, finder: Model, run: Callable[[NDArray[np.uint8]], NetworkOutput], *, says_chest: bool
 ) -> LungFields:
-    """Find the lungs of an image, in pixels of its file; `run` runs the lung-field pack. Raises BackendProblem."""
+    """Find the lungs of an image, in pixels of its file. Raises BackendProblem.
+
+    finder      the lung-field pack
+    run         runs the network of the lung-field pack
+    says_chest  whether the file's header says that this is a frontal chest image
+    """
     spec, rules, (rows, columns) = finder.manifest.input, finder.manifest.lung_rules, image.size
     assert rules
     tensor = to_network_input(image, spec)
@@ -391,14 +396,14 @@ def lungs_in(
 # ---- images for a person
 
 
-def _file(question: calls.ShowRequest) -> ImageFile:
+def _file(question: calls.DisplayRequest) -> ImageFile:
     file = ImageFile(question.ref)
     if question.content_sha256 and question.content_sha256 != file.content_sha256:
         raise Unreadable(reason("changed"))  # only the pixels that were screened are shown
     return file
 
 
-def _shown(question: calls.ShowRequest) -> ShownImage:
+def _shown(question: calls.DisplayRequest) -> ShownImage:
     image = _file(question).shown(question.side)
     lower_priority()
     rows, columns = image.size
@@ -428,12 +433,12 @@ def _look(questions: Sequence[calls.AnalyseRequest]) -> tuple[calls.AnalysisResu
 
 handle: Final = handler_of(
     (calls.LOAD, _worker.load),
-    (calls.LOOK, _look),
+    (calls.ANALYSE, _look),
     (calls.RUN, _worker.run),
-    (calls.IMAGE, lambda question: _file(question).shown(None)),
-    (calls.SHOWN, _shown),
-    (calls.PREVIEW, lambda question: calls.PreviewResult(decode_preview(question))),
-    (calls.HASH, lambda question: content_hash(question.ref)[0]),
-    (calls.MEMBERS, functools.partial(search, is_own_report=_is_own_report)),
-    (calls.IDENTIFY, functools.partial(identify_beginning, is_own_report=_is_own_report)),
+    (calls.READ_IMAGE, lambda question: _file(question).shown(None)),
+    (calls.READ_SHOWN_IMAGE, _shown),
+    (calls.DECODE_PREVIEW, lambda question: calls.PreviewResult(decode_preview(question))),
+    (calls.HASH_FILE, lambda question: content_hash(question.ref)[0]),
+    (calls.SEARCH_MEMBERS, functools.partial(search, is_own_report=_is_own_report)),
+    (calls.IDENTIFY_OBJECT, functools.partial(identify_beginning, is_own_report=_is_own_report)),
 )

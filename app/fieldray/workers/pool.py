@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from fieldray.processes.child import Call
     from fieldray.processes.serving import Handler
     from fieldray.settings import Settings
-    from fieldray.workers.calls import AnalyseRequest, AnalysisResult, ElsewhereResult
+    from fieldray.workers.calls import AnalyseRequest, AnalysisResult, DeviceRunResult
 
-    RunElsewhere = Callable[[int, NDArray[np.uint8]], ElsewhereResult]
+    RunElsewhere = Callable[[int, NDArray[np.uint8]], DeviceRunResult]
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ _MEMORY_MB_PER_WORKER: Final = 22
 
 
 class PoolClosed(ReaderProblem):
-    """The pool was closed, or its operation was cancelled, before or during a call."""
+    """The pool of workers was closed, or a call was cancelled before its end."""
 
     def __init__(self) -> None:
         super().__init__(reason("engine_closed"))
@@ -83,15 +83,16 @@ class _Worker(Child):
 
 
 class Workers(contextlib.AbstractContextManager["Workers"]):
-    """A pool of `size` child processes. Calls from any thread wait for a free child. The pool
-    must be closed, or be used in `with`.
+    """A pool of `size` child processes that read and analyse images.
+
+    Calls from any thread wait for a free child. The pool must be closed, or be used in a `with` statement.
 
     The first child starts at once. The others start when the first child has analysed an image, or after a while: while
     a program starts, cores are scarce, and a person waits for the first result.
 
-    timeout_s           limit for one stage of an image; a slower child is killed
-    memory_limit_mb     address space of one child, without its networks
-    command             returns the command line that starts a child
+    timeout_s        time limit in seconds for one stage of an image; a slower child is killed
+    memory_limit_mb  address space of one child in MB, without its networks
+    command          returns the command line that starts a child
     """
 
     def __init__(
@@ -201,14 +202,14 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
                 for one, of, pack in numbered
             )
 
-        def elsewhere(question: calls.ElsewhereRequest) -> calls.ElsewhereResult:
+        def elsewhere(question: calls.DeviceRunRequest) -> calls.DeviceRunResult:
             if run_elsewhere is None or not 0 <= question.number < len(questions):
                 raise ValueError("a question that nobody expects")
             return run_elsewhere(question.number, question.values)
 
         try:
             seen = self._ask(
-                calls.LOOK,
+                calls.ANALYSE,
                 asked,
                 models=[of for _, of in questions if of],
                 tries_in_classifier=1 if len(questions) > 1 else _TRIES_IN_CLASSIFIER,
@@ -225,8 +226,11 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
             lost = calls.AnalysisResult(problem=error.reason, is_refusal=is_refusal, stage=stage, facts=facts)
             return (lost,) * len(questions)
 
-    def tensor(self, ref: ImageRef, spec: InputSpec) -> NetworkInput | None:
-        """Make a network's input of the whole image, even for a cropped input; None if the image cannot be read."""
+    def read_network_input(self, ref: ImageRef, spec: InputSpec) -> NetworkInput | None:
+        """Make a network's input of the whole image, even if `spec` crops to the lungs.
+
+        Returns None if the image cannot be read.
+        """
         from fieldray.domain.image import NetworkInput
         from fieldray.workers.calls import AnalyseRequest
 
@@ -255,7 +259,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         """
         from fieldray.workers import calls
 
-        return self._ask(calls.IMAGE, lambda *_: calls.ShowRequest(ref=ref, content_sha256=content_sha256))
+        return self._ask(calls.READ_IMAGE, lambda *_: calls.DisplayRequest(ref=ref, content_sha256=content_sha256))
 
     def read_shown(self, ref: ImageRef, *, side: int, content_sha256: str = "") -> ShownImage:
         """Read an image as displayed by default, with a longer side of at most `side` pixels.
@@ -264,13 +268,15 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         """
         from fieldray.workers import calls
 
-        return self._ask(calls.SHOWN, lambda *_: calls.ShowRequest(ref=ref, content_sha256=content_sha256, side=side))
+        return self._ask(
+            calls.READ_SHOWN_IMAGE, lambda *_: calls.DisplayRequest(ref=ref, content_sha256=content_sha256, side=side)
+        )
 
     def read_preview(self, preview: bytes) -> NDArray[np.uint8]:
         """Decode the grey levels (h, w) of a stored preview. Raises Unreadable, ReaderProblem, PoolClosed."""
         from fieldray.workers import calls
 
-        return self._ask(calls.PREVIEW, lambda *_: preview).pixels
+        return self._ask(calls.DECODE_PREVIEW, lambda *_: preview).pixels
 
     def zip_members(self, ref: ImageRef) -> Iterator[ImageRef]:
         """Yield references to the images in a zip file, while a child is still searching the file.
@@ -280,13 +286,13 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         from fieldray.imaging.archive import members_of
         from fieldray.workers import calls
 
-        return members_of(ref, lambda question: self._ask(calls.MEMBERS, lambda *_: question))
+        return members_of(ref, lambda question: self._ask(calls.SEARCH_MEMBERS, lambda *_: question))
 
     def identify(self, question: ObjectBeginning) -> ObjectContent:
         """Identify an object on a server by its first bytes. Raises Unreadable, Unusable, ReaderProblem, PoolClosed."""
         from fieldray.workers import calls
 
-        return self._ask(calls.IDENTIFY, lambda *_: question)
+        return self._ask(calls.IDENTIFY_OBJECT, lambda *_: question)
 
     def content_hash(self, ref: ImageRef) -> tuple[str, bytes]:
         """Return the SHA-256 (hex) of a file and its stamp; computed in this process unless the file is in a zip.
@@ -306,9 +312,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
             self.abort_cancelled_calls()
 
     def abort_cancelled_calls(self) -> None:
-        """Abort the running and waiting calls that are cancelled by now, which raise PoolClosed; other
-        calls continue.
-        """
+        """Abort all calls whose `is_cancelled` now returns True. They raise PoolClosed; other calls continue."""
         with self._condition:  # till all are ended: a child that is free meanwhile does something else
             for child, is_cancelled in self._under_way.items():
                 if is_cancelled():
@@ -346,7 +350,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
     def _hash_in_child(self, ref: ImageRef, *, tries: int = _TRIES) -> str:
         from fieldray.workers import calls
 
-        return self._ask(calls.HASH, lambda *_: calls.ShowRequest(ref=ref), tries=tries)
+        return self._ask(calls.HASH_FILE, lambda *_: calls.DisplayRequest(ref=ref), tries=tries)
 
     def _hash_if_readable(self, ref: ImageRef, error: FieldrayError) -> str:
         """Hash a file after a child's time-out, with the child's time limit: its drive may not respond."""

@@ -20,9 +20,9 @@ _DELAYS_S: Final = (0.0, 0.05, 0.2, 0.8)  # before each try
 
 
 class Readiness:
-    """The readiness of the workers to run one model, which a thread tests. Thread-safe.
+    """The readiness of the workers to run one model, which a thread of this object tests. Thread-safe.
 
-    changed  called from the test's thread when a test has changed `status` or `is_out`
+    changed  called from the test's thread when a test has changed `status` or `needs_start`
     passed   called with the model when its test has passed, before `status` changes. If it raises FieldrayError, the
              workers run no image
     """
@@ -34,7 +34,7 @@ class Readiness:
         self._changed, self._passed = changed, passed
         self._lock = threading.Lock()
         self._status = BackendStatus()
-        self._is_out = True
+        self._needs_start = True
         self._is_over = threading.Event()  # of the last test: whether it is of use no more
         self._thread: threading.Thread | None = None
 
@@ -44,25 +44,28 @@ class Readiness:
         return self._status
 
     @property
-    def is_out(self) -> bool:
-        """Whether the workers run no image unless `start` is called: not tested, stopped, or failed for good."""
-        return self._is_out
+    def needs_start(self) -> bool:
+        """Whether the workers run no image of the model until `start` is called.
+
+        The model was not tested yet, was stopped, or failed for good.
+        """
+        return self._needs_start
 
     def start(self) -> None:
         """Start a test of the workers, unless one is running or has passed. Returns at once."""
         with self._lock:
-            if not self._is_out:
+            if not self._needs_start:
                 return
             is_over = threading.Event()
             thread = threading.Thread(target=self._test, args=(is_over, self._thread), name="readiness", daemon=True)
             thread.start()
-            self._thread, self._is_over, self._is_out = thread, is_over, False
+            self._thread, self._is_over, self._needs_start = thread, is_over, False
 
     def stop(self, why: Reason | None = None) -> None:
-        """Let the workers run no more image. With a reason, a started model becomes unavailable. Returns at once."""
+        """Let the workers run no more image. With a reason, the model's status becomes unavailable. Returns at once."""
         with self._lock:
             self._is_over.set()
-            self._is_out = True
+            self._needs_start = True
             if why is None:
                 self._status = BackendStatus()
             elif self._status.state != "stopped":
@@ -96,16 +99,16 @@ class Readiness:
             else:
                 self._enter(is_over, BackendStatus(state="ready", detail=self._workers.detail, image_s=image_s))
                 return
-            is_out = why.code in PERMANENT or delay_s == _DELAYS_S[-1]
-            self._enter(is_over, BackendStatus(state="unavailable", reason=why), is_out=is_out)
-            if is_out:
+            needs_start = why.code in PERMANENT or delay_s == _DELAYS_S[-1]
+            self._enter(is_over, BackendStatus(state="unavailable", reason=why), needs_start=needs_start)
+            if needs_start:
                 return
 
-    def _enter(self, is_over: threading.Event, status: BackendStatus, *, is_out: bool = False) -> None:
+    def _enter(self, is_over: threading.Event, status: BackendStatus, *, needs_start: bool = False) -> None:
         with self._lock:
             if is_over.is_set():
                 return
-            self._status, self._is_out = status, is_out
+            self._status, self._needs_start = status, needs_start
         if status.reason:
             log.info("the CPU is unavailable: %s", status.reason.text)
         self._changed()

@@ -24,7 +24,7 @@ _LETTERS: Final = list("abcdefghijk lmnopqrstuvwxyz 0123456789 ")
 
 
 def draw_fractal(side: int, generator: Generator) -> GreyImage:
-    """Return a texture whose power falls with frequency, as in natural scenes."""
+    """Draw a texture whose power falls with frequency, as in natural scenes. Returns it as an image."""
     down, across = np.fft.fftfreq(side)[:, None], np.fft.rfftfreq(side)[None]
     frequency = np.hypot(down * generator.uniform(0.5, 2), across * generator.uniform(0.5, 2))
     frequency[0, 0] = 1

@@ -149,7 +149,7 @@ def _near(images: NDArray[np.uint8]) -> tuple[tuple[int, int], ...]:
 
 
 def thumbnails(images: NDArray[np.uint8], *, side: int) -> NDArray[np.float64]:
-    """Return each image as the means of side x side areas of its first channel: (n, side * side), 0..255."""
+    """Reduce the first channel of each image to side x side mean values. Returns (n, side * side) in 0..255."""
     rows = _means_matrix(images.shape[1], side)
     columns = _means_matrix(images.shape[2], side)
     small = [rows @ image[:, :, 0] @ columns.T for image in images]
@@ -170,7 +170,7 @@ def _means_matrix(size: int, count: int) -> NDArray[np.float64]:
 
 
 def label_targets(rows: Sequence[Row], labels: Sequence[LabelRule]) -> NDArray[np.float32]:
-    """Return the targets (rows, labels) of rows: 1 with the label, 0 without, nan if unknown."""
+    """Return the targets (rows, labels) float32 of table rows: 1 with the label, 0 without, nan if unknown."""
     return np.array([[_target(row, label) for label in labels] for row in rows], np.float32).reshape(-1, len(labels))
 
 
@@ -248,19 +248,19 @@ class Dataset:
     facts: DataFigures
 
     def indices(self, part: str) -> NDArray[np.int64]:
-        """Return the indices of the images in a part."""
+        """Return the indices of the images in a part of the split, such as "training"."""
         return np.flatnonzero(np.array(self.parts) == part)
 
     def rows(self, part: str) -> list[Row]:
-        """Return the table rows of the images in a part."""
+        """Return the table rows of the images in a part of the split, such as "training"."""
         return [self.image_set.rows[index] for index in self.indices(part)]
 
     def samples(self, part: str) -> Samples:
-        """Return the images of a part for training."""
+        """Return the images of a part ("training", "validation" or "test") as training samples."""
         return self.samples_of(self.indices(part))
 
     def samples_of(self, chosen: NDArray[np.int64]) -> Samples:
-        """Return the images with these indices for training."""
+        """Return the images with these indices as training samples."""
         rows = [self.image_set.rows[index] for index in chosen]
         return Samples(
             images=self.image_set.images[chosen],

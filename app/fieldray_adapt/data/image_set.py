@@ -48,13 +48,13 @@ class LungFinder:
         self._model = model = read_pack(folder).model
         if model.manifest.lung_rules is None:
             raise UsageProblem(reason("recipe_key", key="lungs", detail="must name a lung-field pack"))
-        spec = NetworkSpec.of(model.manifest)
+        spec = NetworkSpec.from_manifest(model.manifest)
         self._network = Network(model.files["litert"], spec, runtime=load_runtime(), threads=1)
 
     def find(self, image: Image, *, says_chest: bool = False) -> LungFields:
         """Return the lungs of an image, in pixels of its file. Raises BackendProblem.
 
-        `says_chest` tells whether the header of the file names a frontal chest X-ray.
+        `says_chest` is whether the header of the file names a frontal chest X-ray.
         """
         from fieldray.workers.image_worker import lungs_in  # imported here, as it loads the runtime of the networks
 
@@ -81,7 +81,7 @@ def lung_shares(lungs: LungFields, pixel_map: PixelMap, *, input_size: tuple[int
 
 
 DIGESTS_NAME: Final = "digests.json"
-"""The file that stores the SHA-256 of each image file."""
+"""The name of the file that stores the SHA-256 of each image file."""
 
 
 def read_rows(sources: Iterable[Source], *, folder: Path) -> list[Row]:
@@ -128,7 +128,7 @@ def _digest_of(path: Path, cached: dict[str, list[Any]]) -> str:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ImageSet:
-    """The images that could be read.
+    """The images of a data set that could be read, with their table rows.
 
     Attributes
     ----------

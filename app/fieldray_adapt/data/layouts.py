@@ -36,15 +36,15 @@ class Table(Protocol):
 
     @property
     def path(self) -> Path:
-        """The path of the file."""
+        """The path of the table's file."""
 
     @property
     def where(self) -> Mapping[str, tuple[str, ...]]:
-        """The accepted values, by column."""
+        """The values that select the rows to read, by column."""
 
 
 ProblemCallback = Callable[[Reason], None]
-"""Receives each problem of a source."""
+"""Receives each problem that is found in a source of images."""
 
 _SUFFIXES: Final = frozenset({".png", ".jpg", ".jpeg", ".dcm", ".dicom", ""})
 _CHEXPERT_FIRST_CLASS: Final = 5
@@ -104,7 +104,7 @@ def read_source(source: Source) -> list[Row]:
 
 
 def find_rows(source: Source) -> tuple[list[Row], list[Reason]]:
-    """Return the rows of one source, and all problems of the source.
+    """Read the rows of one source of labelled images. Returns the rows, and all problems of the source.
 
     The problems are data_unreadable, data_column, data_row, data_patient, data_named_twice and data_empty.
     """

@@ -20,7 +20,7 @@ from sklearn.linear_model import LogisticRegression
 
 from fieldray.audit.drift import score_counts
 from fieldray.audit.figures import calibration_bins, performance_at, scored_arrays
-from fieldray.audit.units import Case, Rule, ranks
+from fieldray.audit.units import Case, Rule, scores_and_truths
 from fieldray.domain import heat_map, metrics
 from fieldray.domain.metrics import Scores, Share, Truth, logit, sigmoid
 from fieldray.domain.model import Calibration, Estimate, OperatingPoint, OutOfDistributionCheck
@@ -122,7 +122,7 @@ def evidence_shares(maps: NDArray[np.float32], lungs: NDArray[np.uint8], *, zero
 def evidence_figures(maps: NDArray[np.float32], lungs: NDArray[np.uint8], *, zero: float) -> EvidenceFigures:
     """Return the mean share of evidence inside the lungs, the share by chance, and the 5th percentile.
 
-    The parameters are those of `evidence_shares`.
+    The figures are over all images. The parameters are those of `evidence_shares`.
     """
     shares = evidence_shares(maps, lungs, zero=zero)
     known = shares[~np.isnan(shares)]
@@ -206,16 +206,19 @@ class EvaluatedImages:
         return metrics.specificity(self.scores, self.truth, threshold=threshold, patients=self.patients)
 
     def specificity_at(self, sensitivity: float) -> Share:
-        """Return the specificity at the threshold with a sensitivity of at least `sensitivity` on these images."""
+        """Return the specificity at the threshold that gives a sensitivity of at least `sensitivity`.
+
+        Both are measured on these images.
+        """
         return metrics.specificity_at_sensitivity(self.scores, self.truth, wanted=sensitivity, patients=self.patients)
 
     def where(self, keep: NDArray[np.bool_]) -> EvaluatedImages:
-        """Return the images for which `keep` (n,) is true."""
+        """Return only the images for which `keep` (n,) bool is True."""
         rows = [row for row, kept in zip(self.rows, keep, strict=True) if kept]
         return EvaluatedImages(scores=self.scores[keep], truth=self.truth[keep], rows=rows)
 
     def calibrated(self, calibration: Calibration) -> EvaluatedImages:
-        """Return the images with calibrated scores."""
+        """Return the images with calibrated scores in place of the raw ones."""
         return replace(self, scores=metrics.calibrate_scores(self.scores, calibration))
 
 
@@ -287,8 +290,8 @@ def part_figures(cases: Mapping[str, Sequence[Case]], *, points: Sequence[Operat
     Parameters
     ----------
     cases
-        The screened images by operating point (see `screening.Screening.cases`). Figures without an operating point are
-        measured at the first one.
+        The screened images by operating point (see `screening.ScreeningResults.cases`). Figures without an operating
+        point are measured at the first one.
     points
         The operating points of the label.
 
@@ -320,7 +323,7 @@ def part_figures(cases: Mapping[str, Sequence[Case]], *, points: Sequence[Operat
 
 def _specificities(images: Sequence[Case]) -> dict[str, Share]:
     """Return the specificity at each sensitivity of `WANTED_SENSITIVITIES`."""
-    found, truth, patients = ranks(images)
+    found, truth, patients = scores_and_truths(images)
     return {
         f"{wanted:.2f}": metrics.specificity_at_sensitivity(found, truth, wanted=wanted, patients=patients)
         for wanted in WANTED_SENSITIVITIES
@@ -328,7 +331,7 @@ def _specificities(images: Sequence[Case]) -> dict[str, Share]:
 
 
 def point_figures(images: Sequence[Case], point: OperatingPoint) -> PointFigures:
-    """Measure the figures at one operating point, by the rules of an audit."""
+    """Measure the figures at one operating point, by the rules by which an audit counts."""
     prevalence = float(np.mean([case.truth for case in images]))  # predictive values need it, but no card shows them
     at, with_unsure = (
         performance_at(images, point, rule=rule, prevalence=prevalence) for rule in (CARD_RULE, _RULE_WITH_UNSURE)

@@ -46,7 +46,7 @@ from fieldray_adapt.evaluation.figures import (
     HospitalFigures,
     LabelFigures,
 )
-from fieldray_adapt.evaluation.screening import Screening, load_unwritten_pack, screen_rows
+from fieldray_adapt.evaluation.screening import ScreeningResults, load_unwritten_pack, screen_rows
 from fieldray_adapt.files import digest, save_arrays, to_builtins
 from fieldray_adapt.networks.quantise import NetworkOutputs
 from fieldray_adapt.pack.manifest import make_manifest
@@ -197,7 +197,7 @@ def _targets(measured: _Measured, part: str, label: LabelRule, column: int) -> N
 
 def _screened(
     run: Run, measured: _Measured, chosen: Mapping[str, _Choice], gate: OutOfDistributionCheck
-) -> Mapping[str, Screening]:
+) -> Mapping[str, ScreeningResults]:
     """Screen the test images, and those of the other hospital, with the pack."""
     manifest = make_manifest(
         run,
@@ -212,7 +212,7 @@ def _screened(
 
 
 def _evaluate_label(
-    run: Run, measured: _Measured, label: LabelRule, chosen: _Choice, screened: Mapping[str, Screening]
+    run: Run, measured: _Measured, label: LabelRule, chosen: _Choice, screened: Mapping[str, ScreeningResults]
 ) -> LabelFigures:
     """Return the figures of one label: of the screened images, and of the network's scores alone."""
     data, recipe = measured.data, run.recipe

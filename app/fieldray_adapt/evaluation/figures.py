@@ -146,7 +146,8 @@ class PartFigures(ImageCounts, frozen=True, kw_only=True):
 class HospitalFigures(PartFigures, frozen=True, kw_only=True):
     """The figures of a pack at another hospital with unchanged thresholds.
 
-    `shortcuts` has the AUC there of a classifier that sees only the border of the image, or only a thumbnail.
+    `shortcuts` has the AUC, at that hospital, of a classifier that sees only the border of the image, or only a
+    thumbnail.
     """
 
     shortcuts: dict[str, float]

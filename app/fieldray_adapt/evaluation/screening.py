@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fieldray.audit.units import Case, score_and_category
-from fieldray.domain.assessment import choose
 from fieldray.domain.finding import Outcome, reason_of
 from fieldray.domain.image import ImageRef
 from fieldray.domain.model import Manifest, Model
+from fieldray.domain.pack_setup import set_up_pack
 from fieldray.errors import PackProblem
 from fieldray.inference.engine import Engine
 from fieldray.packs.library import PackLibrary
@@ -37,8 +37,8 @@ from fieldray_adapt.run import Progress
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Screening:
-    """Screening results: by operating point, one outcome for the image of each row."""
+class ScreeningResults:
+    """The results of screening labelled images: by operating point, one outcome for the image of each row."""
 
     rows: Sequence[Row]
     outcomes: Mapping[str, Sequence[Outcome]]
@@ -82,7 +82,7 @@ def _case(number: int, row: Row, outcome: Outcome, *, label: str, truth: bool) -
     )
 
 
-def screen_rows(model: Model, rows: Sequence[Row], *, threads: int, progress: Progress) -> Screening:
+def screen_rows(model: Model, rows: Sequence[Row], *, threads: int, progress: Progress) -> ScreeningResults:
     """Screen the image of each row on the CPU, at each operating point of a pack.
 
     Parameters
@@ -106,20 +106,20 @@ def screen_rows(model: Model, rows: Sequence[Row], *, threads: int, progress: Pr
     ):
         workers.load_as_group([model])
         engine.open(model)
-        assessments = [choose(model, operating_point=name) for name in points]
-        screen = partial(screen_with_packs, assessments=assessments, workers=workers, engine=engine)
+        setups = [set_up_pack(model, operating_point=name) for name in points]
+        screen = partial(screen_with_packs, setups=setups, workers=workers, engine=engine)
         refs = [ImageRef(path=row.path) for row in rows]
         for outcomes in pool.map(screen, refs):
             found.append(outcomes)
             progress("screened images", len(found), len(rows))
     by_point = zip(points, zip(*found, strict=True), strict=True)
-    return Screening(rows=rows, outcomes=dict(by_point))
+    return ScreeningResults(rows=rows, outcomes=dict(by_point))
 
 
 def load_unwritten_pack(manifest: Manifest, files: Mapping[str, bytes], *, lungs: Path | None) -> Model:
     """Write a pack to a temporary folder, and load it as the program loads a pack from a drive.
 
-    The program has no other pack there, but for the lung-field pack `lungs` if the shipped ones do not fit.
+    Only the shipped packs are available to it, and the lung-field pack `lungs` if no shipped one fits.
 
     Parameters
     ----------

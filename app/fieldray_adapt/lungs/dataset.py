@@ -65,7 +65,7 @@ class LungData:
     masks_are_chests: bool = True
 
     def part_indices(self, part: str) -> NDArray[np.int64]:
-        """Return the indices of the images with masks in a part."""
+        """Return the indices of the images with masks in a part of the split, such as "training"."""
         return np.flatnonzero(self.image_parts == part)
 
     def check_images(self, part: str, weights: Mapping[str, float], *, side: int) -> CheckImages | None:

@@ -169,9 +169,8 @@ def choose_check_thresholds(
     """Choose the threshold of each check. Returns the thresholds by the name of the check.
 
     For "frontal chest", the sum of accepted chest images and refused out-of-distribution images (as shares) is largest.
-    For every other check, the share `unchanged_share` of upright chest images is below the threshold. A threshold is
-    0.5
-    or more.
+    For every other check, the share `unchanged_share` of upright chest images is below the threshold. No threshold is
+    below 0.5.
 
     Parameters
     ----------
@@ -189,9 +188,10 @@ def choose_check_thresholds(
 def measure_check_rates(
     images: NDArray[np.uint8], predict: PredictMasks, thresholds: Mapping[str, float], *, max_images: int = _TEST_CHESTS
 ) -> CheckRates:
-    """Measure the checks on at most `max_images` images of a source.
+    """Measure how often the image checks of a lung-field network are right, on at most `max_images` images of a source.
 
-    Returns the share of upright images accepted, and of reoriented copies that their check notices.
+    Returns shares of images: upright images that are accepted, copies whose rotation, inversion or mirroring is
+    noticed, and upright images for which a check gives a false alarm.
     """
     images, limits = _some(images, max_images), np.array([thresholds[name] for name in LUNG_CHECKS])
     changes = {

@@ -45,8 +45,9 @@ def list_hospitals(recipe: LungRecipe) -> tuple[str, ...]:
 def without_hospital(recipe: LungRecipe, data: LungData, number: int) -> LungData:
     """Return the data for training without a hospital.
 
-    The hospital's chest images become "left out", an equal part of the masks "held out". Masks of the hospital that are
-    only evaluated stay so, those of other hospitals are not used. Former test images become training images.
+    The hospital's chest images become "left out", an equal part of the masks "held out". Masks of the hospital that
+    serve for evaluation only stay so. Such masks of other hospitals are not used. Former test images become training
+    images.
 
     Parameters
     ----------

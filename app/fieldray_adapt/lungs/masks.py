@@ -1,4 +1,4 @@
-"""Files of images with masks, and all problems in them."""
+"""The list of image files with their masks, and the search for all problems in these files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ class ImageMaskPair:
     evaluate_only: bool = False
 
     def problem(self, detail: str) -> Reason:
-        """Return a problem of this pair as a reason with file and line."""
+        """Return a problem of this image and mask as a reason that names file and line.
+
+        `detail` is the problem in words.
+        """
         if self.line:
             return reason("data_row", path=self.table, line=self.line, detail=detail)
         return reason("data_unreadable", path=self.row.path, detail=detail)

@@ -17,7 +17,7 @@ from fieldray_adapt.run import Run
 
 @table
 class MaskSource:
-    """Images with a mask each. White mask pixels (above 127) are lung."""
+    """A source of images that have a mask of the lungs each. White mask pixels (above 127) are lung."""
 
     path: Path = key("The CSV file, or the folder of the images for the layout folders.", example="lungs.csv")
     layout: Literal["table", "folders"] = key(

@@ -96,7 +96,9 @@ def train(
 
 @dataclass(frozen=True, eq=False, slots=True)
 class StageTask:
-    """A stage of a training as a `TrainingTask`; `epochs_before` is the number of epochs in earlier stages."""
+    """The `TrainingTask` of one stage of a lung-field training; `epochs_before` is the number of epochs in earlier
+    stages.
+    """
 
     samples: StageSamples
     engine: MaskEngine
@@ -112,8 +114,8 @@ class StageTask:
             batch = self.samples.draw_batch(generator)
             yield self.engine.step(*batch, learning_rate=rate(step / training.steps_per_epoch))
 
-    def share(self, steps: int) -> float:
-        """Return the weight of the current weights in the running mean (see `TrainingTask.share`)."""
+    def averaging_weight(self, steps: int) -> float:
+        """Return the weight of the current network in the running mean (see `TrainingTask.averaging_weight`)."""
         return sparse_averaging_share(steps)
 
     def validate(self, average: Weights, figures: EpochFigures) -> EpochFigures:

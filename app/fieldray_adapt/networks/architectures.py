@@ -72,18 +72,27 @@ _MOBILENET_BLOCKS: Final = (
 
 
 def resnet50(*, blocks: tuple[int, ...] = _RESNET_BLOCKS, last_stride: int = 2, **head: int) -> Specification:
-    """Return ResNet50 V1 (see `_resnet`).
+    """Return ResNet50 V1.
 
     Its channel sets are "conv1", one for the sums of each stage, and two inside each block.
+
+    Parameters
+    ----------
+    blocks
+        Number of blocks in each stage. Four stages reduce the side to a thirty-second, three to a sixteenth.
+    last_stride
+        Stride of the last stage's first block. 1 keeps the class maps as fine as the stage before.
+    head
+        Input size and number of labels, as for all networks with a class-map head.
     """
     return _resnet("resnet50", blocks, last_stride, kernels=(1, 3, 1), **head)
 
 
 def resnet34(*, blocks: tuple[int, ...] = _RESNET_BLOCKS, last_stride: int = 2, **head: int) -> Specification:
-    """Return ResNet-34 with projection shortcuts (see `_resnet`).
+    """Return ResNet-34 with projection shortcuts.
 
     Its channel sets are one for the sums of each stage, and one inside each block. The first convolution has the
-    channel set of the first stage, because its output is added there.
+    channel set of the first stage, because its output is added there. The parameters are those of `resnet50`.
     """
     return _resnet("resnet34", blocks, last_stride, kernels=(3, 3), **head)
 

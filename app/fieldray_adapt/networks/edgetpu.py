@@ -48,7 +48,7 @@ _LARGEST_SOFTMAX: Final = 16_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """An operator of a file. `cpu_reason` says why it stays on the CPU; "" if it runs on the Edge TPU."""
+    """An operator of a network file. `cpu_reason` says why it stays on the CPU; "" if it runs on the Edge TPU."""
 
     name: str
     cpu_reason: str = ""
@@ -57,7 +57,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where the operators of a file run.
+    """The division of a network file's operators between the Edge TPU and the CPU.
 
     Attributes
     ----------

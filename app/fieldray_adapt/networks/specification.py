@@ -24,13 +24,13 @@ LayerKind = Literal[
     "conv", "depthwise", "dense", "max_pool", "average_all", "add", "concat", "upsample", "flatten", "activation",
     "dropout",
 ]  # fmt: skip
-"""The operation of a layer."""
+"""The operation that a layer of a network performs."""
 Activation = Literal["none", "relu", "relu6", "sigmoid", "softmax"]
 Shape = tuple[int, ...]
-"""The sizes of an array."""
+"""The shape of an array: its size along each axis."""
 
 INPUT: Final = "image"
-"""The name of the network's input."""
+"""The name by which layers refer to the network's input."""
 _MULTIPLE: Final = 8
 _JOINED: Final = "+"
 _WEIGHTED: Final = frozenset({"conv", "depthwise", "dense"})
@@ -275,7 +275,7 @@ def multiply_add_count(specification: Specification) -> int:
 
 
 Weights = dict[str, NDArray[np.float32]]
-"""Weight arrays by their name "layer/part"."""
+"""The weight arrays of a network, by their name "layer/part"."""
 
 
 def initial_weights(specification: Specification, *, seed: int) -> Weights:

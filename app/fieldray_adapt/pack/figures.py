@@ -19,7 +19,10 @@ from fieldray_adapt.evaluation.figures import (
 
 
 class PackPart(ImageCounts, frozen=True, kw_only=True):
-    """The figures of one part. `classes` has, by operating point, the table of `PointFigures.classes`."""
+    """The figures of one part of the images in a manifest.
+
+    `classes` has, by operating point, the table of `PointFigures.classes`.
+    """
 
     auc: Estimate
     specificity_at_sensitivity: dict[str, Share]
@@ -27,8 +30,8 @@ class PackPart(ImageCounts, frozen=True, kw_only=True):
     classes: dict[str, dict[str, dict[str, Share]]]
 
     @classmethod
-    def of(cls, figures: PartFigures) -> PackPart:
-        """Return the figures for the manifest; all others are on the model card only."""
+    def from_figures(cls, figures: PartFigures) -> PackPart:
+        """Return those figures of a part that go into the manifest; all others are on the model card only."""
         return cls(
             images=figures.images,
             patients=figures.patients,
@@ -48,7 +51,7 @@ class ReferenceScores(Struct, frozen=True, kw_only=True):
 
 
 class PackLabel(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The figures of one label, on the test images and at another hospital."""
+    """The figures of one label in a manifest, on the test images and at another hospital."""
 
     test: PackPart
     external_test: PackPart | None = None
@@ -58,11 +61,11 @@ class PackLabel(Struct, frozen=True, kw_only=True, omit_defaults=True):
     float_against_int8: Int8Comparison
 
     @classmethod
-    def of(cls, figures: LabelFigures) -> PackLabel:
+    def from_figures(cls, figures: LabelFigures) -> PackLabel:
         """Return the figures of a label for the manifest."""
         return cls(
-            test=PackPart.of(figures.test),
-            external_test=PackPart.of(figures.external_test) if figures.external_test else None,
+            test=PackPart.from_figures(figures.test),
+            external_test=PackPart.from_figures(figures.external_test) if figures.external_test else None,
             reference=ReferenceScores(scores=figures.test.score_counts),
             heat_map=figures.heat_map,
             shortcuts=figures.shortcuts,
@@ -71,7 +74,7 @@ class PackLabel(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PackFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The figures of a classifier.
+    """The figures of a classifier in its manifest.
 
     Attributes
     ----------

@@ -114,7 +114,7 @@ def published_cross_validation(run: Run) -> Mapping[str, CrossFigures] | None:
 def _figures(run: Run, results: ClassifierFigures) -> PackFigures:
     return PackFigures(
         counted=CARD_RULE,
-        labels={code: PackLabel.of(found) for code, found in results.labels.items()},
+        labels={code: PackLabel.from_figures(found) for code, found in results.labels.items()},
         ood_gate=results.gate,
         evidence_inside=results.labels[run.recipe.pack_labels[0].code].evidence_inside,
     )

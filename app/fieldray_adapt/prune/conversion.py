@@ -15,7 +15,7 @@ from fieldray.typed_json import parse_json
 from fieldray_adapt.files import digest, json_bytes, reporting_damage, write_atomically
 from fieldray_adapt.networks.quantise import quantise
 from fieldray_adapt.training.engine_interface import EngineSettings
-from fieldray_adapt.training.loop import Labelled, measure_accuracy
+from fieldray_adapt.training.loop import LabelledImages, measure_accuracy
 from fieldray_adapt.training.profile import Network
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ def convert_and_test(
     *,
     folder: Path,
     images: NDArray[np.uint8],
-    test: Labelled,
+    test: LabelledImages,
     settings: EngineSettings,
     say: Callable[[], None] = lambda: None,
 ) -> Conversion:
@@ -76,7 +76,7 @@ def read_json_if_present(path: Path, kind: type[T]) -> T | None:
         return parse_json(path.read_bytes(), kind)
 
 
-def file_accuracy(data: bytes, test: Labelled) -> float:
+def file_accuracy(data: bytes, test: LabelledImages) -> float:
     """Return the accuracy (0..1) of a TensorFlow Lite file with uint8 input and output."""
     from ai_edge_litert.interpreter import Interpreter
 

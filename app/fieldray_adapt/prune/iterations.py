@@ -102,7 +102,7 @@ class RunFolder:
             raise StorageProblem(reason("run_damaged", path=path)) from problem
 
     def add(self, iteration: Iteration, specification: Specification, weights: Weights) -> None:
-        """Store an iteration: first its network, then its line."""
+        """Store an iteration: first its network, then its line in `iterations.jsonl`."""
         rows = (*self.iterations(), iteration)
         if not self._marker.exists():
             write_atomically(self._marker, self._fingerprint.encode())

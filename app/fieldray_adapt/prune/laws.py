@@ -50,7 +50,7 @@ class Context:
 
 @table
 class Bounds:
-    """Limits for the values of a law."""
+    """Lower and upper limit of the values that a law gives."""
 
     lowest: float = key("Lower limit of the value.", default=-math.inf)
     highest: float = key("Upper limit of the value.", default=math.inf)
@@ -60,50 +60,53 @@ class Bounds:
             raise ValueError(f"lowest {self.lowest} is above highest {self.highest}")
 
     def clip(self, value: float) -> float:
-        """Return the nearest value within the bounds."""
+        """Return the nearest value within the bounds to a value."""
         return min(max(value, self.lowest), self.highest)
 
 
 @table
 class ConstantLaw:
-    """A constant value (3.1)."""
+    """A law of pruning by which a setting keeps its value in all iterations (formula 3.1)."""
 
     start: float = key("Value of the setting in all iterations.")
 
     def next(self, previous: float, context: Context) -> float:  # noqa: ARG002 - all laws have these parameters
-        """Return the start value."""
+        """Return the start value, which the next iteration uses again."""
         return self.start
 
 
 @table
 class LinearLaw:
-    """A value with a step added in each iteration (3.2)."""
+    """A law of pruning by which a step is added to a setting's value after each iteration (formula 3.2)."""
 
     start: float = key("Value of the setting in the first iteration.")
     step: float = key("Number that is added to the value after each iteration.")
     bounds: Bounds = key("Limits of the value.", default=Bounds())
 
     def next(self, previous: float, context: Context) -> float:  # noqa: ARG002
-        """Return `previous` plus the step."""
+        """Return the setting's value for the next iteration: `previous` plus the step, within the bounds."""
         return self.bounds.clip(previous + self.step)
 
 
 @table
 class MultiplicativeLaw:
-    """A value multiplied by a factor in each iteration (3.3)."""
+    """A law of pruning by which a setting's value is multiplied by a factor after each iteration (formula 3.3)."""
 
     start: float = key("Value of the setting in the first iteration.")
     factor: float = key("Number by which the value is multiplied after each iteration.", above=0)
     bounds: Bounds = key("Limits of the value.", default=Bounds())
 
     def next(self, previous: float, context: Context) -> float:  # noqa: ARG002
-        """Return `previous` times the factor."""
+        """Return the setting's value for the next iteration: `previous` times the factor, within the bounds."""
         return self.bounds.clip(previous * self.factor)
 
 
 @table
 class ContextDependentLaw:
-    """A value that depends on ratios of after to before the last iteration (3.4). Each ratio r has a strength."""
+    """A law of pruning by which a setting's value follows the changes by the last iteration (formula 3.4).
+
+    A strength is the exponent, or the weight, of the ratio r of one change.
+    """
 
     start: float = key("Value of the setting in the first iteration.")
     size: float = key("Strength of the ratio of the numbers of parameters, after to before the iteration.", default=0.0)
@@ -118,7 +121,7 @@ class ContextDependentLaw:
     bounds: Bounds = key("Limits of the value.", default=Bounds())
 
     def next(self, previous: float, context: Context) -> float:
-        """Return `previous`, changed by the ratios of the context and their strengths."""
+        """Return the setting's value for the next iteration: `previous`, changed by the ratios, within the bounds."""
         doublings = (
             self.size * math.log2(context.size)
             + self.loss * math.log2(context.loss)
@@ -137,7 +140,7 @@ _OWN_KEYS: Final[Mapping[str, type]] = {
 
 
 def law_class(law: Mapping[str, object]) -> type:
-    """Return the class of the law that a table of the recipe means; the constant law if no key tells.
+    """Return the class of the law that a table of the recipe means; the constant law if no key decides.
 
     Raises ValueError if the keys belong to several laws.
     """

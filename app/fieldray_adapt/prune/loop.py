@@ -24,7 +24,7 @@ from fieldray_adapt.training.loop import Effort
 
 
 class PruningTask(Protocol):
-    """The task of a network, through which the pruning loop measures and retrains it."""
+    """The interface by which the pruning loop measures, cuts and retrains a network."""
 
     def zero_shares(self, specification: Specification, weights: Weights) -> ChannelScores:
         """Return the average percentage of zeros (APoZ) of each channel on the calibration images, by channel set."""
@@ -35,13 +35,13 @@ class PruningTask(Protocol):
         """Return the network with the channels `keep` only, and its weights."""
 
     def retrain(self, specification: Specification, weights: Weights, *, effort: Effort, seed: int) -> Weights:
-        """Return the weights after retraining."""
+        """Retrain a network, and return its new weights."""
 
     def quality(self, specification: Specification, weights: Weights) -> tuple[float, float]:
         """Return quality (0..1, higher is better) and loss on the validation part."""
 
     def seconds_per_image(self, specification: Specification, weights: Weights) -> float:
-        """Return the time of inference."""
+        """Return the time of inference for one image, in seconds."""
 
     def propose_batch_size(self, specification: Specification, weights: Weights) -> int | None:
         """Return the batch size with the shortest training time per image; None if there are no candidates."""

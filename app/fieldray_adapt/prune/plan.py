@@ -71,15 +71,24 @@ class PruneRecipe:
 
     @property
     def fingerprint(self) -> str:
-        """All values but the stop rules as text. A run may be continued with other stop rules."""
+        """All values of the table except the stop rules, as text.
+
+        A run with an equal fingerprint may be continued, also with other stop rules.
+        """
         return json.dumps({**asdict(self), "stop": None}, sort_keys=True)
 
     def first_settings(self) -> IterationSettings:
-        """Return the settings of iteration 1."""
+        """Return the settings of iteration 1, the first that removes channels."""
         return IterationSettings(**{name: getattr(self, name).start for name in _SETTINGS})
 
     def next_settings(self, rows: tuple[Iteration, ...]) -> IterationSettings:
-        """Return the settings of the iteration after these."""
+        """Return the settings of the next iteration.
+
+        Parameters
+        ----------
+        rows
+            All iterations until now, the original network first.
+        """
         last = rows[-1]
         if last.settings is None:
             return self.first_settings()

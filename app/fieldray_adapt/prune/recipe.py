@@ -29,7 +29,7 @@ class Original:
     precision: Precision = key("Precision of this training only; pruned networks train in float32.", default="float32")
 
     def specification(self) -> Specification:
-        """Return the network, for images of MNIST."""
+        """Return the specification of the original network, for images of MNIST."""
         return vgg16_dense(dense_layers=self.dense_layers, dropout=self.dropout).scaled(self.width)
 
 
@@ -67,7 +67,7 @@ class RunRecipe(PruneRecipe):
 
 @table
 class BaselineRecipe:
-    """Pruning in one shot, for comparison."""
+    """A baseline of a pruning study: the original network pruned once and trained once."""
 
     kind: Baseline = key("Which channels stay: those with the largest weights, or drawn ones.")
     share: float = key("Share of every layer's channels that stays.", above=0, high=1, example=0.5)

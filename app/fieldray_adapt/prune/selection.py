@@ -150,12 +150,12 @@ def _rounded(wanted: int, shares: NDArray[np.float64], rule: PruningRule) -> int
 
 
 def lowest_scoring_channels(shares: NDArray[np.float64], *, count: int) -> NDArray[np.int64]:
-    """Return the indices of the `count` channels with the lowest scores, in ascending order."""
+    """Return the indices of the `count` channels with the lowest scores; the indices are in ascending order."""
     return np.sort(np.argsort(shares, kind="stable")[:count]).astype(np.int64)
 
 
 Baseline = Literal["magnitude", "random"]
-"""The choice of channels in one-shot pruning."""
+"""The way in which one-shot pruning chooses channels."""
 
 
 def select_in_one_shot(

@@ -46,7 +46,7 @@ from fieldray_adapt.run import Progress as RunProgress
 from fieldray_adapt.training.engine_interface import EngineSettings
 from fieldray_adapt.training.loop import (
     EpochFigures,
-    Labelled,
+    LabelledImages,
     Progress,
     distillation_targets,
     measure_accuracy,
@@ -61,7 +61,7 @@ _KEY_LENGTH: Final = 12  # characters of the digest in file names; other data or
 def run_study(
     recipe: StudyRecipe, *, step: str, say: Callable[[str], None], progress: RunProgress = lambda *_: None
 ) -> None:
-    """Run a study to its end, or resume it. The step "report" evaluates and reports the networks made so far."""
+    """Run a study to its end, or resume it. The step "report" evaluates and reports the networks that exist already."""
     require_publishable(recipe.results, recipe.results.with_name("report.html"))
     study = Study(recipe, say=say, progress=progress)
     study.report() if step == "report" else study.run()
@@ -69,9 +69,9 @@ def run_study(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Parts:
-    training: Labelled
-    validation: Labelled
-    test: Labelled
+    training: LabelledImages
+    validation: LabelledImages
+    test: LabelledImages
 
 
 def _read_parts(recipe: StudyData, *, seed: int) -> _Parts:
@@ -90,9 +90,9 @@ def _read_parts(recipe: StudyData, *, seed: int) -> _Parts:
     return _Parts(drawn.part(recipe.validation, stop), drawn.part(0, recipe.validation), test)
 
 
-def _labelled(images: NDArray[np.uint8], classes: NDArray[np.uint8], *, labels: int) -> Labelled:
+def _labelled(images: NDArray[np.uint8], classes: NDArray[np.uint8], *, labels: int) -> LabelledImages:
     scaled = images[..., None].astype(np.float32) / np.float32(255)
-    return Labelled(scaled, np.eye(labels, dtype=np.float32)[classes])
+    return LabelledImages(scaled, np.eye(labels, dtype=np.float32)[classes])
 
 
 class Study:
@@ -139,7 +139,7 @@ class Study:
         return self.report()
 
     def report(self) -> StudyResults:
-        """Test and time all networks made so far, and write results and report to the recipe's path."""
+        """Test and time all networks that exist already, and write results and report to the recipe's path."""
         networks = {ORIGINAL: self.original()}
         for run in self._recipe.runs:
             folder = self._run_folder(run)

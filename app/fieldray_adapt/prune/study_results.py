@@ -44,7 +44,10 @@ class NetworkFigures(Struct, frozen=True, kw_only=True):
 
 
 class IterationFigures(Struct, frozen=True, kw_only=True):
-    """The figures of an iteration from its run. Accuracies are shares (0..1) of the validation part."""
+    """The figures that a pruning run measured for one of its iterations.
+
+    Accuracies are shares (0..1) of the validation part.
+    """
 
     iteration: int
     settings: IterationSettings | None
@@ -83,7 +86,7 @@ class RunResults(Struct, frozen=True, kw_only=True):
 
     @property
     def measured(self) -> list[MeasuredIteration]:
-        """The iterations that made a network."""
+        """The iterations of the run that made a network, with its figures."""
         return [row for row in self.iterations if isinstance(row, MeasuredIteration)]
 
 
@@ -98,7 +101,7 @@ class StudyResults(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 MillisecondsByKind = Mapping[str, float]
-"""Milliseconds per image, by kind (see `training.profile.time_networks`)."""
+"""Milliseconds per image, by kind of timing: "engine_batch" in the training engine, "int8" by the int8 file."""
 
 
 def network_figures(

@@ -29,7 +29,7 @@ from fieldray_adapt.training.classifier import Samples, TrainingOptions, predict
 from fieldray_adapt.training.engine_choice import open_engine
 from fieldray_adapt.training.engine_interface import EngineSettings
 from fieldray_adapt.training.keras_engine import layer_reader
-from fieldray_adapt.training.loop import Effort, Labelled, measure_accuracy, remove_checkpoints, train_on_arrays
+from fieldray_adapt.training.loop import Effort, LabelledImages, measure_accuracy, remove_checkpoints, train_on_arrays
 from fieldray_adapt.training.loop import Progress as RowProgress
 from fieldray_adapt.training.profile import fastest_batch_size, inference_seconds, time_networks
 from fieldray_adapt.training.steps import (
@@ -97,7 +97,7 @@ def _means(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ArrayTask:
-    """Classification of images in memory. Quality is the accuracy.
+    """The `PruningTask` of a network that classifies images in memory. Its quality is the accuracy.
 
     Attributes
     ----------
@@ -111,8 +111,8 @@ class ArrayTask:
         Receives each part of a retraining.
     """
 
-    training: Labelled
-    validation: Labelled
+    training: LabelledImages
+    validation: LabelledImages
     settings: EngineSettings
     folder: Path
     calibration: int = 500
@@ -174,7 +174,7 @@ _ROUNDS: Final = 7
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ImageTask:
-    """A classifier's images. Quality is the AUC of the first label on the validation images.
+    """The `PruningTask` of a classifier. Its quality is the AUC of the first label on the validation images.
 
     Attributes
     ----------

@@ -23,7 +23,7 @@ from fieldray_adapt.recipes.shared import (
     Split,
     Texts,
     address_in,
-    copied_path,
+    object_copy_path,
     pack_id_problem,
 )
 from fieldray_adapt.recipes.tables import Key, Rules, key, resolve_paths, table
@@ -356,7 +356,7 @@ class ClassifierRecipe(PackRecipe):
 
     @property
     def groups(self) -> dict[str, dict[str, float]]:
-        """The shares of the sources by name, for each group."""
+        """The relative frequency at which each source is drawn, by group and by the source's name."""
         found: dict[str, dict[str, float]] = {}
         for source in self.data:
             found.setdefault(source.group, {})[source.name] = source.share
@@ -380,7 +380,9 @@ def with_absolute_paths(recipe: Whole, path: Path) -> Whole:
     whole: Any = resolve_paths(recipe, path.resolve().parent)
     if isinstance(recipe, ClassifierRecipe):
         data = (
-            replace(source, path=copied_path(address, run=whole.run)) if (address := address_in(own.path)) else source
+            replace(source, path=object_copy_path(address, run=whole.run))
+            if (address := address_in(own.path))
+            else source
             for own, source in zip(recipe.data, whole.data, strict=True)
         )
         whole = replace(whole, data=tuple(data))

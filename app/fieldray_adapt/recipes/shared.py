@@ -65,8 +65,8 @@ def address_in(path: Path) -> str:
     return f"{found[1]}://{found[2]}" if found else ""
 
 
-def copied_path(address: str, *, run: Path) -> Path:
-    """Return the path of the copy of an address in a run folder, which `fieldray adapt fetch` makes."""
+def object_copy_path(address: str, *, run: Path) -> Path:
+    """Return the folder in a run folder to which `fieldray adapt fetch` copies the objects of an address."""
     protocol, _, rest = address.partition("://")
     return run / "objects" / protocol / rest
 

@@ -183,7 +183,7 @@ def require_ranges(table: Any) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownKey:
-    """A key of a table: type, description, and default (MISSING for none)."""
+    """A key of a recipe's table: its type, its description, and its default (MISSING for none)."""
 
     kind: Any
     key: Key
@@ -518,7 +518,7 @@ def _inner(known: KnownKey) -> type[Any] | None:
 
 
 def table_classes(known: KnownKey) -> list[type[Any]]:
-    """Return the dataclasses that the value of a key may have. Classes that parse themselves are left out."""
+    """Return the dataclasses of the tables that a key may have as value. Classes that parse themselves are left out."""
     found = [typing.cast("type[Any]", kind) for kind in _members(known.kind) if is_dataclass(kind)]
     return [kind for kind in found if not hasattr(kind, "from_document")]
 

@@ -33,7 +33,7 @@ _NOTHING: Final = ("", "-")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table. The first cell of a row is its name. Columns of numbers are aligned right."""
+    """A table of a report page. The first cell of a row is its name. Columns of numbers are aligned right."""
 
     rows: Sequence[Sequence[str]]
     head: Sequence[str] = ()
@@ -49,7 +49,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A plot as SVG text with a caption."""
+    """A plot of a report page, as SVG text with a caption."""
 
     svg: str
     caption: str
@@ -61,7 +61,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Paragraph:
-    """A paragraph."""
+    """A paragraph of a report page."""
 
     text: str
     kind: str = "text"
@@ -69,26 +69,26 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """A text in its original form, for example a recipe."""
+    """A text that a report page shows in its original form, for example a recipe."""
 
     text: str
     kind: str = "code"
 
 
 ReportPart = Table | Figure | Paragraph | Code
-"""A part of a section."""
+"""A part of a section of a report page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A heading, and the parts below it."""
+    """A section of a report page: a heading, and the parts below it."""
 
     title: str
     parts: Sequence[ReportPart]
 
     @property
     def anchor(self) -> str:
-        """The name of the section in links."""
+        """The name by which links refer to the section."""
         return re.sub(r"\W+", "-", self.title.lower()).strip("-")
 
 

@@ -148,7 +148,7 @@ class Schedule:
         if self.epochs < 1 or self.batch_size < 2 or not self.learning_rate > 0:
             raise ValueError("epochs must be 1 or more, batch_size 2 or more, learning_rate above 0")
 
-    def rate(self, epoch: float) -> float:
+    def learning_rate_at(self, epoch: float) -> float:
         """Return the learning rate at a time in epochs: a linear warm-up, then a half cosine to 0."""
         return cosine_rate(self.learning_rate, epoch, warm_up=self.warm_up_epochs, end=self.epochs, start=0.02)
 
@@ -256,7 +256,7 @@ def _mean(shares: Sequence[float], networks: Sequence[Weights]) -> Weights:
 
 @dataclass(eq=False, slots=True)
 class ClassifierTask:
-    """The training of a classifier as a `TrainingTask`: balanced batches, and a running mean over all steps."""
+    """The `TrainingTask` of a classifier: balanced batches, and a running mean of the weights over all steps."""
 
     engine: Engine
     training: Samples
@@ -280,10 +280,12 @@ class ClassifierTask:
             chosen = order[step * schedule.batch_size : (step + 1) * schedule.batch_size]
             images, lungs = augmented_batch(samples, chosen, self.augmentation, generator)
             targets = smooth_labels(samples.targets[chosen], schedule.label_smoothing)
-            yield self.engine.step(images, targets, learning_rate=schedule.rate(epoch + step / steps), lungs=lungs)
+            yield self.engine.step(
+                images, targets, learning_rate=schedule.learning_rate_at(epoch + step / steps), lungs=lungs
+            )
 
-    def share(self, steps: int) -> float:
-        """Return the weight of the current weights in the running mean (see `TrainingTask.share`)."""
+    def averaging_weight(self, steps: int) -> float:
+        """Return the weight of the current network in the running mean (see `TrainingTask.averaging_weight`)."""
         horizon = self.schedule.average_epochs * self._steps_per_epoch
         return max(1 / max(horizon, 1.0), 9 / (steps + 9))
 

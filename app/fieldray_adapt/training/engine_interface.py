@@ -50,7 +50,7 @@ class Checkpointable(Protocol):
     """The methods by which a checkpoint saves and restores a network in training."""
 
     def weights(self) -> Weights:
-        """Return a copy of the weights."""
+        """Return a copy of the network's weights."""
 
     def set_weights(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
         """Replace the weights. The state of the optimiser stays."""

@@ -135,7 +135,7 @@ def _weighted(model: Any) -> list[tuple[Any, list[str]]]:
 class KerasGradients:
     """Computes gradients of a compiled Keras model on TensorFlow, by weight name.
 
-    `trained` is the model with the losses, if it is another than `model`.
+    `trained` is the compiled model with the losses, if this is not `model` itself.
     """
 
     def __init__(self, model: Any, *, trained: Any = None) -> None:
@@ -187,11 +187,11 @@ class KerasState:
     _optimiser: Any
 
     def weights(self) -> Weights:
-        """Return a copy of the weights."""
+        """Return a copy of the network's weights."""
         return get_weights(self.model)
 
     def set_weights(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
-        """Replace the weights."""
+        """Replace the network's weights."""
         set_weights(self.model, weights)
 
     def optimiser_state(self) -> dict[str, NDArray[Any]]:
@@ -199,13 +199,13 @@ class KerasState:
         return {str(index): np.asarray(variable) for index, variable in enumerate(self._optimiser.variables)}
 
     def set_optimiser_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Restore the variables of the optimiser."""
+        """Restore the variables of the optimiser from those of `optimiser_state`."""
         for index, variable in enumerate(self._optimiser.variables):
             variable.assign(state[str(index)])
 
 
 class KerasEngine(KerasState):
-    """An `Engine` on Keras."""
+    """A training engine (`engine_interface.Engine`) that uses Keras."""
 
     def __init__(
         self, specification: Specification, weights: Mapping[str, NDArray[np.float32]], *, settings: EngineSettings
@@ -241,7 +241,7 @@ class KerasEngine(KerasState):
         return self._gradients.compute(images, self._wanted(targets, lungs))
 
     def logits(self, images: Batch) -> Batch:
-        """Return the logits (n, labels)."""
+        """Return the logits (n, labels) of images (see `Engine.logits`)."""
         return np.asarray(self.model.predict_on_batch(images), np.float32)
 
     def _wanted(self, targets: Batch, lungs: Batch | None) -> Any:

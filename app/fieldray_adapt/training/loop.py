@@ -156,7 +156,7 @@ def _whole_key(kind: type, key: str) -> str:
 
 
 Progress = Callable[[EpochFigures], None]
-"""Receives the figures of each epoch."""
+"""A function that receives the figures of each epoch."""
 _AVERAGED_EVERY: Final = 4
 """Steps between two samples of the running mean. Copying the weights takes a tenth of a step."""
 _LONGEST_MEAN: Final = 0.98
@@ -168,8 +168,11 @@ class TrainingTask(Protocol):
     def steps(self, epoch: int) -> Iterator[float]:
         """Perform the steps of an epoch (from 0) one by one, and yield the loss before each step."""
 
-    def share(self, steps: int) -> float:
-        """Return the weight of the current weights in the running mean after `steps` steps; 0 to leave them out."""
+    def averaging_weight(self, steps: int) -> float:
+        """Return the weight that the current network weights get in their running mean after `steps` steps, 0..1.
+
+        With 0 they are left out.
+        """
 
     def validate(self, average: Weights, figures: EpochFigures) -> EpochFigures:
         """Validate the averaged weights after an epoch. The engine keeps its own weights.
@@ -180,7 +183,7 @@ class TrainingTask(Protocol):
 
 @dataclass(slots=True)
 class TrainingState:
-    """The state of a training: averaged weights, figures of each epoch, and number of steps."""
+    """The state of a training between two epochs: averaged weights, figures of each epoch, and number of steps."""
 
     average: Weights
     history: list[EpochFigures] = field(default_factory=list)
@@ -216,7 +219,7 @@ def train_epochs(
             if not math.isfinite(loss):
                 raise UsageProblem(reason("training_diverged", epoch=epoch + 1, step=len(losses)))
             state.steps += 1
-            if share := np.float32(task.share(state.steps)):
+            if share := np.float32(task.averaging_weight(state.steps)):
                 _average(state.average, engine.weights(), share=share)
         ended = EpochFigures(epoch=epoch + 1, epochs=epochs, loss=float(np.mean(losses)))
         ended = task.validate(state.average, ended)
@@ -253,7 +256,7 @@ def _average(average: Weights, current: Weights, *, share: np.float32) -> None:
 
 
 def sparse_averaging_share(steps: int) -> float:
-    """Return the weight of `TrainingTask.share` for a running mean over every fourth step.
+    """Return the weight of `TrainingTask.averaging_weight` for a running mean over every fourth step.
 
     At the beginning the mean is short, and new weights count more.
     """
@@ -264,7 +267,7 @@ def sparse_averaging_share(steps: int) -> float:
 
 
 def cosine_rate(highest: float, now: float, *, warm_up: float, end: float = 1.0, start: float = 0.002) -> float:
-    """Return the learning rate at a time: a linear warm-up, then a half cosine to 0.
+    """Return the learning rate at a time of a training: it rises linearly, then falls to 0 by a half cosine.
 
     Parameters
     ----------
@@ -287,8 +290,11 @@ _MOST_PARTS: Final = 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Labelled:
-    """Images (n, height, width, channels) float32 in 0..1, and targets (n, labels) float32 that sum to 1."""
+class LabelledImages:
+    """Labelled images in memory: images (n, height, width, channels) float32 in 0..1, and targets (n, labels) float32.
+
+    The targets of an image sum to 1.
+    """
 
     images: NDArray[np.float32]
     targets: NDArray[np.float32]
@@ -300,9 +306,9 @@ class Labelled:
     def __len__(self) -> int:
         return len(self.images)
 
-    def part(self, start: int, stop: int | None = None) -> Labelled:
+    def part(self, start: int, stop: int | None = None) -> LabelledImages:
         """Return the images from index `start` up to `stop` (exclusive)."""
-        return Labelled(self.images[start:stop], self.targets[start:stop])
+        return LabelledImages(self.images[start:stop], self.targets[start:stop])
 
 
 @table
@@ -318,7 +324,7 @@ def train_on_arrays(
     specification: Specification,
     weights: Mapping[str, NDArray[np.float32]],
     *,
-    data: Labelled,
+    data: LabelledImages,
     effort: Effort,
     seed: int,
     settings: EngineSettings,
@@ -344,7 +350,7 @@ class _FitTask:
     """Training on images in memory as a `TrainingTask`, without averaging and validation."""
 
     engine: Engine
-    data: Labelled
+    data: LabelledImages
     effort: Effort
     seed: int
 
@@ -367,8 +373,8 @@ class _FitTask:
             rate = effort.learning_rate * _share_of_rate(step, count)
             yield self.engine.step(data.images[chosen], data.targets[chosen], learning_rate=rate)
 
-    def share(self, _steps: int) -> float:
-        """Return 0, because no mean is used (see `TrainingTask.share`)."""
+    def averaging_weight(self, _steps: int) -> float:
+        """Return 0, because no mean is used (see `TrainingTask.averaging_weight`)."""
         return 0.0
 
     def validate(self, _average: Weights, figures: EpochFigures) -> EpochFigures:
@@ -412,7 +418,7 @@ def measure_accuracy(
     specification: Specification,
     weights: Mapping[str, NDArray[np.float32]],
     *,
-    data: Labelled,
+    data: LabelledImages,
     settings: EngineSettings,
 ) -> tuple[float, float]:
     """Return the accuracy (0..1) and the mean cross-entropy of a network.
@@ -431,14 +437,14 @@ def _logits(engine: Engine, images: Batch) -> Batch:
 
 
 def distillation_targets(
-    data: Labelled,
+    data: LabelledImages,
     specification: Specification,
     weights: Mapping[str, NDArray[np.float32]],
     *,
     share: float,
     temperature: float,
     settings: EngineSettings,
-) -> Labelled:
+) -> LabelledImages:
     """Return the images with targets mixed from labels and teacher.
 
     Parameters
@@ -452,4 +458,4 @@ def distillation_targets(
     """
     logits = _logits(open_engine(specification, weights, settings=settings), data.images)
     soft = softmax(logits.astype(np.float64) / temperature, axis=1)
-    return Labelled(data.images, ((1 - share) * data.targets + share * soft).astype(np.float32))
+    return LabelledImages(data.images, ((1 - share) * data.targets + share * soft).astype(np.float32))

@@ -35,9 +35,9 @@ from fieldray_adapt.training.engine_interface import EngineSettings
 from fieldray_adapt.training.steps import recipe_specification, starting_weights_digest
 
 Mode = Literal["training", "inference"]
-"""Whether training steps or inference are timed."""
+"""Whether a profile times training steps or inference."""
 Clock = Callable[[], float]
-"""Returns the time in seconds."""
+"""A function that returns the time in seconds."""
 _TOLERANCE: Final = 1.1
 _BATCH: Final = 100
 _SLICE_S: Final = 0.15
@@ -179,7 +179,7 @@ def inference_seconds(
 
 
 Network = tuple[Specification, Weights]
-"""A network as specification and weights."""
+"""A network to be timed, as specification and weights."""
 
 
 def time_networks(

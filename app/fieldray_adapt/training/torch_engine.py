@@ -20,7 +20,7 @@ _SLOTS: Final = ("step", "exp_avg", "exp_avg_sq")
 
 
 class TorchEngine:
-    """An `Engine` on PyTorch. Uses a GPU if there is one."""
+    """A training engine (`engine_interface.Engine`) that uses PyTorch, on a GPU if there is one."""
 
     def __init__(
         self, specification: Specification, weights: Mapping[str, NDArray[np.float32]], *, settings: EngineSettings
@@ -79,7 +79,7 @@ class TorchEngine:
         return float(loss.detach())
 
     def logits(self, images: Batch) -> Batch:
-        """Return the logits (n, labels)."""
+        """Return the logits (n, labels) of images (see `Engine.logits`)."""
         with torch.inference_mode():
             values: Batch = self._logits(self._forward(images, training=False)).cpu().numpy()
             return values
@@ -90,18 +90,18 @@ class TorchEngine:
             return {key: _outward(key, array, self._groups) for key, array in self._arrays.items()}
 
     def set_weights(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
-        """Replace the weights."""
+        """Replace the network's weights by weights in Keras's layout."""
         with torch.no_grad():
             for key, array in self._arrays.items():
                 array.copy_(_inward(key, weights[key], self._groups))
 
     def optimiser_state(self) -> dict[str, NDArray[Any]]:
-        """Return step count and moments of AdamW."""
+        """Return the step count and the moments of the AdamW optimiser."""
         state = self._optimiser.state_dict()["state"]
         return {f"{index}/{slot}": row[slot].cpu().numpy().copy() for index, row in state.items() for slot in _SLOTS}
 
     def set_optimiser_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Restore step count and moments of AdamW."""
+        """Restore the step count and the moments of the AdamW optimiser."""
         rows: dict[int, dict[str, torch.Tensor]] = {}
         for key, array in state.items():
             index, _, slot = key.partition("/")

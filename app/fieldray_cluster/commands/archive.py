@@ -64,7 +64,7 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
     """Run `archive screen`. Returns the exit code. Raises FieldrayError."""
     with cluster_modules():
         from fieldray.commands.run import PackRun
-        from fieldray.domain.assessment import choose
+        from fieldray.domain.pack_setup import set_up_pack
         from fieldray.imaging.discover import absolute_paths
         from fieldray.pipeline.batch_ports import run_spec
         from fieldray.settings import load
@@ -82,14 +82,14 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
     elif len(paths) > 1 or options.send_files:
         raise UsageProblem(reason("archive_one_address"))
     model = load_pack(pack_library(), options.pack, options, print_error=console.print_error)
-    assessment = choose(model, operating_point=options.operating_point, ages_confirmed=options.ages_confirmed)
-    spec, database = run_spec(paths, [assessment]), results_path()
+    setup = set_up_pack(model, operating_point=options.operating_point, ages_confirmed=options.ages_confirmed)
+    spec, database = run_spec(paths, [setup]), results_path()
     is_folder = bool(options.pack) and Path(options.pack).is_dir()
     name = str(Path(options.pack).absolute()) if is_folder else signed_pack_name(spec.packs[0])
     request = make_request(
         paths,
         name,
-        assessment,
+        setup,
         operating_point=options.operating_point,
         settings=settings,
         allow_older=options.allow_older,
@@ -98,7 +98,7 @@ def run_screen(options: argparse.Namespace, console: Console) -> int:
     with ArchiveFolder(options.out) as folder:
         folder.store_request(request)
         try:
-            list_images(folder, paths, settings, progress=lambda count: console.bar(f"Listing images: {count}"))
+            list_images(folder, paths, settings, progress=lambda count: console.show_bar(f"Listing images: {count}"))
         except UsageProblem as problem:
             if problem.reason.code != "no_image_in":
                 raise
@@ -147,7 +147,7 @@ def _screened(
 
 def _show(console: Console, progress: ArchiveProgress) -> None:
     text = progress_text(progress.done, progress.total, progress.images_per_s, progress.remaining_s)
-    console.bar(f"{text}  {_nodes(progress)}".rstrip())
+    console.show_bar(f"{text}  {_nodes(progress)}".rstrip())
 
 
 def _sum_up(console: Console, summary: PackRun, progress: ArchiveProgress, run_id: int, database: Path) -> int:
@@ -160,7 +160,7 @@ def _sum_up(console: Console, summary: PackRun, progress: ArchiveProgress, run_i
     print_line, counts = console.print_line, summary.counts
     images, files = image_count(counts), sum(counts.values())
     print_line(f"{_counted(images, 'image')}. Of {_counted(files, 'file')}, {progress.resumed} from an earlier start.")
-    console.print_lines((*summary.lines(), *summary.drifts(database, PackOfRun(run_id))))
+    console.print_lines((*summary.summary_lines(), *summary.drift_sentences(database, PackOfRun(run_id))))
     if progress.nodes:
         print_line(f"By node: {_nodes(progress)}")
     print_line(f"In the history as run {run_id}.")

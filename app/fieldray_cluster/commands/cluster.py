@@ -92,7 +92,7 @@ def whole_number(minimum: int, maximum: int) -> Callable[[str], int]:
 
 @contextlib.contextmanager
 def cluster_modules() -> Iterator[None]:
-    """Convert an import error in the block to a problem that tells how to install the missing module.
+    """Convert an import error in the block to a problem that says how to install the missing module.
 
     Raises UsageProblem (cluster_not_installed, adapt_not_installed).
     """

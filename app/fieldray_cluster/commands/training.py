@@ -84,9 +84,9 @@ def make_trainer(options: argparse.Namespace, console: Console) -> Trainer | Non
         return None
     with cluster_modules():
         from fieldray_cluster.training.session import open_plan_client
-        from fieldray_cluster.training.tasks import Plan
+        from fieldray_cluster.training.tasks import TrainingPlan
         from fieldray_cluster.training.trainer import DividedTrainer
-    plan = Plan(
+    plan = TrainingPlan(
         workers=options.workers,
         mode=options.mode,
         server=options.server,
@@ -108,13 +108,13 @@ def add_fetch(actions: argparse._SubParsersAction[Any]) -> None:
 def run_fetch(options: argparse.Namespace, console: Console) -> int:
     """Run `adapt fetch`. Returns the exit code. Raises UsageProblem, EnvironmentProblem, StorageProblem."""
     with cluster_modules():
-        from fieldray_adapt.command import recipe_objects
+        from fieldray_adapt.command import object_copy_folders
         from fieldray_adapt.recipes.tables import RecipeDocument
         from fieldray_cluster.object_copies import copy_objects
         from fieldray_cluster.object_server import ObjectServer
-    for address, folder in recipe_objects(RecipeDocument.read(options.recipe)).items():
+    for address, folder in object_copy_folders(RecipeDocument.read(options.recipe)).items():
         copied = copy_objects(
-            ObjectServer(address), folder, progress=lambda done, total: console.bar(f"objects {done}/{total}")
+            ObjectServer(address), folder, progress=lambda done, total: console.show_bar(f"objects {done}/{total}")
         )
         console.print_line(f"{address}: {copied.objects} objects, {copied.downloaded} of them new, in {folder}")
     return 0
@@ -144,9 +144,9 @@ def add_measure_cluster(actions: argparse._SubParsersAction[Any]) -> None:
 def run_measure_cluster(options: argparse.Namespace, console: Console) -> int:
     """Run `adapt measure-cluster`. Returns the exit code. Raises UsageProblem, EnvironmentProblem."""
     with cluster_modules():
-        from fieldray_cluster.training.tasks import Plan
+        from fieldray_cluster.training.tasks import TrainingPlan
         from fieldray_cluster.training.trainer import measure_cluster
-    plan = Plan(address=options.cluster, certificates=options.certificates)
+    plan = TrainingPlan(address=options.cluster, certificates=options.certificates)
     costs = measure_cluster(options.recipe, plan, repeats=options.repeats)
     console.print_lines(costs.lines())
     measured = Measurements(

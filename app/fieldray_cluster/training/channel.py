@@ -29,7 +29,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fieldray.offline import reaching
+from fieldray.offline import networks_allowed
 from fieldray.typed_json import parse_json
 
 Vector = NDArray[np.float32]
@@ -56,16 +56,17 @@ _SIGNS_OF_LIFE: Final = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChannelMessage:
-    """A received message: header and numbers."""
+    """A message that was received over a `Channel`: header and numbers."""
 
     header: Mapping[str, Any]
     values: Vector = field(default_factory=lambda: _NOTHING)
 
 
 class Channel:
-    """A connection. Raises ConnectionError if the other side is gone, ValueError for an invalid message.
+    """A connection for weights and gradients.
 
-    `largest` is the largest count of numbers in one message.
+    Raises ConnectionError if the other side is gone, ValueError for an invalid message. `largest` is the largest count
+    of numbers in one message.
     """
 
     def __init__(self, connection: socket.socket, *, largest: int) -> None:
@@ -77,7 +78,7 @@ class Channel:
         self._connection, self._largest = connection, largest
 
     def send(self, header: Mapping[str, Any], values: Vector = _NOTHING) -> None:
-        """Send a message. `values` is one contiguous float32 array."""
+        """Send a message over the channel. `values` is one contiguous float32 array."""
         facts = msgspec.json.encode({**header, "values": len(values)})
         self._connection.sendall(_LENGTH.pack(len(facts)) + facts)
         if len(values):
@@ -204,7 +205,7 @@ def open_channels(
     addition to its configured networks.
     """
     with contextlib.ExitStack() as ends:
-        ends.enter_context(reaching([host for host, _ in addresses]))
+        ends.enter_context(networks_allowed([host for host, _ in addresses]))
         channels = []
         for address, most in zip(addresses, max_values, strict=True):
             channels.append(connect(address, token=token, role=role, max_values=most, encryption=encryption))
@@ -297,7 +298,7 @@ def time_round_trips(
 
 
 def serve_echo(channel: Channel, _role: str) -> None:
-    """Answer `time_round_trips` until the channel ends."""
+    """Send back what `time_round_trips` sends, until the channel ends."""
     while True:
         wanted = int(channel.receive().header.get("wants", 0))
         channel.send({}, np.zeros(min(wanted, 2**28), np.float32))

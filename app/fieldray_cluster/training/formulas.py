@@ -39,7 +39,7 @@ _NO_GAIN: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """Best and worst case in seconds (4.10 and 4.19).
+    """The duration of a training in seconds, in the best and in the worst case (formulas 4.10 and 4.19).
 
     With fewer batches than workers, the source's best case of asynchronous training exceeds its worst case.
     """
@@ -55,11 +55,11 @@ class TimeRange:
         return (self.best_s + self.worst_s) / 2
 
     def scaled(self, factor: float) -> TimeRange:
-        """Return the times multiplied by the number of equal iterations (4.2)."""
+        """Return the durations multiplied by a number of equal iterations (formula 4.2)."""
         return TimeRange(factor * self.best_s, factor * self.worst_s)
 
     def plus(self, best_s: float, worst_s: float) -> TimeRange:
-        """Return longer times."""
+        """Return the durations with seconds added to the best and to the worst case."""
         return TimeRange(self.best_s + best_s, self.worst_s + worst_s)
 
 
@@ -111,7 +111,9 @@ class Measurements:
 
     @property
     def serial_s(self) -> float:
-        """Seconds of one machine for the gradients of all batches, and for the updates by them."""
+        """The seconds that one machine takes for the gradients of all batches and for the updates of the weights by
+        them.
+        """
         return self.batches * (self.gradient_s + self.update_s)
 
 
@@ -167,9 +169,10 @@ class AsynchronousTiming:
         return self.rounds * (2 * self.workers * self.measured.transfer_s + self.slowest_gradient_s)
 
     @property
-    def central(self) -> TimeRange:
-        """Best and worst case with a central server (4.10, 4.19). The best case is the longer of both sides (4.6,
-        4.15).
+    def central_range(self) -> TimeRange:
+        """The duration with one central parameter server, in the best and in the worst case (formulas 4.10 and 4.19).
+
+        The best case is the longer of both sides (4.6, 4.15).
         """
         return TimeRange(max(self.best_server_s, self.best_worker_s), self.worst_s)
 
@@ -192,7 +195,7 @@ class AsynchronousTiming:
     def span(self, server: ServerKind) -> TimeRange:
         """Return best and worst case. With distributed servers they are equal, because the source has one formula."""
         if server == "central":
-            return self.central
+            return self.central_range
         tensors = self.measured.tensors
         time_s = self.distributed_s(server_shares(tensors, servers=self.workers) if tensors else ())
         return TimeRange(time_s, time_s)
@@ -287,7 +290,8 @@ def advice(
 ) -> Iterator[Reason]:
     """Yield sentences on the best choice for one mode, among all servers and 1 to `max_workers` workers.
 
-    They name the fastest choice, the fewest workers with nine tenths of its speed-up, and the speed-up of two workers.
+    The sentences name the fastest choice, the fewest workers with nine tenths of its speed-up, and the speed-up of two
+    workers.
     """
     known = [
         one for server in servers for one in estimate_each(measured, mode=mode, server=server, max_workers=max_workers)

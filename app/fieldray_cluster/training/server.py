@@ -35,11 +35,11 @@ import numpy as np
 from fieldray.typed_json import to_type
 from fieldray_cluster.training.channel import Channel, Listener, Vector
 from fieldray_cluster.training.formulas import ElementRanges
-from fieldray_cluster.training.shard import Layout, Shard, ShardState, UpdateRule
-from fieldray_cluster.training.tasks import Plan
+from fieldray_cluster.training.shard import Shard, ShardState, UpdateRule, WeightLayout
+from fieldray_cluster.training.tasks import TrainingPlan
 
 DRIVER_ROLE: Final = "driver"
-"""The role of the driver's connection."""
+"""The role that the driver states when it connects to a parameter server."""
 _DEATH: Final = "ended"
 _TICK_S: Final = 0.2
 _DRIVERLESS_S: Final = 600.0
@@ -47,7 +47,7 @@ _DRIVERLESS_S: Final = 600.0
 
 
 class ServerEnded(Exception):
-    """The session is over."""
+    """The session of a parameter server is over, so that it updates no more weights."""
 
 
 class ConnectionReplaced(ConnectionError):
@@ -66,15 +66,15 @@ class ServerSettings:
         The number of updates after which a snapshot is kept for the driver.
     """
 
-    layout: Layout
+    layout: WeightLayout
     ranges: ElementRanges
     rule: UpdateRule
-    plan: Plan
+    plan: TrainingPlan
     updates_per_epoch: int
 
 
 class GradientUpdate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The header of a gradient.
+    """The header of the message in which a worker sends a gradient.
 
     Attributes
     ----------
@@ -114,7 +114,10 @@ class _DriverRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class WorkerConnection:
-    """A worker's connection. `has_ended` returns whether the other side is gone; `end` closes the connection."""
+    """The connection of a worker to a parameter server.
+
+    `has_ended` returns whether the other side is gone; `end` closes the connection.
+    """
 
     worker: int
     has_ended: Callable[[], bool] = lambda: False
@@ -149,7 +152,7 @@ class FifoLock:
 
 
 class ParameterServer:
-    """A shard of the weights, updated by workers in a synchronous or asynchronous order."""
+    """Holds a shard of the weights, and updates it by the gradients of workers, synchronously or asynchronously."""
 
     def __init__(self, service: ServerSettings, state: ShardState) -> None:
         self._service, self._plan = service, service.plan
@@ -224,7 +227,7 @@ class ParameterServer:
             return self._snapshots.pop(epoch)
 
     def end(self) -> None:
-        """End the session, and wake every waiting thread with ServerEnded."""
+        """End the session. Every thread that waits for this server gets ServerEnded."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
@@ -305,9 +308,9 @@ class ParameterServer:
 
 
 class ShardServer:
-    """A parameter server at an address, until it is closed, its driver disconnects, or no driver connects.
+    """Listens at an address and serves one shard of the weights (`ParameterServer`) to workers and driver.
 
-    `ended` is called after closing.
+    The server ends when it is closed, its driver disconnects, or no driver connects. `ended` is called after that.
     """
 
     def __init__(
@@ -332,7 +335,7 @@ class ShardServer:
         self._waiting.start()
 
     def close(self) -> None:
-        """End the server and every connection."""
+        """End the server, and close all of its connections."""
         self._waiting.cancel()
         if self._waiting is not threading.current_thread():
             self._waiting.join()

@@ -31,8 +31,8 @@ from fieldray_cluster.connection import (
 from fieldray_cluster.training.channel import Channel, open_channels
 from fieldray_cluster.training.formulas import ElementRanges
 from fieldray_cluster.training.server import DRIVER_ROLE, ServerSettings
-from fieldray_cluster.training.shard import Layout, ShardState, scatter
-from fieldray_cluster.training.tasks import DividedTask, Plan
+from fieldray_cluster.training.shard import ShardState, WeightLayout, scatter
+from fieldray_cluster.training.tasks import DividedTask, TrainingPlan
 from fieldray_cluster.training.worker import (
     WorkerResult,
     WorkerSpec,
@@ -55,7 +55,7 @@ _LIVES: Final = 3
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class TrainedEpoch:
-    """The result of an epoch.
+    """The result of one epoch of a training on a cluster.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class TrainedEpoch:
     ended_s: float
 
 
-def open_plan_client(plan: Plan) -> AbstractContextManager[Client]:
+def open_plan_client(plan: TrainingPlan) -> AbstractContextManager[Client]:
     """Open a client of a plan's cluster: the one at its address, or local processes that end with the block.
 
     Raises UsageProblem, EnvironmentProblem.
@@ -92,9 +92,9 @@ def open_plan_client(plan: Plan) -> AbstractContextManager[Client]:
 def train_epochs_on_cluster(
     client: Client,
     *,
-    plan: Plan,
+    plan: TrainingPlan,
     task: DividedTask,
-    layout: Layout,
+    layout: WeightLayout,
     state: ShardState,
     first_epoch: int = 0,
     say: LineHandler = lambda _line: None,
@@ -119,7 +119,7 @@ def open_registry(client: Client, say: LineHandler = lambda _line: None) -> Work
     return WorkerRegistry(client, on_message=lambda node, why: say(f"{node}: {why.text}"))
 
 
-def choose_processes(registry: WorkerRegistry, plan: Plan) -> list[str]:
+def choose_processes(registry: WorkerRegistry, plan: TrainingPlan) -> list[str]:
     """Return the addresses of the workers, then of the servers. They share processes if there are too few.
 
     Raises UsageProblem (training_few_workers), ConnectionLost.
@@ -140,7 +140,9 @@ def choose_processes(registry: WorkerRegistry, plan: Plan) -> list[str]:
 class _Session:
     """The servers and workers of one training."""
 
-    def __init__(self, client: Client, plan: Plan, task: DividedTask, layout: Layout, say: LineHandler) -> None:
+    def __init__(
+        self, client: Client, plan: TrainingPlan, task: DividedTask, layout: WeightLayout, say: LineHandler
+    ) -> None:
         self._client, self._plan, self._task, self._layout, self._say = client, plan, task, layout, say
         self._registry = open_registry(client, say)
         self._token = secrets.token_hex(16)

@@ -30,25 +30,25 @@ _YOUNG: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class WeightLayout:
     """The arrangement of a network's weights in one vector: names and shapes, in order."""
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def of(cls, weights: Mapping[str, NDArray[np.float32]]) -> Layout:
+    def from_weights(cls, weights: Mapping[str, NDArray[np.float32]]) -> WeightLayout:
         """Return the layout of weights, in the order of the mapping."""
         return cls(tuple(weights), tuple(array.shape for array in weights.values()))
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The number of elements of each tensor."""
+        """The number of elements of each weight tensor, in order."""
         return tuple(math.prod(shape) for shape in self.shapes)
 
     @property
     def size(self) -> int:
-        """The number of elements of all tensors."""
+        """The number of elements of all weight tensors together."""
         return sum(self.sizes)
 
     def vector(self, weights: Mapping[str, NDArray[np.float32]]) -> Vector:
@@ -75,7 +75,7 @@ class Layout:
 
 
 def gather(vector: Vector, ranges: ElementRanges) -> Vector:
-    """Return the elements of some ranges of a vector, joined."""
+    """Return the elements of some ranges of a vector, joined to one vector."""
     if len(ranges) == 1:
         return vector[ranges[0][0] : ranges[0][1]]
     return np.concatenate([vector[start:stop] for start, stop in ranges]) if ranges else np.zeros(0, np.float32)
@@ -112,7 +112,7 @@ class UpdateRule:
     average_minimum_weight: float = 0.02
 
 
-def clip_gradient(gradient: Vector, layout: Layout, clip: float) -> Vector:
+def clip_gradient(gradient: Vector, layout: WeightLayout, clip: float) -> Vector:
     """Scale a gradient to a norm of at most `clip`; 0 for no limit.
 
     Changes of statistics are not scaled, and do not count in the norm.
@@ -142,8 +142,8 @@ class ShardState:
     steps: int = 0
 
     @classmethod
-    def new(cls, values: Vector, average: Vector | None = None) -> ShardState:
-        """Return the state before the first update."""
+    def initial(cls, values: Vector, average: Vector | None = None) -> ShardState:
+        """Return the state of a shard before its first update."""
         zeros = np.zeros_like(values)
         return cls(values, values if average is None else average, zeros, zeros)
 
@@ -160,17 +160,17 @@ class ShardState:
         return ShardState(values, average, first, second, self.steps)
 
     def join(self) -> Vector:
-        """Return the four vectors as one, for sending."""
+        """Return the four vectors of the state joined to one, for sending."""
         return np.concatenate([self.values, self.average, self.first, self.second])
 
 
 class Shard:
-    """A shard in training.
+    """A shard of the weights in training, which applies gradients to its elements.
 
     Every update makes new arrays, so that another thread may still read the old ones.
     """
 
-    def __init__(self, state: ShardState, *, layout: Layout, runs: ElementRanges, rule: UpdateRule) -> None:
+    def __init__(self, state: ShardState, *, layout: WeightLayout, runs: ElementRanges, rule: UpdateRule) -> None:
         self.state, self._rule = state, rule
         self._is_whole = sum(stop - start for start, stop in runs) == layout.size
         self._layout = layout

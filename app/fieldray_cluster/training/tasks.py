@@ -1,8 +1,8 @@
-"""The division of a training, and the training task of a worker: gradients of any part of any batch.
+"""The division of a training among workers, and the task of a worker: to compute gradients of parts of batches.
 
 All randomness depends on seed, epoch, step and place in the batch. So workers with parts of a batch get the images and
-augmentations of one worker with the whole batch, and a replacement worker can continue anywhere. A training without
-division draws from one sequence of random numbers, and therefore gets others.
+augmentations of one worker with the whole batch, and a replacement worker can continue anywhere. A training in one
+process draws from one sequence of random numbers, so its images and augmentations differ.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _AVERAGED_EVERY_OF_LUNGS: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class TrainingPlan:
     """The division of a training among workers.
 
     Parameters
@@ -113,7 +113,7 @@ class Plan:
         return slice(size * worker // self.workers, size * (worker + 1) // self.workers)
 
     def require_work_for_all(self, *, batches: int, sizes: Sequence[int]) -> None:
-        """Require that every worker has work. Raises UsageProblem.
+        """Require that every worker gets gradients to compute. Raises UsageProblem.
 
         Parameters
         ----------
@@ -145,15 +145,15 @@ class Replica(ABC):
         self._network = network
 
     def weights(self) -> Weights:
-        """Return a copy of the weights."""
+        """Return a copy of the network's weights."""
         return self._network.weights()
 
     def set_weights(self, weights: Mapping[str, NDArray[np.float32]]) -> None:
-        """Replace the weights."""
+        """Replace the network's weights."""
         self._network.set_weights(weights)
 
     @abstractmethod
-    def gradient(self, epoch: int, step: int, plan: Plan, worker: int) -> GradientResult:
+    def gradient(self, epoch: int, step: int, plan: TrainingPlan, worker: int) -> GradientResult:
         """Return the gradient of a worker's part of a batch, as the plan `plan` divides it."""
 
 
@@ -207,7 +207,7 @@ def read_arrays(path: Path, sha256: str) -> dict[str, NDArray[Any]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DividedClassifier:
-    """The training task of a classifier."""
+    """The task of training a classifier on several workers."""
 
     specification: Specification
     schedule: Schedule
@@ -229,7 +229,7 @@ class DividedClassifier:
 
     @property
     def epochs(self) -> int:
-        """The number of epochs."""
+        """The number of epochs of the training."""
         return self.schedule.epochs
 
     @property
@@ -247,9 +247,17 @@ class DividedClassifier:
             average_minimum_weight=min(1.0, 1 / horizon),
         )
 
-    def rate(self, epoch: int, share: float) -> float:
-        """Return the learning rate at a share (0..1) of an epoch."""
-        return self.schedule.rate(epoch + share)
+    def learning_rate(self, epoch: int, share: float) -> float:
+        """Return the learning rate at a time in the training.
+
+        Parameters
+        ----------
+        epoch
+            The number of the epoch, from 0.
+        share
+            The share (0..1) of the epoch that is done.
+        """
+        return self.schedule.learning_rate_at(epoch + share)
 
     def open(self) -> Replica:
         """Return the network, with placeholder weights, and its images. Raises OSError, ArraysDiffer."""
@@ -279,7 +287,7 @@ class _ClassifierReplica(Replica):
         super().__init__(self._engine)
         self._order: tuple[int, NDArray[np.int64]] = (-1, np.zeros(0, np.int64))
 
-    def gradient(self, epoch: int, step: int, plan: Plan, worker: int) -> GradientResult:
+    def gradient(self, epoch: int, step: int, plan: TrainingPlan, worker: int) -> GradientResult:
         schedule, samples = self._task.schedule, self._samples
         if self._order[0] != epoch:
             shares, generator = dict(schedule.shares), np.random.default_rng((schedule.seed, epoch))
@@ -349,8 +357,16 @@ class DividedLungs:
             average_minimum_weight=_AVERAGE_LEAST_OF_LUNGS,
         )
 
-    def rate(self, epoch: int, share: float) -> float:
-        """Return the learning rate at a share (0..1) of an epoch of this stage."""
+    def learning_rate(self, epoch: int, share: float) -> float:
+        """Return the learning rate at a time in the stage.
+
+        Parameters
+        ----------
+        epoch
+            The number of the epoch in the stage, from 0.
+        share
+            The share (0..1) of the epoch that is done.
+        """
         return stage_learning_rate(self.recipe.training.stages[self.stage], epoch)(share)
 
     def open(self) -> Replica:
@@ -372,7 +388,7 @@ class _LungReplica(Replica):
         self._samples = StageSamples(recipe, data, self._engine)
         super().__init__(self._engine)
 
-    def gradient(self, epoch: int, step: int, plan: Plan, worker: int) -> GradientResult:
+    def gradient(self, epoch: int, step: int, plan: TrainingPlan, worker: int) -> GradientResult:
         seed, task = self._task.recipe.training.seed, self._task
         with_masks, with_targets = task.sizes
 

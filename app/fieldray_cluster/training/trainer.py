@@ -60,8 +60,8 @@ from fieldray_cluster.training.session import (
     open_registry,
     train_epochs_on_cluster,
 )
-from fieldray_cluster.training.shard import Layout, Shard, ShardState, clip_gradient
-from fieldray_cluster.training.tasks import DividedClassifier, DividedLungs, DividedTask, Plan, temporary_arrays
+from fieldray_cluster.training.shard import Shard, ShardState, WeightLayout, clip_gradient
+from fieldray_cluster.training.tasks import DividedClassifier, DividedLungs, DividedTask, TrainingPlan, temporary_arrays
 from fieldray_cluster.training.worker import start_echo, stop_server
 from fieldray_cluster.worker_registry import CONNECTION_ERRORS, WorkerLost, wait_for_result
 
@@ -73,7 +73,7 @@ ARRAYS_NAME: Final = "arrays.npz"
 class _Divided:
     """The state of a divided training, as a checkpoint stores it."""
 
-    layout: Layout
+    layout: WeightLayout
     state: ShardState
 
     def weights(self) -> Weights:
@@ -95,7 +95,7 @@ class DividedTrainer:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: TrainingPlan,
         *,
         open_cluster: Callable[[], AbstractContextManager[Client]],
         say: LineHandler = lambda _line: None,
@@ -103,7 +103,7 @@ class DividedTrainer:
         self._plan, self._open, self._say = plan, open_cluster, say
 
     def facts(self) -> StepFacts:
-        """Return the plan's facts for status.json."""
+        """Return the facts of the training plan for status.json."""
         return {"workers": self._plan.workers, "mode": self._plan.mode, "server": self._plan.server}
 
     def train_classifier(
@@ -205,7 +205,7 @@ class DividedTrainer:
 class _Course:
     """The epochs of one training, with checkpoints."""
 
-    def __init__(self, client: Client, plan: Plan, checkpoint: Checkpoint, say: LineHandler) -> None:
+    def __init__(self, client: Client, plan: TrainingPlan, checkpoint: Checkpoint, say: LineHandler) -> None:
         self._client, self._plan, self._checkpoint, self._say = client, plan, checkpoint, say
         self.history: list[EpochFigures] = []
         self._trained_s = 0.0
@@ -222,8 +222,8 @@ class _Course:
         first: int = 0,
     ) -> Weights:
         """Train a task from epoch `first` (from 0) of the whole training. Returns the averaged weights."""
-        layout = Layout.of(weights)
-        divided = _Divided(layout, ShardState.new(layout.vector(weights)))
+        layout = WeightLayout.from_weights(weights)
+        divided = _Divided(layout, ShardState.initial(layout.vector(weights)))
         if kept := self._checkpoint.restore(divided, key=key):
             self.history = list(kept.course.history)
             self._trained_s = (self.history[-1].time_s or 0.0) if self.history else 0.0
@@ -314,15 +314,15 @@ class ClusterTimes:
         yield f"Latency {1000 * self.latency_s:.2f} ms, bandwidth {rate:.0f} Mbit/s"
 
 
-def measure_cluster(path: Path, plan: Plan, *, repeats: int) -> ClusterTimes:
+def measure_cluster(path: Path, plan: TrainingPlan, *, repeats: int) -> ClusterTimes:
     """Measure a recipe's times on a cluster, after its data step. Raises UsageProblem, EnvironmentProblem."""
     with open_training_task(path) as task:
         replica = task.open()
-    layout = Layout.of(replica.weights())
-    gradient_s = _median_s(lambda batch: replica.gradient(0, batch, Plan(), 0), task, repeats)
+    layout = WeightLayout.from_weights(replica.weights())
+    gradient_s = _median_s(lambda batch: replica.gradient(0, batch, TrainingPlan(), 0), task, repeats)
     values = layout.vector(replica.weights())
     (runs,) = layout.ranges(1, evenly=True)
-    shard = Shard(ShardState.new(values), layout=layout, runs=runs, rule=task.rule)
+    shard = Shard(ShardState.initial(values), layout=layout, runs=runs, rule=task.rule)
     update_s = _median_s(lambda _: shard.update(values, learning_rate=1e-3), task, repeats)
     times_s = {"gradient_s": gradient_s, "update_s": update_s, **_transfers_s(layout.size, plan, repeats)}
     return ClusterTimes(**times_s, elements=layout.size, batches=task.batches)
@@ -335,12 +335,12 @@ def measure_step_s(task: DividedTask, repeats: int) -> float:
     """
     set_thread_count(worker_cores())
     replica = task.open()
-    layout = Layout.of(replica.weights())
+    layout = WeightLayout.from_weights(replica.weights())
     values = layout.vector(replica.weights())
 
     def whole_step(batch: int) -> None:
         replica.set_weights(layout.weights(values))
-        taken = replica.gradient(0, batch, Plan(), 0)
+        taken = replica.gradient(0, batch, TrainingPlan(), 0)
         clip_gradient(layout.vector(taken.gradient), layout, task.rule.clip)
 
     return _median_s(whole_step, task, repeats)
@@ -359,7 +359,7 @@ def _median_s(work: Callable[[int], object], task: DividedTask, repeats: int) ->
     return statistics.median(times[1:])
 
 
-def _transfers_s(elements: int, plan: Plan, repeats: int) -> dict[str, float]:
+def _transfers_s(elements: int, plan: TrainingPlan, repeats: int) -> dict[str, float]:
     """Return the median seconds of transfers to another process and back, and of a short message.
 
     Raises EnvironmentProblem if the other process is lost.
@@ -393,7 +393,10 @@ def _transfers_s(elements: int, plan: Plan, repeats: int) -> dict[str, float]:
 
 @contextlib.contextmanager
 def open_training_task(path: Path) -> Iterator[DividedTask]:
-    """Yield a recipe's training task, and hold its run folder. The data step is done first. Raises UsageProblem."""
+    """Lock a recipe's run folder during the block, and yield the recipe's training task. Raises UsageProblem.
+
+    The data step is done first.
+    """
     document = RecipeDocument.read(path)
     schema = recipe_kind_of(document).schema
     if schema not in (ClassifierRecipe, LungRecipe):

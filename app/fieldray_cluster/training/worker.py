@@ -22,8 +22,8 @@ from fieldray_cluster.node import worker_cores
 from fieldray_cluster.training.channel import Channel, Listener, Vector, open_channels, serve_echo
 from fieldray_cluster.training.formulas import ElementRanges
 from fieldray_cluster.training.server import ServerSettings, ShardServer
-from fieldray_cluster.training.shard import Layout, ShardState, clip_gradient, gather, scatter
-from fieldray_cluster.training.tasks import ArraysDiffer, DividedTask, Plan, Replica
+from fieldray_cluster.training.shard import ShardState, WeightLayout, clip_gradient, gather, scatter
+from fieldray_cluster.training.tasks import ArraysDiffer, DividedTask, Replica, TrainingPlan
 
 _SERVED: Final[dict[str, ShardServer | Listener]] = {}
 """The servers and listeners of this process, by the token of their session."""
@@ -46,8 +46,8 @@ class WorkerSpec:
     """
 
     task: DividedTask
-    plan: Plan
-    layout: Layout
+    plan: TrainingPlan
+    layout: WeightLayout
     worker: int
     token: str
     servers: tuple[tuple[tuple[str, int], ElementRanges], ...]
@@ -56,7 +56,7 @@ class WorkerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerResult:
-    """The result of a worker: complete, or ended for one of three reasons.
+    """The end of a worker's part of a training: complete, or ended for one of three reasons.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ def server_tls_context() -> ssl.SSLContext | None:
 
 
 def own_host() -> str:
-    """Return the numeric address of this process of the cluster."""
+    """Return the numeric address at which other processes of the cluster reach this process."""
     return host_of(get_worker().address)
 
 
@@ -102,7 +102,7 @@ def start_server(service: ServerSettings, state: ShardState, *, token: str) -> t
 
 
 def start_echo(elements: int, token: str) -> tuple[str, int]:
-    """Start answering `channel.time_round_trips` in this process. Returns the address. Runs as a task."""
+    """Start a server in this process that answers `channel.time_round_trips`. Returns its address. Runs as a task."""
     _SERVED[token] = echoing = Listener(
         own_host(), token=token, largest=elements, serve=serve_echo, encryption=server_tls_context()
     )
@@ -184,7 +184,7 @@ class _Work:
             header: dict[str, Any] = {
                 "number": number,
                 "weight": 0.0,
-                "learning_rate": spec.task.rate(epoch, own / per_epoch),
+                "learning_rate": spec.task.learning_rate(epoch, own / per_epoch),
             }
             gradient = np.zeros(spec.layout.size, np.float32)
             if batch is not None:

@@ -41,9 +41,9 @@ from fieldray_adapt.recipes.tables import (
 
 
 Value = int | float | str | bool
-"""A value of a parameter."""
+"""A value that a parameter of an experiment may have."""
 Scale = Literal["linear", "log"]
-"""The scale on which numbers are drawn."""
+"""The scale on which the values of a range are drawn: linear or logarithmic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,14 +155,14 @@ def _is_value(value: object) -> TypeGuard[Value]:
 
 
 PLACEHOLDER: Final = re.compile(r"\{\{(\w+)\}\}")
-"""A placeholder of a command."""
+"""The pattern of a placeholder in the command of an experiment."""
 BUILT_IN: Final = ("index", "run", "folder", "here")
 """Placeholders of every command: number of the task (from 1), and the folders of run, task and recipe."""
 
 PROGRAM: Final = "fieldray"
-"""A command that begins with this word is run by the program of the node."""
+"""The first word of a command that is run by this program, as it is installed on the node."""
 
-MOST_TASKS: Final = 100_000
+MAX_TASKS: Final = 100_000
 _FIRST: Final = """
 # An experiment to begin with: two tasks, one for each word.
 [experiments.first]
@@ -218,7 +218,7 @@ class Experiment(RetryPolicy):
         "Values of the parameters: a constant, a list of values, or a table with low and high for a continuous range.",
         default_factory=dict,
     )
-    samples: int = key("Number of tasks; 0: one for each combination of the lists.", default=0, low=0, high=MOST_TASKS)
+    samples: int = key("Number of tasks; 0: one for each combination of the lists.", default=0, low=0, high=MAX_TASKS)
     inputs: tuple[str, ...] = key(
         "Files and folders that the command reads. If they change, the tasks run again. Files are compared by "
         "content, folders by name, size and time of their files.",
@@ -232,12 +232,12 @@ class Experiment(RetryPolicy):
         yield not missing, "command", f"has placeholders without a parameter: {', '.join(sorted(missing))}"
         yield not unused, "parameters", f"are not used in the command: {', '.join(sorted(unused))}"
         yield not known & set(BUILT_IN), "parameters", f"must not be called {', '.join(BUILT_IN)}"
-        too_many = f"make {self.tasks} combinations, and at most {MOST_TASKS} are run; give samples"
-        yield self.tasks <= MOST_TASKS, "parameters", too_many
+        too_many = f"make {self.task_count} combinations, and at most {MAX_TASKS} are run; give samples"
+        yield self.task_count <= MAX_TASKS, "parameters", too_many
 
     @property
-    def tasks(self) -> int:
-        """The number of the experiment's tasks."""
+    def task_count(self) -> int:
+        """The number of tasks of the experiment."""
         return self.samples or count_combinations(self.parameters)
 
 
@@ -256,7 +256,7 @@ class Sweep(RetryPolicy):
     """A search for the best values of a recipe of `fieldray adapt`."""
 
     recipe: Path = key("The recipe of `fieldray adapt` whose keys are tried.")
-    trials: int = key("Number of trials (trainings).", default=16, low=1, high=MOST_TASKS)
+    trials: int = key("Number of trials (trainings).", default=16, low=1, high=MAX_TASKS)
     metric: str = key(
         "The validation figure: a key of the rows of history.json. For a list, the mean is used.", default="auc"
     )

@@ -112,7 +112,7 @@ def fill_command(command: str, values: Mapping[str, Value]) -> tuple[str, ...]:
 
 def _tasks(name: str, experiment: Experiment, workflow: Workflow, here: Path) -> tuple[Task, ...]:
     # The seed differs between experiments, so that equal ranges give different numbers.
-    rows = draw_samples(experiment.parameters, count=experiment.tasks, seed=f"{workflow.seed}/{name}")
+    rows = draw_samples(experiment.parameters, count=experiment.task_count, seed=f"{workflow.seed}/{name}")
     found = []
     for index, values in enumerate(rows, start=1):
         own = f"{name}-{index:04d}"
@@ -143,7 +143,7 @@ def _fill(word: str, values: Mapping[str, Value]) -> str:
 LineHandler = Callable[[str], None]
 """Receives a line of text for the user."""
 StatusCounts = Counter[Status]
-"""The number of tasks by status."""
+"""The number of tasks with each status."""
 
 RECIPE_TEXT_NAME: Final = "recipe.toml"
 _STOPS: Final = "stops"
@@ -165,14 +165,14 @@ def run_workflow(path: Path, *, say: LineHandler) -> StatusCounts:
         if progress.is_over:
             say("Everything was done before.")
         else:
-            run.work(progress)
+            run.run_tasks(progress)
             progress.stop_the_rest()
         return count_statuses(task_states(graph, run.journal.latest))
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class WorkflowRun:
-    """A run's folder, held by this driver.
+    """A running workflow or sweep: its folder, which this driver has locked, and its journal.
 
     Attributes
     ----------
@@ -196,7 +196,7 @@ class WorkflowRun:
     def make_spec(
         self, task: str, key: str, command: tuple[str, ...], *, working_folder: Path, module: str = ""
     ) -> TaskSpec:
-        """Return the spec of the next attempt at a task."""
+        """Return the specification of the next attempt at a task, as it is sent to a worker."""
         return TaskSpec(
             task=task,
             key=key,
@@ -209,8 +209,8 @@ class WorkflowRun:
             stop=self.stop,
         )
 
-    def work(self, source: TaskSource) -> None:
-        """Run the source's tasks on the cluster's workers, and reconnect if the scheduler is lost.
+    def run_tasks(self, source: TaskSource) -> None:
+        """Run the tasks of a source on the cluster's workers, and reconnect if the scheduler is lost.
 
         Raises as `TaskRunner.run`, UsageProblem and EnvironmentProblem of the cluster.
         """
@@ -280,14 +280,14 @@ def is_running(run: Path) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskState:
-    """A task and its latest event."""
+    """The state of a task: the task, and its latest event in the journal."""
 
     task: Task
     event: Event | None = None
 
     @property
     def status(self) -> Status:
-        """The status of the task."""
+        """The status of the task, by its latest event."""
         return self.event.status if self.event else "waiting"
 
     @property

@@ -68,10 +68,13 @@ class TaskSource(Protocol):
         """
 
     def record_end(self, task: str, event: Event) -> None:
-        """Record the end of a task."""
+        """Record that a task has ended, with its result."""
 
     def update(self) -> None:
-        """Update the source. Called repeatedly while tasks are running."""
+        """Handle the progress of running tasks, for example stop a poor trial.
+
+        Called repeatedly while tasks are running.
+        """
 
 
 @dataclass(slots=True, kw_only=True)

@@ -35,9 +35,9 @@ from fieldray_cluster.workflow.tasks import STOP_NAME, Event, TaskSpec
 from fieldray_cluster.workflow.trial_command import with_changed_keys
 
 SweepOutcome = Literal["done", "failed", "stopped"]
-"""The end of a sweep."""
+"""The way in which a run of a sweep ended."""
 EpochValues = list[tuple[int, float]]
-"""Epochs with a figure."""
+"""Epochs of a training, each with the value of a figure."""
 
 STUDY_FILE: Final = "study.jsonl"
 """The file of Optuna's study, in the run folder."""
@@ -75,7 +75,7 @@ def run_sweep(path: Path, *, say: LineHandler, trial_command: tuple[str, ...] = 
         if trials.is_over:
             say("Everything was done before.")
         else:
-            opened.work(trials)
+            opened.run_tasks(trials)
         return trials.end_of_sweep
 
 
@@ -117,7 +117,15 @@ def _opened_study(run: Path, sweep: Sweep, *, seed: int) -> optuna.Study:
 
 
 def read_figures(folder: Path, metric: str) -> EpochValues:
-    """Read the figures of a trial by epoch, as far as it was trained. `folder` is the trial's own."""
+    """Read the values of a trial's figure by epoch, for the epochs that were trained until now.
+
+    Parameters
+    ----------
+    folder
+        The folder of the trial's task, in which the trial has its run folder.
+    metric
+        The name of the figure.
+    """
     try:
         rows = parse_json((folder / "run" / "train" / HISTORY_NAME).read_bytes(), list[dict[str, Any]])
         found = [(int(row["epoch"]), _figure(row.get(metric))) for row in rows]

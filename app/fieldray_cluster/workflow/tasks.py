@@ -43,7 +43,7 @@ from fieldray_cluster.workflow.recipe import PROGRAM
 JOURNAL_NAME: Final = "journal.jsonl"
 """The file name of the journal."""
 Status = Literal["waiting", "running", "done", "failed", "blocked", "stopped", "pruned"]
-"""The status of a task."""
+"""The status of a task, such as "done"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +77,7 @@ class Outcome:
 
     @property
     def is_done(self) -> bool:
-        """Whether the command succeeded."""
+        """Whether the command of the attempt succeeded."""
         return self.exit_code == 0 and not self.was_stopped
 
 
@@ -138,7 +138,7 @@ class Journal:
         self.ended += event.status != "running"
 
     def is_done(self, task: str, key: str) -> bool:
-        """Return whether the task was completed with this key."""
+        """Return whether a task of this name was completed with this key."""
         known = self.latest.get(task)
         return known is not None and known.status in ("done", "pruned") and known.key == key
 

@@ -43,9 +43,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def with_changed_keys(document: RecipeDocument, changes: Mapping[str, Any]) -> RecipeDocument:
-    """Return a recipe with other values for some keys, such as `training.learning_rate`. Its text lists the changes.
+    """Return a recipe with other values for some keys, such as `training.learning_rate`.
 
-    Raises KeyError for a key within one that is no table.
+    The text of the returned recipe lists the changes. Raises KeyError for a key such as `training.learning_rate` if
+    `training` is no table.
     """
     tables: dict[str, Any] = copy.deepcopy(dict(document.tables))
     for key, value in changes.items():

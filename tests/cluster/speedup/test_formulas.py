@@ -56,28 +56,28 @@ def training(workers: int, **other: float) -> AsynchronousTiming:
         ("4.2, so many iterations", TimeRange(1, 1.5).scaled(12), TimeRange(12, 18)),
         ("4.4, the last worker at best", ITERATION.best_worker_s, 2 * 2 + 2 + 5 + 2),
         ("4.5, the server at best", ITERATION.best_server_s, 4 * 2 + 5),
-        ("4.6 to 4.10, an iteration", ITERATION.central, TimeRange(13, 2 * 3 * 2 + 5)),
-        ("4.11, its mean", ITERATION.central.mean_s, 15),
+        ("4.6 to 4.10, an iteration", ITERATION.central_range, TimeRange(13, 2 * 3 * 2 + 5)),
+        ("4.11, its mean", ITERATION.central_range.mean_s, 15),
         ("4.13, the last worker at best", ASYNCHRONOUS.best_worker_s, 2 * 2 + 4 * (2 * 2 + 5)),
         ("4.14, the server at best", ASYNCHRONOUS.best_server_s, 13 * 2 + 5),
-        ("4.15 to 4.19, all batches", ASYNCHRONOUS.central, TimeRange(40, 4 * (2 * 3 * 2 + 5))),
+        ("4.15 to 4.19, all batches", ASYNCHRONOUS.central_range, TimeRange(40, 4 * (2 * 3 * 2 + 5))),
         # With slow links the server decides: tc = 20 gives 2*20 + 4*(40 + 5) = 220 and 13*20 + 5 = 265.
-        ("4.15 with slow links", training(3, transfer_s=20).central.best_s, 265),
-        ("4.20, its mean", ASYNCHRONOUS.central.mean_s, 54),
+        ("4.15 with slow links", training(3, transfer_s=20).central_range.best_s, 265),
+        ("4.20, its mean", ASYNCHRONOUS.central_range.mean_s, 54),
         # 100 s alone; best 10 s and worst 30 s. The mean of the times gives 5, that of the speed-ups 6.67.
         ("4.22, of the mean of times", 100 / TimeRange(10, 30).mean_s, 5),
         ("4.23, one machine", MEASURED.serial_s, 60),
-        ("one worker waits for a central server", training(1, batches=1).central, TimeRange(9, 9)),
+        ("one worker waits for a central server", training(1, batches=1).central_range, TimeRange(9, 9)),
         ("and has its own share at home", training(1, batches=1).distributed_s(), 5),
         ("batches rounded up", training(5, rounds_up_batches=True).worst_s, 3 * (2 * 5 * 2 + 5)),
         # (8-1) + 2/8 * 3 = 7.75; 2/8 * (16 + 1) = 4.25
         (
             "fewer batches than workers",
-            training(8, gradient_s=1, transfer_s=1, batches=2).central,
+            training(8, gradient_s=1, transfer_s=1, batches=2).central_range,
             TimeRange(7.75, 4.25),
         ),
-        ("a slow worker holds up the others", training(3, batches=3, slowest=2).central.best_s, 18),
-        ("but not itself alone", training(1, batches=1, slowest=2).central.best_s, 9),
+        ("a slow worker holds up the others", training(3, batches=3, slowest=2).central_range.best_s, 18),
+        ("but not itself alone", training(1, batches=1, slowest=2).central_range.best_s, 9),
         # The server of 4.14 begins with the first gradient, which comes from a worker that is not slow.
         ("4.14 with a slow worker", training(3, slowest=2).best_server_s, 31),
         ("4.13 with a slow worker", training(3, slowest=2).best_worker_s, 60),
@@ -94,7 +94,7 @@ def test_4_12_and_4_21_distributed_servers() -> None:
 
 def test_a_synchronous_training_is_so_many_iterations() -> None:
     assert training_time_range(MEASURED, mode="sync-join", server="central", workers=3) == TimeRange(4 * 13, 4 * 17)
-    split = training(3, batches=3, gradient_s=5 / 3).central.scaled(12)
+    split = training(3, batches=3, gradient_s=5 / 3).central_range.scaled(12)
     assert training_time_range(MEASURED, mode="sync-split", server="central", workers=3) == split
     printed = training_time_range(MEASURED, mode="sync-split", server="central", workers=3, is_printed=True)
     assert printed == TimeRange(12 * 13, 12 * 17)

@@ -25,8 +25,8 @@ from fieldray_adapt.training.loop import EpochFigures
 from fieldray_cluster.certificates import make_certificates
 from fieldray_cluster.training import session, trainer
 from fieldray_cluster.training.session import TrainedEpoch, open_plan_client, train_epochs_on_cluster
-from fieldray_cluster.training.shard import Layout, Shard, ShardState
-from fieldray_cluster.training.tasks import DividedClassifier, Plan
+from fieldray_cluster.training.shard import Shard, ShardState, WeightLayout
+from fieldray_cluster.training.tasks import DividedClassifier, TrainingPlan
 from fieldray_cluster.training.trainer import DividedTrainer
 from tiny_training import AUGMENTATION, SETTINGS, network, samples, schedule, task_in, weights
 from waiting import wait_for
@@ -39,20 +39,20 @@ EPOCHS = 2
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FIELDRAY_HOME", str(tmp_path_factory.mktemp("home")))
-        with open_plan_client(Plan(workers=2, mode="async", server="distributed")) as made:
+        with open_plan_client(TrainingPlan(workers=2, mode="async", server="distributed")) as made:
             yield made
 
 
 @pytest.fixture
 def own_client() -> Iterator[Client]:
     """A cluster of this test's own: processes of it are killed."""
-    with open_plan_client(Plan(workers=2, mode="async")) as made:
+    with open_plan_client(TrainingPlan(workers=2, mode="async")) as made:
         yield made
 
 
 def _train(
     client: Client,
-    plan: Plan,
+    plan: TrainingPlan,
     folder: Path,
     *,
     epochs: int = EPOCHS,
@@ -73,26 +73,26 @@ def _train(
     )
 
 
-def _epochs(client: Client, plan: Plan, task: DividedClassifier) -> Iterator[TrainedEpoch]:
-    layout = Layout.of(weights())
+def _epochs(client: Client, plan: TrainingPlan, task: DividedClassifier) -> Iterator[TrainedEpoch]:
+    layout = WeightLayout.from_weights(weights())
     return train_epochs_on_cluster(
-        client, plan=plan, task=task, layout=layout, state=ShardState.new(layout.vector(weights()))
+        client, plan=plan, task=task, layout=layout, state=ShardState.initial(layout.vector(weights()))
     )
 
 
 def _alone(folder: Path, *, joined: int = 1) -> ShardState:
     """The same task by one process, which takes the gradients of so many batches before each update."""
     task = task_in(folder)
-    layout, replica = Layout.of(weights()), task.open()
-    share = Shard(ShardState.new(layout.vector(weights())), layout=layout, runs=((0, layout.size),), rule=task.rule)
+    layout, replica = WeightLayout.from_weights(weights()), task.open()
+    share = Shard(ShardState.initial(layout.vector(weights())), layout=layout, runs=((0, layout.size),), rule=task.rule)
     updates = task.batches // joined
     for epoch in range(EPOCHS):
         for update in range(updates):
             replica.set_weights(layout.weights(share.state.values))
-            taken = [replica.gradient(epoch, update * joined + place, Plan(), 0) for place in range(joined)]
+            taken = [replica.gradient(epoch, update * joined + place, TrainingPlan(), 0) for place in range(joined)]
             whole = sum(one.weight for one in taken)
             mean = sum(layout.vector(one.gradient) * np.float32(one.weight / whole) for one in taken)
-            share.update(mean, learning_rate=task.rate(epoch, update / updates))
+            share.update(mean, learning_rate=task.learning_rate(epoch, update / updates))
     return share.state
 
 
@@ -101,22 +101,26 @@ def _alone(folder: Path, *, joined: int = 1) -> ShardState:
 def test_workers_that_wait_come_to_what_one_process_comes_to(
     client: Client, tmp_path: Path, mode: Any, joined: int, server: Any
 ) -> None:
-    found, history = _train(client, Plan(workers=2, mode=mode, server=server), tmp_path / "divided")
+    found, history = _train(client, TrainingPlan(workers=2, mode=mode, server=server), tmp_path / "divided")
     expected = _alone(tmp_path / "alone", joined=joined).average
-    np.testing.assert_allclose(Layout.of(weights()).vector(found), expected, atol=1e-5)
+    np.testing.assert_allclose(WeightLayout.from_weights(weights()).vector(found), expected, atol=1e-5)
     assert [row.epoch for row in history] == [1, 2] and history[0].staleness_most is None
 
 
 @pytest.mark.parametrize("takes_turns", [False, True])
 def test_whole_tensors_and_turns_on_servers_change_nothing(client: Client, tmp_path: Path, takes_turns: bool) -> None:
-    plan = Plan(workers=2, mode="sync-split", server="distributed", splits_evenly=False, takes_turns=takes_turns)
+    plan = TrainingPlan(
+        workers=2, mode="sync-split", server="distributed", splits_evenly=False, takes_turns=takes_turns
+    )
     found, _ = _train(client, plan, tmp_path / "divided")
-    np.testing.assert_allclose(Layout.of(weights()).vector(found), _alone(tmp_path / "alone").average, atol=1e-5)
+    np.testing.assert_allclose(
+        WeightLayout.from_weights(weights()).vector(found), _alone(tmp_path / "alone").average, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("server", ["central", "distributed"])
 def test_nobody_waits_and_staleness_stays_within_its_bound(client: Client, tmp_path: Path, server: Any) -> None:
-    plan = Plan(workers=2, mode="async", server=server, staleness=1, takes_turns=server == "central")
+    plan = TrainingPlan(workers=2, mode="async", server=server, staleness=1, takes_turns=server == "central")
     _, history = _train(client, plan, tmp_path)
     assert all(row.staleness_most <= 1 for row in history)
     seen = list(_epochs(client, plan, task_in(tmp_path)))
@@ -127,7 +131,7 @@ def test_nobody_waits_and_staleness_stays_within_its_bound(client: Client, tmp_p
 
 
 def test_a_training_resumes_after_its_last_epoch(client: Client, tmp_path: Path) -> None:
-    plan = Plan(workers=2, mode="sync-split")
+    plan = TrainingPlan(workers=2, mode="sync-split")
 
     def stop(_row: Any) -> None:
         raise KeyboardInterrupt
@@ -137,7 +141,9 @@ def test_a_training_resumes_after_its_last_epoch(client: Client, tmp_path: Path)
     seen: list[int] = []
     found, history = _train(client, plan, tmp_path / "divided", progress=lambda row: seen.append(row.epoch))
     assert seen == [2] and len(history) == 2
-    np.testing.assert_allclose(Layout.of(weights()).vector(found), _alone(tmp_path / "alone").average, atol=1e-5)
+    np.testing.assert_allclose(
+        WeightLayout.from_weights(weights()).vector(found), _alone(tmp_path / "alone").average, atol=1e-5
+    )
 
 
 def _processes(client: Client) -> list[int]:
@@ -157,7 +163,7 @@ def test_a_killed_worker_is_replaced_and_nothing_is_lost(own_client: Client, tmp
             psutil.Process(_processes(own_client)[1]).send_signal(signal.SIGKILL)
 
     many = 12  # epochs, so that there is work left when it is killed
-    plan = Plan(workers=2, mode="sync-split")
+    plan = TrainingPlan(workers=2, mode="sync-split")
     found, history = _train(own_client, plan, tmp_path, epochs=many, progress=kill, say=said.append)
     assert len(history) == many and len(said) == 1 and "Worker 2 was lost" in said[0]
     assert all(np.isfinite(array).all() for array in found.values())
@@ -166,7 +172,7 @@ def test_a_killed_worker_is_replaced_and_nothing_is_lost(own_client: Client, tmp
 def test_a_worker_killed_in_the_first_epoch_is_replaced_where_connections_are_encrypted(tmp_path: Path) -> None:
     """A descriptor that is readable is no message there: whoever took it for one waited for ever."""
     make_certificates(tmp_path / "own")
-    plan = Plan(workers=2, mode="sync-split", certificates=tmp_path / "own")
+    plan = TrainingPlan(workers=2, mode="sync-split", certificates=tmp_path / "own")
     said, killed = list[str](), threading.Event()
     with open_plan_client(plan) as client:
         wait_for(lambda: len(_processes(client)) == plan.workers + plan.server_count)
@@ -197,7 +203,7 @@ def _weights_of(process: psutil.Process, client: Client) -> list[Any]:
 def test_a_node_that_does_not_see_the_images_is_named(client: Client, tmp_path: Path) -> None:
     task = dataclasses.replace(task_in(tmp_path), arrays=tmp_path / "elsewhere" / "arrays.npz")
     with pytest.raises(UsageProblem, match=r"local/[12] cannot read"):
-        list(_epochs(client, Plan(workers=2, mode="sync-split"), task))
+        list(_epochs(client, TrainingPlan(workers=2, mode="sync-split"), task))
 
 
 def test_a_server_that_ends_is_said_and_the_training_resumes(own_client: Client, tmp_path: Path) -> None:
@@ -205,14 +211,14 @@ def test_a_server_that_ends_is_said_and_the_training_resumes(own_client: Client,
         if row.epoch == 1:
             psutil.Process(_processes(own_client)[2]).send_signal(signal.SIGKILL)
 
-    plan = Plan(workers=2, mode="async")
+    plan = TrainingPlan(workers=2, mode="async")
     with pytest.raises(EnvironmentProblem, match="process that holds the network's weights has ended"):
         _train(own_client, plan, tmp_path, epochs=12, progress=kill)
     _, history = _train(own_client, plan, tmp_path, epochs=12)
     assert len(history) == 12
 
 
-ALONE = Plan(mode="async")
+ALONE = TrainingPlan(mode="async")
 
 
 def test_a_host_that_is_busy_with_other_work_is_named(
@@ -251,4 +257,4 @@ def test_a_process_that_is_lost_while_transfers_are_measured_is_named(
     monkeypatch.setattr(trainer, "open_plan_client", lambda _plan: contextlib.nullcontext(own_client))
     monkeypatch.setattr(trainer, "time_round_trips", kill_first)
     with pytest.raises(EnvironmentProblem, match=r"process on 127\.0\.0\.1 that measures the network speed"):
-        trainer._transfers_s(1000, Plan(), 3)
+        trainer._transfers_s(1000, TrainingPlan(), 3)

@@ -20,20 +20,20 @@ from fieldray_cluster.training.server import (
     ServerSettings,
     WorkerConnection,
 )
-from fieldray_cluster.training.shard import Layout, Shard, ShardState, UpdateRule, clip_gradient
-from fieldray_cluster.training.tasks import Mode, Plan
+from fieldray_cluster.training.shard import Shard, ShardState, UpdateRule, WeightLayout, clip_gradient
+from fieldray_cluster.training.tasks import Mode, TrainingPlan
 from waiting import wait_for
 
-LAYOUT = Layout(("one/kernel", "two/bias", "two/mean"), ((2, 3), (4,), (2,)))
+LAYOUT = WeightLayout(("one/kernel", "two/bias", "two/mean"), ((2, 3), (4,), (2,)))
 RULE = UpdateRule(weight_decay=0.1, average_minimum_weight=0.25)
 
 
 def _server(*, mode: Mode = "sync-join", updates: int = 4, **plan: Any) -> ParameterServer:
     plan = {"workers": 2, "mode": mode, **plan}
     service = ServerSettings(
-        layout=LAYOUT, ranges=((0, LAYOUT.size),), rule=RULE, plan=Plan(**plan), updates_per_epoch=updates
+        layout=LAYOUT, ranges=((0, LAYOUT.size),), rule=RULE, plan=TrainingPlan(**plan), updates_per_epoch=updates
     )
-    return ParameterServer(service, ShardState.new(np.ones(LAYOUT.size, np.float32)))
+    return ParameterServer(service, ShardState.initial(np.ones(LAYOUT.size, np.float32)))
 
 
 def _push(worker: int, version: int, *, number: int = -1, weight: float = 1.0) -> GradientUpdate:
@@ -78,7 +78,7 @@ def test_an_update_waits_for_all_and_is_made_by_their_weighted_mean() -> None:
     assert not first.done()
     second = workers[1].push(0, value=5.0, weight=1.0)
     expected = Shard(
-        ShardState.new(np.ones(LAYOUT.size, np.float32)), layout=LAYOUT, runs=((0, LAYOUT.size),), rule=RULE
+        ShardState.initial(np.ones(LAYOUT.size, np.float32)), layout=LAYOUT, runs=((0, LAYOUT.size),), rule=RULE
     )
     expected.update(np.full(LAYOUT.size, 2.0, np.float32), learning_rate=0.01)  # (3 * 1 + 1 * 5) / 4
     for version, values in (first.result(5), second.result(5)):

@@ -17,22 +17,22 @@ import pytest
 
 from fieldray_cluster.training.channel import Channel, connect
 from fieldray_cluster.training.server import DRIVER_ROLE, ConnectionReplaced, FifoLock, ServerSettings, ShardServer
-from fieldray_cluster.training.shard import Layout, ShardState, UpdateRule
-from fieldray_cluster.training.tasks import Plan
+from fieldray_cluster.training.shard import ShardState, UpdateRule, WeightLayout
+from fieldray_cluster.training.tasks import TrainingPlan
 from fieldray_cluster.training.worker import WorkerResult, WorkerSpec, compute_gradients
 from waiting import wait_for
 
 TOKEN = "a" * 32
-LAYOUT = Layout(("a/kernel",), ((4,),))
-TWO = Plan(workers=2, mode="sync-join")
+LAYOUT = WeightLayout(("a/kernel",), ((4,),))
+TWO = TrainingPlan(workers=2, mode="sync-join")
 
 
 @contextlib.contextmanager
-def _served(plan: Plan = TWO, **more: Any) -> Iterator[ShardServer]:
+def _served(plan: TrainingPlan = TWO, **more: Any) -> Iterator[ShardServer]:
     service = ServerSettings(
         layout=LAYOUT, ranges=((0, 4),), rule=UpdateRule(weight_decay=0.0), plan=plan, updates_per_epoch=100
     )
-    state = ShardState.new(np.zeros(4, np.float32))
+    state = ShardState.initial(np.zeros(4, np.float32))
     served = ShardServer(service, state, host="127.0.0.1", token=TOKEN, **more)
     try:
         yield served
@@ -73,7 +73,7 @@ def _is_ended(channel: Channel) -> bool:
 
 
 def test_a_worker_killed_while_its_gradient_waits_stops_nobody_at_the_least_bound() -> None:
-    with _served(Plan(workers=2, mode="async", staleness=1)) as served:
+    with _served(TrainingPlan(workers=2, mode="async", staleness=1)) as served:
         lost, other = _worker(served, 0), _worker(served, 1)
         assert _pull(lost) == _pull(other) == (0, 0)
         _push(lost, worker=0, number=0, version=0)
@@ -129,7 +129,7 @@ def test_a_server_whose_driver_never_comes_ends() -> None:
     ],
 )
 def test_what_is_no_gradient_of_this_worker_ends_its_connection_and_changes_nothing(header: dict[str, int]) -> None:
-    with _served(Plan(mode="sync-join")) as served:
+    with _served(TrainingPlan(mode="sync-join")) as served:
         wrong = _worker(served, 0)
         _pull(wrong)
         _push(wrong, number=0, version=0, **header)
@@ -217,7 +217,7 @@ def test_turns_come_one_at_a_time_in_the_order_of_asking_and_pass_over_who_is_go
 
 
 def test_whoever_ends_in_the_middle_of_a_turn_holds_up_nobody() -> None:
-    with _served(Plan(workers=2, mode="async", takes_turns=True)) as served:
+    with _served(TrainingPlan(workers=2, mode="async", takes_turns=True)) as served:
         lost, other = _worker(served, 0), _worker(served, 1)
         assert _pull(lost) == (0, 0)  # and never says that it has the weights
         other.send({})
@@ -247,7 +247,7 @@ class _Nothing:
 
 
 def test_a_worker_that_waits_for_its_turn_at_one_server_gives_it_up_at_the_other() -> None:
-    plan, runs = Plan(workers=2, mode="async", server="distributed", takes_turns=True), ((0, 4),)
+    plan, runs = TrainingPlan(workers=2, mode="async", server="distributed", takes_turns=True), ((0, 4),)
     with _served(plan) as first, _served(plan) as second, ThreadPoolExecutor(1) as threads:
         other = [_worker(served, 1) for served in (first, second)]
         assert _pull(other[0]) == (0, 0)  # its turn, until it says that it has the weights

@@ -20,12 +20,12 @@ from fieldray.errors import StorageProblem, UsageProblem
 from fieldray_adapt.networks.architectures import resnet50
 from fieldray_adapt.networks.specification import initial_weights
 from fieldray_adapt.training.engine_choice import open_engine
-from fieldray_cluster.training.shard import Layout, Shard, ShardState, UpdateRule
+from fieldray_cluster.training.shard import Shard, ShardState, UpdateRule, WeightLayout
 from fieldray_cluster.training.tasks import (
     ArraysDiffer,
     DividedClassifier,
-    Plan,
     Replica,
+    TrainingPlan,
     temporary_arrays,
     write_arrays,
 )
@@ -33,8 +33,8 @@ from fieldray_cluster.training.worker import WorkerResult, WorkerSpec, compute_g
 from tiny_training import SETTINGS, network, samples, task_in, weights
 
 pytestmark = pytest.mark.adapt
-ALONE = Plan()
-LAYOUT = Layout.of(weights())
+ALONE = TrainingPlan()
+LAYOUT = WeightLayout.from_weights(weights())
 
 
 def _mean(parts: list[Any]) -> np.ndarray:
@@ -51,7 +51,7 @@ def replica(tmp_path_factory: pytest.TempPathFactory) -> Replica:
 
 @pytest.mark.parametrize("workers", [2, 3])
 def test_the_parts_of_a_batch_give_its_gradient_however_unequal(replica: Replica, workers: int) -> None:
-    plan = Plan(workers=workers, mode="sync-split")
+    plan = TrainingPlan(workers=workers, mode="sync-split")
     whole = replica.gradient(0, 1, ALONE, 0)
     parts = [replica.gradient(0, 1, plan, worker) for worker in range(workers)]
     np.testing.assert_allclose(_mean(parts), LAYOUT.vector(whole.gradient), atol=1e-6)
@@ -70,9 +70,9 @@ def test_a_share_of_all_weights_updates_as_the_engine_does() -> None:
     start = initial_weights(own, seed=1)
     stepping = open_engine(own, start, settings=SETTINGS, name="tensorflow")
     taking = open_engine(own, start, settings=SETTINGS, name="tensorflow")
-    layout = Layout.of(stepping.weights())
+    layout = WeightLayout.from_weights(stepping.weights())
     share = Shard(
-        ShardState.new(layout.vector(stepping.weights())),
+        ShardState.initial(layout.vector(stepping.weights())),
         layout=layout,
         runs=((0, layout.size),),
         rule=UpdateRule(weight_decay=SETTINGS.weight_decay),
@@ -116,7 +116,7 @@ def test_a_file_that_cannot_be_written_is_a_sentence_and_leaves_nothing(tmp_path
 def _spec(task: DividedClassifier, port: int) -> WorkerSpec:
     return WorkerSpec(
         task=task,
-        plan=Plan(mode="sync-join"),
+        plan=TrainingPlan(mode="sync-join"),
         layout=LAYOUT,
         worker=0,
         token="a" * 32,
@@ -140,9 +140,9 @@ def test_a_worker_without_its_server_is_lost(tmp_path: Path) -> None:
 
 
 def test_frozen_layers_stay() -> None:
-    layout = Layout.of(weights())
+    layout = WeightLayout.from_weights(weights())
     rule = UpdateRule(weight_decay=0.1, frozen=frozenset({"first"}))
-    share = Shard(ShardState.new(layout.vector(weights())), layout=layout, runs=((0, layout.size),), rule=rule)
+    share = Shard(ShardState.initial(layout.vector(weights())), layout=layout, runs=((0, layout.size),), rule=rule)
     share.update(np.ones(layout.size, np.float32), learning_rate=0.1)
     moved = {name for name, array in layout.weights(share.state.values).items() if (array != weights()[name]).any()}
     assert moved == {name for name in weights() if not name.startswith("first/")}
@@ -164,7 +164,7 @@ def test_a_lesson_is_the_same_wherever_it_is_opened(tmp_path: Path, replica: Rep
     size=st.integers(1, 30),
 )
 def test_every_sample_of_every_batch_is_taken_once(mode: Any, workers: int, batches: int, size: int) -> None:
-    plan = Plan(workers=workers, mode=mode)
+    plan = TrainingPlan(workers=workers, mode=mode)
     taken = Counter[tuple[int, int]]()
     for worker in range(workers):
         for number in range(plan.gradients_per_epoch(batches, worker)):
@@ -176,7 +176,7 @@ def test_every_sample_of_every_batch_is_taken_once(mode: Any, workers: int, batc
 
 
 def test_workers_that_wait_all_have_the_same_number_of_turns() -> None:
-    plan = Plan(workers=3, mode="sync-join")
+    plan = TrainingPlan(workers=3, mode="sync-join")
     assert [plan.gradients_per_epoch(7, worker) for worker in range(3)] == [3, 3, 3] and plan.updates_per_epoch(7) == 3
     assert [plan.batch_index(7, worker, 2) for worker in range(3)] == [6, None, None]
 
@@ -191,7 +191,7 @@ def test_workers_that_wait_all_have_the_same_number_of_turns() -> None:
 )
 def test_what_cannot_be_is_a_sentence(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(UsageProblem, match=said):
-        Plan(**wrong)
+        TrainingPlan(**wrong)
 
 
 @pytest.mark.parametrize(
@@ -204,5 +204,5 @@ def test_what_cannot_be_is_a_sentence(wrong: dict[str, Any], said: str) -> None:
 )
 def test_more_workers_than_work_is_a_sentence(mode: Any, batches: int, sizes: tuple[int, ...], said: str) -> None:
     with pytest.raises(UsageProblem, match=said):
-        Plan(workers=4, mode=mode).require_work_for_all(batches=batches, sizes=sizes)
-    Plan(workers=3, mode=mode).require_work_for_all(batches=3, sizes=(8, 3))
+        TrainingPlan(workers=4, mode=mode).require_work_for_all(batches=batches, sizes=sizes)
+    TrainingPlan(workers=3, mode=mode).require_work_for_all(batches=3, sizes=(8, 3))

@@ -105,7 +105,7 @@ def test_more_combinations_than_can_be_run_want_samples(tmp_path: Path) -> None:
     command = " ".join(f"{{{{p{number}}}}}" for number in range(6))
     text = f"[experiments.a]\ncommand = 'x {command}'\n@\n[experiments.a.parameters]\n{lists}"
     assert any("1000000 combinations" in line for line in problems(tmp_path, text.replace("@", "")))
-    assert read_workflow(write(tmp_path, text.replace("@", "samples = 3"))).experiments["a"].tasks == 3
+    assert read_workflow(write(tmp_path, text.replace("@", "samples = 3"))).experiments["a"].task_count == 3
 
 
 def test_no_value_leaves_its_word() -> None:

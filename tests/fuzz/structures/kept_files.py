@@ -16,17 +16,17 @@ import msgspec
 from fieldray.audit.cases import table_labels
 from fieldray.packs.signing import TrustStore
 from fieldray.packs.site_choices import FOLDERS_NAME as FOLDERS
-from fieldray.packs.site_choices import NAME as POINTS
+from fieldray.packs.site_choices import POINTS_NAME as POINTS
 from fieldray.packs.site_choices import PackMemory, SitePoints
 from fieldray.reports.outputs import is_own_report
 from fieldray.settings import TABLE, load
 from fieldray.store.rows import (
     brief_of,
-    kind_of,
     outcome_columns,
     outcome_of,
     pack_spec_of,
     pack_spec_text,
+    result_count,
     run_of,
     sample_of,
     spec_text,
@@ -250,7 +250,7 @@ def _shown(row: Any) -> object:
 
 
 _TAKEN: Final[Mapping[str, tuple[Callable[[Any], object], ...]]] = {
-    "result": (stored_of, _shown, sample_of, kind_of),
+    "result": (stored_of, _shown, sample_of, result_count),
     "run": (run_of,),
     "verdict": (verdict_of, superseded_verdict_of),
 }

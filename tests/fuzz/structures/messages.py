@@ -23,7 +23,7 @@ from fieldray.domain.model import HeaderRules, InputSpec
 from fieldray.imaging.archive import FoundMembers, members_of
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.inference.backend import NetworkOutput
-from fieldray.inference.worker import RUN
+from fieldray.inference.worker import RUN_NETWORK
 from fieldray.processes.child import decode_message, encode_message
 from fieldray.processes.wire import Message, read_message, write_message
 from fieldray.reasons import reason
@@ -147,7 +147,7 @@ def _answers() -> tuple[tuple[str, Message], ...]:
         for name in ("a.dcm", "ct.dcm", "text"):
             look = calls.AnalyseRequest(ref=ImageRef(path=folder / name), frame=_SPEC, rules=rules)
             found.append(("look", handle(encode_message((look,), call="look"))))
-        show = calls.ShowRequest(ref=ImageRef(path=path), side=64)
+        show = calls.DisplayRequest(ref=ImageRef(path=path), side=64)
         found += [(name, handle(encode_message(show, call=name))) for name in ("image", "shown", "hash")]
     (seen,) = decode_message(found[0][1], tuple[calls.AnalysisResult, ...])
     answered = replace(seen, values=None, lungs=lungs(), answer=_scores(), sequence=3)
@@ -162,7 +162,7 @@ def _answers() -> tuple[tuple[str, Message], ...]:
 def _members() -> FoundMembers:
     one = replace(_REF, member="a", kind="dicom", header=replace(_REF.header, number_of_frames=2))
     refused = replace(_REF, member="b", problem=reason("empty"))
-    return FoundMembers(refs=(one, refused), after=None, doubles=1, double="x")
+    return FoundMembers(refs=(one, refused), after=None, duplicates=1, duplicate="x")
 
 
 def _scores() -> NetworkOutput:
@@ -215,14 +215,14 @@ def read_answer(data: bytes, _folder: Path) -> str | None:
 
 def _listed(answer: Message) -> None:
     """What is listed can be stored. Each part is taken for the last: it would be asked for again and again."""
-    part = replace(calls.MEMBERS.decode_answer(answer), after=None)
+    part = replace(calls.SEARCH_MEMBERS.decode_answer(answer), after=None)
     for ref in members_of(_REF, lambda _question: part):
         image_key(ref)
 
 
 def _read_and_kept(answer: Message) -> None:
     """What was seen can be stored, and read from the store again."""
-    for seen in calls.LOOK.decode_answer(answer):
+    for seen in calls.ANALYSE.decode_answer(answer):
         ref = _REF if seen.header is None else replace(_REF, kind=seen.kind, header=seen.header)
         kept = Refused(ref=ref, reason=seen.problem or reason("blank"), facts=seen.facts, lungs=seen.lungs)
         columns = outcome_columns(kept)
@@ -234,12 +234,12 @@ def _read_and_kept(answer: Message) -> None:
 
 _TAKEN: Final[Mapping[str, Callable[[Message], object]]] = {
     "look": _read_and_kept,
-    "image": lambda answer: calls.IMAGE.decode_answer(answer).extent,
-    "shown": lambda answer: calls.SHOWN.decode_answer(answer).pixels.shape,
-    "hash": calls.HASH.decode_answer,
+    "image": lambda answer: calls.READ_IMAGE.decode_answer(answer).extent,
+    "shown": lambda answer: calls.READ_SHOWN_IMAGE.decode_answer(answer).pixels.shape,
+    "hash": calls.HASH_FILE.decode_answer,
     "members": _listed,
-    "preview": calls.PREVIEW.decode_answer,
-    "run": RUN.decode_answer,
+    "preview": calls.DECODE_PREVIEW.decode_answer,
+    "run": RUN_NETWORK.decode_answer,
     "comparison": COMPARE.decode_answer,
 }
 

@@ -25,9 +25,9 @@ def test_a_run_that_moved_is_told_and_one_that_did_not_is_not() -> None:
     before = drift_counts(_gists(100, 0.25, 100, refused=2), "opacity")
     same = drift_counts(_gists(60, 0.25, 100, refused=1), "opacity")
     moved = drift_counts(_gists(60, 0.85, 30, refused=60), "opacity")
-    assert not any(drift.is_out for drift in compare_histograms(same, before, against="earlier"))
+    assert not any(drift.exceeds_limit for drift in compare_histograms(same, before, against="earlier"))
     out = compare_histograms(moved, before, against="earlier")
-    assert [drift.of for drift in out if drift.is_out] == ["scores", "refused", "exposure"]
+    assert [drift.of for drift in out if drift.exceeds_limit] == ["scores", "refused", "exposure"]
     assert (
         "score is 0.85 in this run, and 0.25 in the reference (earlier images of this folder)." in out[0].summary.text
     )
@@ -46,7 +46,7 @@ def test_a_pack_gives_its_reference_or_none() -> None:
     assert reference_counts(metrics, "opacity") == {"scores": tuple(counts)}
     now = drift_counts(_gists(80, 0.1, 100), "opacity")
     (found,) = compare_histograms(now, reference_counts(metrics, "opacity"), against="pack")
-    assert found.is_out
+    assert found.exceeds_limit
     assert "the images that the pack was measured on" in found.summary.text
 
 
@@ -66,17 +66,17 @@ def test_a_heat_map_beside_the_lungs_in_half_of_the_images_says_other_patients()
         samples = [DriftSample(category="abnormal", scores={}, grey=None, evidence_inside=share) for share in shares]
         return list(compare_histograms(drift_counts(samples, "opacity", evidence_limit=0.86), before, against="pack"))
 
-    assert [drift.is_out for drift in found(8)] == [False]
+    assert [drift.exceeds_limit for drift in found(8)] == [False]
     (out,) = found(24)
-    assert out.is_out and "other patients than" in out.summary.text
+    assert out.exceeds_limit and "other patients than" in out.summary.text
     assert found(19, 19) == []
-    assert found(20, 20)[0].is_out
+    assert found(20, 20)[0].exceeds_limit
 
 
 def test_heat_maps_that_lie_in_the_lungs_more_often_than_before_say_nothing() -> None:
     """After images of patients in bed, those of an outpatient clinic."""
     before, now = {"evidence": (10, 14)}, {"evidence": (150, 5)}
     (found,) = compare_histograms(now, before, against="earlier")
-    assert found.index > found.limit and not found.is_out
+    assert found.index > found.limit and not found.exceeds_limit
     (found,) = compare_histograms(before, now, against="earlier")
-    assert found.is_out
+    assert found.exceeds_limit

@@ -215,10 +215,12 @@ def test_of_two_labels_each_is_judged_by_itself() -> None:
 def test_drift_is_told_when_it_is_beyond_chance() -> None:
     generator = np.random.default_rng(3)
     reference = score_counts(list(generator.beta(2, 4, 2000)))
-    outs = [drift_of(score_counts(list(generator.beta(2, 4, 80))), reference, of="scores").is_out for _ in range(300)]
+    outs = [
+        drift_of(score_counts(list(generator.beta(2, 4, 80))), reference, of="scores").exceeds_limit for _ in range(300)
+    ]
     assert np.mean(outs) < 0.1  # of the same population: about 5 in 100
     moved = drift_of(score_counts(list(generator.beta(4, 2, 80))), reference, of="scores")
-    assert moved.is_out and moved.images == 80 and moved.reference == 2000
+    assert moved.exceeds_limit and moved.images == 80 and moved.reference == 2000
 
 
 def test_psi_by_hand_and_what_cannot_be_compared() -> None:

@@ -6,7 +6,15 @@ import math
 
 import pytest
 
-from fieldray.audit.report import ALL_UNITS, Plan, Prices, ProposalGoal, plan, propose, require_prices
+from fieldray.audit.report import (
+    ALL_UNITS,
+    Prices,
+    ProposalGoal,
+    ThresholdPlan,
+    propose,
+    require_prices,
+    threshold_plan,
+)
 from fieldray.audit.units import Case, Rule, moved_zone
 from fieldray.domain.finding import Category
 from fieldray.domain.image import ImageHeader
@@ -33,8 +41,8 @@ CASES = [
 ]  # fmt: skip
 
 
-def made(cases: list[Case], *, prices: Prices | None = None, points: tuple[float, ...] = ()) -> Plan:
-    found = plan(cases, points, rule=PATIENTS, pattern=None, prevalence=0.1, prices=prices)
+def made(cases: list[Case], *, prices: Prices | None = None, points: tuple[float, ...] = ()) -> ThresholdPlan:
+    found = threshold_plan(cases, points, rule=PATIENTS, pattern=None, prevalence=0.1, prices=prices)
     assert found is not None
     return found
 
@@ -95,7 +103,7 @@ def test_groups_that_are_large_enough_have_steps_at_the_same_thresholds() -> Non
 
 def test_where_everybody_is_sick_there_is_no_plan() -> None:
     both = [case("a", 0.9, True), case("a", 0.1, False)]  # one patient, with an image of either kind
-    assert plan(both, (), rule=PATIENTS, pattern=None, prevalence=0.5, prices=None) is None
+    assert threshold_plan(both, (), rule=PATIENTS, pattern=None, prevalence=0.5, prices=None) is None
 
 
 def test_a_chosen_threshold_is_proposed_with_what_it_does_here() -> None:

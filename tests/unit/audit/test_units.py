@@ -11,7 +11,7 @@ import pytest
 from sklearn.metrics import cohen_kappa_score, roc_auc_score
 
 from fieldray.audit.figures import Audit, audit
-from fieldray.audit.report import ALL_UNITS, Plan, Prices, Proposal, ProposalGoal, plan, propose
+from fieldray.audit.report import ALL_UNITS, Prices, Proposal, ProposalGoal, ThresholdPlan, propose, threshold_plan
 from fieldray.audit.units import Case, Rule
 from fieldray.domain import metrics
 from fieldray.domain.finding import Category
@@ -70,11 +70,11 @@ def everything(
     *,
     wanted: ProposalGoal | None = None,
     prices: Prices | None = None,
-) -> tuple[Audit, Proposal, Plan]:
+) -> tuple[Audit, Proposal, ThresholdPlan]:
     found = audit(cases, [POINT], rule=rule)
     proposal = propose(cases, label="opacity", pattern=POINT, rule=rule, wanted=wanted or ProposalGoal())
     thresholds = (POINT.threshold, proposal.threshold)
-    planned = plan(cases, thresholds, rule=rule, pattern=POINT, prevalence=0.1, prices=prices)
+    planned = threshold_plan(cases, thresholds, rule=rule, pattern=POINT, prevalence=0.1, prices=prices)
     assert planned is not None
     return found, proposal, planned
 

@@ -77,7 +77,7 @@ class ReadersOfNames:
     def __init__(self, events: list[str] | None = None) -> None:
         self.events = events if events is not None else []
 
-    def tensor(self, ref: ImageRef, spec: InputSpec) -> NetworkInput | None:
+    def read_network_input(self, ref: ImageRef, spec: InputSpec) -> NetworkInput | None:
         self.events.append(f"read {ref.path.stem}")
         if not ref.path.stem.isdigit():
             return None

@@ -8,14 +8,14 @@ import pytest
 from bench_cases import IMAGES, ReadersOfNames, Record
 
 from fieldray.bench.benchmark_case import find_usable_cases, read_images, time_images
-from fieldray.bench.device import FILE, NETWORK, Effort, MeasureOptions, measure, time_case
+from fieldray.bench.device import FILE_SCOPE, NETWORK_SCOPE, Effort, MeasureOptions, measure, time_case
 from fieldray.errors import UsageProblem
 from fieldray.reasons import reason
 
 
 def test_the_first_time_is_that_of_a_fresh_backends_first_image() -> None:
     record = Record("one")
-    assert time_case(record.case(), IMAGES, NETWORK, count=4) == [5, 2, 1, 1]
+    assert time_case(record.case(), IMAGES, NETWORK_SCOPE, count=4) == [5, 2, 1, 1]
     assert record.events == ["one: start", "one: 10", "one: 20", "one: 30", "one: 10", "one: close"]
 
 
@@ -29,10 +29,10 @@ def test_repetitions_are_interleaved_and_each_is_fresh() -> None:
     starts = [event for event in events if "start" in event]
     assert starts == [f"{name}: start" for name in "aabbbbaa"]  # not always b after a
     assert [(one.case.name, one.scope) for one in measured] == [
-        ("a", NETWORK),
-        ("a", FILE),
-        ("b", NETWORK),
-        ("b", FILE),
+        ("a", NETWORK_SCOPE),
+        ("a", FILE_SCOPE),
+        ("b", NETWORK_SCOPE),
+        ("b", FILE_SCOPE),
     ]
     assert measured[0].repetitions == [[5, 2, 1], [5, 2, 1]]
     assert notes == ["repetition 1 of 2", "repetition 2 of 2"]

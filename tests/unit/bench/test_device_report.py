@@ -7,7 +7,7 @@ from pathlib import Path
 from bench_cases import Record
 
 from fieldray.bench.benchmark_case import Points, Report, Table
-from fieldray.bench.device import FILE, NETWORK, Costs, EnergyMeter, Measurement, device_report
+from fieldray.bench.device import FILE_SCOPE, NETWORK_SCOPE, Costs, EnergyMeter, Measurement, device_report
 from fieldray.domain.model import BackendName
 from fieldray.reasons import reason
 
@@ -16,8 +16,8 @@ def report() -> Report:
     case = Record("tiny on edgetpu").case("edgetpu")
     # later images: 8 and 12 ms, mean 10 ms = 100 a second
     measured = [
-        Measurement(case=case, scope=NETWORK, repetitions=[[30, 20, 8, 12]]),
-        Measurement(case=case, scope=FILE, repetitions=[[300, 60, 40, 40]]),
+        Measurement(case=case, scope=NETWORK_SCOPE, repetitions=[[30, 20, 8, 12]]),
+        Measurement(case=case, scope=FILE_SCOPE, repetitions=[[300, 60, 40, 40]]),
     ]
     costs = Costs(power_w={"edgetpu": 2.0}, price_usd={"edgetpu": 80.0})
     return device_report(measured, costs=costs, problems={"cpu": reason("no_runtime")}, images="2 images")
@@ -79,7 +79,9 @@ def test_a_power_that_was_measured_counts_before_one_that_was_typed_in() -> None
     backends: tuple[BackendName, ...] = ("cpu", "edgetpu")
     for name in backends:
         case = Record(name).case(name)
-        one = Measurement(case=case, scope=NETWORK, repetitions=[[30, 20, 8, 12]], energy=[(3.0, 0.5), (7.0, 1.5)])
+        one = Measurement(
+            case=case, scope=NETWORK_SCOPE, repetitions=[[30, 20, 8, 12]], energy=[(3.0, 0.5), (7.0, 1.5)]
+        )
         rows[name] = device_report([one], costs=costs, problems={}, images="2 images").data["measurements"][0]
     found = {name: (row["power_w"], row["power_is"], row["fps_per_w"]) for name, row in rows.items()}
     assert found == {"cpu": (5.0, "measured", 20.0), "edgetpu": (2.0, "typed in", 50.0)}  # 10 J in 2 s

@@ -11,7 +11,7 @@ from bench_cases import IMAGES, Record, cell
 
 from fieldray.bench.benchmark_case import Effort, Points, Report, Table
 from fieldray.bench.device import measure
-from fieldray.bench.load import UNDER_LOADS, increase, load_cases, load_report
+from fieldray.bench.load import LOAD_STUDY_OPTIONS, increase, load_cases, load_report
 from fieldray.bench.machine import LEVELS, NO_LOAD, Level, MeasuredLoad, bursts, busy_share, parallel_load
 from tiny_models import tiny_model
 
@@ -58,7 +58,7 @@ def test_every_subject_is_measured_under_every_level() -> None:
     levels = (NO_LOAD, Level(name="a little", share=0.05))
     effort = Effort(repeats=2, images=3)
     cases = dict.fromkeys((a, b), IMAGES)
-    options = replace(UNDER_LOADS, levels=levels, settle_s=0.01, min_duration_s=0)
+    options = replace(LOAD_STUDY_OPTIONS, levels=levels, settle_s=0.01, min_duration_s=0)
     cells = measure(cases, effort, notify=str, options=options)
     assert {(one.case.name, one.level.name) for one in cells} == {
         *(("a", "no load"), ("b", "no load"), ("a", "a little"), ("b", "a little")),

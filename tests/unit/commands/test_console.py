@@ -41,8 +41,8 @@ def test_a_console_that_cannot_show_a_name_shows_its_escapes() -> None:
 def test_a_bar_is_drawn_over_and_cleared_before_a_line() -> None:
     out, error = io.StringIO(), Terminal()
     console = Console(out, error)
-    console.bar("12345")
-    console.bar("12")
+    console.show_bar("12345")
+    console.show_bar("12")
     console.print_line("line")
     assert error.getvalue() == "\r12345\r12   \r  \r"
     assert out.getvalue() == "line\n"
@@ -50,7 +50,7 @@ def test_a_bar_is_drawn_over_and_cleared_before_a_line() -> None:
 
 def test_no_bar_where_nobody_sees_it() -> None:
     error = io.StringIO()
-    Console(io.StringIO(), error).bar("12345")
+    Console(io.StringIO(), error).show_bar("12345")
     assert error.getvalue() == ""
 
 
@@ -60,7 +60,7 @@ def test_where_no_terminal_is_a_long_work_says_every_ten_seconds_how_far_it_is()
     console.logs_progress = True
     for second in range(0, 31, 3):
         now[0] = second
-        console.bar(f"{second} of 30")
+        console.show_bar(f"{second} of 30")
     assert error.getvalue() == "12 of 30\n24 of 30\n"
 
 
@@ -104,7 +104,7 @@ def test_every_text_for_a_person_is_one_line_whatever_it_says(text: str) -> None
     console = Console(out, error)
     console.print_line(text)
     console.print_error(text)
-    console.bar(text)
+    console.show_bar(text)
     console.clear_bar()
     said, errors = out.getvalue(), error.getvalue()
     assert said.count("\n") == 1 and said.endswith("\n")

@@ -37,8 +37,8 @@ def test_a_known_warp_is_recovered(found: PairComparison, warp: np.ndarray) -> N
 
 
 def test_matches_are_kept_or_rejected(found: PairComparison) -> None:
-    assert found.alignment.kept
-    assert found.alignment.kept + found.alignment.rejected == len(found.alignment.matches)
+    assert found.alignment.kept_count
+    assert found.alignment.kept_count + found.alignment.rejected_count == len(found.alignment.matches)
 
 
 def test_a_match_is_believed_if_it_is_alike_and_plainly_better_than_the_next_best() -> None:

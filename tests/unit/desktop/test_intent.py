@@ -20,7 +20,7 @@ from fieldray.desktop.intent import (
     IntentStateMachine,
     PackInUse,
     ReportDropped,
-    Screen,
+    StartIntendedRun,
     UsePack,
 )
 from fieldray.domain.model import HeaderRules
@@ -95,7 +95,7 @@ def test_a_watch_stays_one_whatever_is_asked_and_whoever_presses_start() -> None
     asked = question(playbook)
     assert (asked.kind, asked.intent.watches) == ("pack", True)
     (run,) = looked(playbook, playbook.start([ONE]), lacks_ages=False)
-    assert isinstance(run, Screen) and run.intent.watches
+    assert isinstance(run, StartIntendedRun) and run.intent.watches
     (look,) = playbook.start([ONE])
     assert isinstance(look, CollectFacts) and not look.intent.watches, "the watch has begun: this is another start"
 
@@ -105,7 +105,7 @@ def test_a_question_that_was_answered_while_a_pack_is_loaded_is_closed() -> None
     playbook.update_packs(replace(reach(CHILDREN), is_settled=False), default=("", ""))
     assert playbook.answer(question(playbook), True) == () and playbook.question is None
     (run,) = playbook.update_packs(reach(CHILDREN), default=("", ""))
-    assert isinstance(run, Screen) and run.intent.ages_confirmed
+    assert isinstance(run, StartIntendedRun) and run.intent.ages_confirmed
 
 
 def test_a_newer_version_and_another_signer_are_other_packs() -> None:
@@ -118,7 +118,7 @@ def test_a_newer_version_and_another_signer_are_other_packs() -> None:
 def test_ages_that_were_confirmed_for_a_remembered_pack_are_those_of_no_other() -> None:
     known = RememberedPack("children", ages_confirmed=True)
     _, (run,) = opened(CHILDREN, known)
-    assert isinstance(run, Screen) and run.intent.ages_confirmed
+    assert isinstance(run, StartIntendedRun) and run.intent.ages_confirmed
     playbook = seeing(ADULTS)
     looked(playbook, playbook.start([ONE]), known)
     assert question(playbook).kind == "ages" and question(playbook).intent.pack == used(ADULTS)
@@ -131,7 +131,7 @@ def test_a_card_before_the_folder_chooses_its_pack_and_confirms_no_age() -> None
     looked(playbook, playbook.open([ONE]))
     assert question(playbook).kind == "ages"
     (run,) = playbook.answer(question(playbook), True)
-    assert isinstance(run, Screen)
+    assert isinstance(run, StartIntendedRun)
     looked(playbook, playbook.open([OTHER]))  # it was for one folder
     assert question(playbook).kind == "pack"
 
@@ -151,7 +151,7 @@ def test_a_declined_question_is_followed_by_the_cards_whatever_the_default_is() 
     playbook.update_packs(reach(CHILDREN), default=("children", ""))
     assert question(playbook).kind == "pack"
     (run,) = playbook.answer(question(playbook), CHILDREN)  # the card says the ages
-    assert isinstance(run, Screen) and run.intent.ages_confirmed
+    assert isinstance(run, StartIntendedRun) and run.intent.ages_confirmed
 
 
 class Walk(RuleBasedStateMachine):
@@ -199,12 +199,12 @@ class Walk(RuleBasedStateMachine):
                 self.see()
                 if self.is_fast:
                     self.load(is_loaded=True)
-            elif isinstance(command, Screen):
+            elif isinstance(command, StartIntendedRun):
                 self.check(command)
         if self.playbook.question:
             self.old = [*self.old[-5:], self.playbook.question]
 
-    def check(self, run: Screen) -> None:
+    def check(self, run: StartIntendedRun) -> None:
         """No run starts with an answer that was not given for exactly this folder, pack by key and id."""
         intent, known = run.intent, [self.memory.get(path) for path in run.intent.paths]
         assert intent.pack is not None and self.used is not None and intent.pack == used(self.used)
@@ -323,7 +323,7 @@ def test_what_is_known_of_the_ages_holds_for_further_packs_that_are_for_all_of_t
         assert (question(playbook).kind, question(playbook).intent.ages_years, commands) == ("ages", asked, ())
         commands = playbook.answer(question(playbook), True)
     (run,) = commands
-    assert isinstance(run, Screen) and run.intent.ages_confirmed
+    assert isinstance(run, StartIntendedRun) and run.intent.ages_confirmed
     assert run.intent.packs == (used(first), *map(used, others))
 
 
@@ -337,4 +337,4 @@ def test_a_pack_that_is_ticked_while_ages_are_asked_for_makes_another_question()
     assert playbook.answer(first, True) == (), "it was said of 15 to 95"
     assert question(playbook).intent.ages_years == (18, 95)
     (run,) = playbook.answer(question(playbook), False)
-    assert isinstance(run, Screen) and not run.intent.ages_confirmed
+    assert isinstance(run, StartIntendedRun) and not run.intent.ages_confirmed

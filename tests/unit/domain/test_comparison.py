@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from fieldray.domain.comparison import (
-    CHANGE_SHOWN,
-    DENSER,
+    DENSER_COLOUR,
     FRAME_SIDE,
-    LESS_DENSE,
+    LESS_DENSE_COLOUR,
+    WEAKEST_SHOWN_CHANGE,
     Aligned,
     Alignment,
     ChangeRegion,
     FramedImage,
     Incomparable,
-    Match,
+    MatchedSquare,
     PairComparison,
     change_colours,
     comparison_json,
@@ -26,8 +26,8 @@ from fieldray.reasons import reason
 WHOLE = (FRAME_SIDE, FRAME_SIDE, 2)
 
 
-def match(*, kept: bool = True) -> Match:
-    return Match(row=1, column=2, is_kept=kept)
+def match(*, kept: bool = True) -> MatchedSquare:
+    return MatchedSquare(row=1, column=2, is_kept=kept)
 
 
 def alignment(**changes: object) -> Alignment:
@@ -74,7 +74,7 @@ def test_matches_are_counted_and_lengths_measured() -> None:
     field = np.zeros(WHOLE, np.float32)
     field[:256] = (3, 4)
     found = alignment(displacement=field)
-    assert (found.kept, found.rejected) == (2, 1)
+    assert (found.kept_count, found.rejected_count) == (2, 1)
     inside = np.zeros(WHOLE[:2], bool)
     inside[:100] = True
     assert found.displacement_percentile_px(50, inside=inside) == 5.0
@@ -110,12 +110,12 @@ def test_a_pair_has_a_result_or_a_problem() -> None:
 
 
 def test_colours_tell_the_sign_and_begin_at_the_noise() -> None:
-    change = np.array([[0.0, CHANGE_SHOWN - 0.1, CHANGE_SHOWN + 0.1, 99.0, -99.0]], np.float32)
+    change = np.array([[0.0, WEAKEST_SHOWN_CHANGE - 0.1, WEAKEST_SHOWN_CHANGE + 0.1, 99.0, -99.0]], np.float32)
     colours = change_colours(change)[0]
     assert colours[:, 3].tolist()[:2] == [0, 0]
     assert 0 < colours[2, 3] < colours[3, 3] == 255
-    assert tuple(colours[3, :3]) == DENSER
-    assert tuple(colours[4, :3]) == LESS_DENSE
+    assert tuple(colours[3, :3]) == DENSER_COLOUR
+    assert tuple(colours[4, :3]) == LESS_DENSE_COLOUR
 
 
 def test_specks_that_are_no_region_have_no_colour() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from fieldray.domain.finding import Category
-from fieldray.domain.history import ResultBrief, RunFilter, RunSummary, compare, has_verdict
+from fieldray.domain.history import ResultBrief, RunFilter, RunSummary, compare_runs, has_verdict
 from fieldray.domain.run import Run
 from outcomes import run_spec
 
@@ -66,21 +66,21 @@ def test_another_class_comes_first_then_the_larger_difference() -> None:
         brief("a", "abnormal", 0.55),
         brief("new"),
     ]
-    found = compare(RUN, first, OTHER, second)
+    found = compare_runs(RUN, first, OTHER, second)
     assert [pair.first.content_sha256 for pair in found.pairs] == ["a", "d", "c", "b"]
     assert (found.changed, found.pairs[1].difference, found.is_same_label) == (2, None, True)
-    assert found.moves == {("normal", "abnormal"): 1, ("normal", "refused"): 1, ("normal", "normal"): 2}
+    assert found.counts_by_classes == {("normal", "abnormal"): 1, ("normal", "refused"): 1, ("normal", "normal"): 2}
     assert [each.content_sha256 for each in (*found.only_first, *found.only_second)] == ["only", "new"]
 
 
 def test_the_same_bytes_are_the_same_image_and_frames_are_not() -> None:
     first = [brief("a", image="/old/a"), brief("a", image="/old/copy"), brief("a", frame=1), brief("", image="/gone")]
     second = [brief("a", image="/new/b"), brief("", image="/gone"), brief("", image="/other")]
-    found = compare(RUN, first, OTHER, second)
+    found = compare_runs(RUN, first, OTHER, second)
     assert [(pair.first.image, pair.second.image) for pair in found.pairs] == [("/gone", "/gone"), ("/old/a", "/new/b")]
     assert [each.frame for each in found.only_first] == [1]
 
 
 def test_other_labels_are_told_and_their_scores_not_subtracted() -> None:
-    found = compare(RUN, [brief("a")], OTHER, [brief("a", label="tuberculosis")])
+    found = compare_runs(RUN, [brief("a")], OTHER, [brief("a", label="tuberculosis")])
     assert (found.is_same_label, found.pairs[0].difference) == (False, None)

@@ -91,11 +91,11 @@ LYING = np.array([[1, 2, 3], [4, 5, 6]], np.uint8)
 )
 def test_a_turn_is_anticlockwise_and_can_be_undone(degrees: int, expected: list[list[int]]) -> None:
     turn = Correction(degrees)
-    assert turn.grid(LYING).tolist() == expected
-    assert turn.back.grid(turn.grid(LYING)).tolist() == LYING.tolist()
+    assert turn.rotate(LYING).tolist() == expected
+    assert turn.inverse.rotate(turn.rotate(LYING)).tolist() == LYING.tolist()
     inverted = Correction(degrees, swaps_grey=True)
-    assert inverted.shown(LYING).tolist() == (255 - np.array(expected)).tolist()
-    assert inverted.back.shown(inverted.shown(LYING)).tolist() == LYING.tolist()
+    assert inverted.apply_to_grey(LYING).tolist() == (255 - np.array(expected)).tolist()
+    assert inverted.inverse.apply_to_grey(inverted.apply_to_grey(LYING)).tolist() == LYING.tolist()
 
 
 def test_an_image_is_turned_by_quarters() -> None:

@@ -12,8 +12,8 @@ import pytest
 
 from fieldray.domain.image import PixelMap
 from fieldray.domain.lung_thirds import (
-    OF_LEFT,
-    OF_THIRD,
+    LEFT_LUNG_INTERCEPT,
+    THIRD_INTERCEPTS,
     THIRDS,
     WEIGHTS,
     features_of_thirds,
@@ -22,7 +22,7 @@ from fieldray.domain.lung_thirds import (
     whiteness_of_lungs,
 )
 from fieldray.domain.lungs import (
-    READ_FIRST,
+    READ_FIRST_CODES,
     LungMeasurement,
     evidence_inside,
     evidence_limit,
@@ -184,7 +184,7 @@ def test_why_an_image_is_read_first_is_the_measurement(made: dict[str, Any], sai
     scores = {name: value for name, value in made.items() if name == "frontal_chest"}
     found = lungs(shares, grey=grey, **scores)
     assert found.read_first is not None and found.read_first.text == said
-    assert found.notes[0] == found.read_first and found.read_first.code in READ_FIRST
+    assert found.notes[0] == found.read_first and found.read_first.code in READ_FIRST_CODES
 
 
 def test_a_result_without_its_measurement_names_the_lung() -> None:
@@ -195,7 +195,7 @@ def test_a_result_without_its_measurement_names_the_lung() -> None:
     denser_opposite = LungMeasurement("upper", 0.8, 0.9)
     for by in (None, denser_opposite):
         assert replace(found, unseen_by=by).read_first == reason("left_lung_unseen")
-    assert {"left_lung_unseen", "right_lung_unseen", "lungs_unseen"} < READ_FIRST
+    assert {"left_lung_unseen", "right_lung_unseen", "lungs_unseen"} < READ_FIRST_CODES
     assert found.unseen_code == "left_lung_unseen"
     assert replace(found, unseen=("left", "right"), unseen_by=None).read_first == reason("lungs_unseen")
     assert lungs().unseen_code == ""
@@ -530,6 +530,9 @@ def test_a_fact_ends_at_three_and_grey_without_contrast_is_none() -> None:
 def test_each_third_has_its_own_whiteness() -> None:
     facts = np.zeros((2, THIRDS, len(WEIGHTS)))
     facts[1, 1, 2] = 1.0
-    upper, middle, lower = OF_THIRD
-    left, right = [upper + OF_LEFT, middle + OF_LEFT, lower + OF_LEFT], [upper, middle + WEIGHTS[2], lower]
+    upper, middle, lower = THIRD_INTERCEPTS
+    left, right = (
+        [upper + LEFT_LUNG_INTERCEPT, middle + LEFT_LUNG_INTERCEPT, lower + LEFT_LUNG_INTERCEPT],
+        [upper, middle + WEIGHTS[2], lower],
+    )
     np.testing.assert_allclose(whiteness_of_lungs(facts), [left, right])

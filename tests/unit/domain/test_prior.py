@@ -18,7 +18,7 @@ from fieldray.domain.prior import (
     prior_warnings,
     priors_of,
     time_order,
-    unscreened,
+    unscreened_outcome,
 )
 from fieldray.reasons import reason
 
@@ -198,5 +198,5 @@ def test_images_that_a_list_puts_together_are_of_one_patient() -> None:
 
 
 def test_the_same_image_chosen_by_hand_is_named() -> None:
-    same = prior_from(unscreened(CURRENT.ref), CURRENT, "file")
+    same = prior_from(unscreened_outcome(CURRENT.ref), CURRENT, "file")
     assert [doubt.code for doubt in prior_warnings(same, CURRENT)] == ["prior_same_image"]

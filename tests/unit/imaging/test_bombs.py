@@ -41,7 +41,7 @@ _TEXTS = {b"zTXt": b"Comment\0\0", b"iTXt": b"Comment\0\1\0\0\0", b"iCCP": b"pro
 def pool() -> Iterator[Workers]:
     """Its child has started, and what it starts with it, before a test looks for what is left behind."""
     with Workers(1, timeout_s=60, memory_limit_mb=1024) as pool:
-        pool.tensor(ImageRef(path=Path("nowhere.png")), SPEC)
+        pool.read_network_input(ImageRef(path=Path("nowhere.png")), SPEC)
         yield pool
 
 

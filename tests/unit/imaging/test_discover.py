@@ -47,7 +47,7 @@ def test_a_folder_inside_itself_is_searched_once(tmp_path: Path, monkeypatch: py
     """As a junction of Windows makes it: a folder like any other. Two of them would double with each level."""
     write_dicom(tmp_path / "a.dcm", IMAGE)
     (tmp_path / "again").mkdir()
-    listed, looks = Folder.listed, []
+    listed, looks = Folder.from_path, []
 
     def through_junction(path: Path) -> Folder:
         looks.append(path)
@@ -57,7 +57,7 @@ def test_a_folder_inside_itself_is_searched_once(tmp_path: Path, monkeypatch: py
         folder.path, folder.__dict__["real"] = path, os.path.realpath(target)
         return folder
 
-    monkeypatch.setattr(Folder, "listed", through_junction)
+    monkeypatch.setattr(Folder, "from_path", through_junction)
     assert _found(tmp_path) == [("a.dcm", None)]
 
 

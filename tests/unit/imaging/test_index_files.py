@@ -10,14 +10,14 @@ from typing import BinaryIO
 import pytest
 
 from fieldray.imaging.discover import discover
-from fieldray.imaging.source import NamesInAnyCase, open_file
+from fieldray.imaging.source import CaseInsensitiveNames, open_file
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.store.schema import image_key, path_of
 from long_headers import dicom_file, element, index_file, record
 from phantoms import write_dicom, write_index
 
 IMAGE = chest_phantom(160, 128, 3, abnormal=False)
-INDEX_CLASS = b"1.2.840.10008.1.3.10"
+DICOMDIR_CLASS_UID = b"1.2.840.10008.1.3.10"
 NAME, SEQUENCE, UNDEFINED = 0x00041500, 0x00041220, 0xFFFFFFFF
 FILES = ("ONE", "TWO", "THREE")
 
@@ -53,12 +53,12 @@ def test_an_index_is_followed_and_its_files_are_given_once(medium: Path) -> None
 
 EMPTY = {
     "no-records": index_file(b""),
-    "no-sequence": dicom_file(element(0x00041130, b"CD"), media_storage_sop_class_uid=INDEX_CLASS),
+    "no-sequence": dicom_file(element(0x00041130, b"CD"), media_storage_sop_class_uid=DICOMDIR_CLASS_UID),
     "no-file-named": index_file(record(element(0x00041430, b"PATIENT "))),
     "only-itself": index_file(record(element(NAME, b"DICOMDIR"))),
     "undefined": dicom_file(
         struct.pack("<HHI", 4, 0x1220, UNDEFINED) + struct.pack("<HHI", 0xFFFE, 0xE0DD, 0),
-        media_storage_sop_class_uid=INDEX_CLASS,
+        media_storage_sop_class_uid=DICOMDIR_CLASS_UID,
     ),
 }
 
@@ -84,7 +84,8 @@ def test_one_that_breaks_off_says_so_and_its_folder_has_its_images_all_the_same(
     "data",
     [
         dicom_file(
-            struct.pack("<HHI", 4, 0x1220, UNDEFINED) + _records("ONE", "TWO"), media_storage_sop_class_uid=INDEX_CLASS
+            struct.pack("<HHI", 4, 0x1220, UNDEFINED) + _records("ONE", "TWO"),
+            media_storage_sop_class_uid=DICOMDIR_CLASS_UID,
         ),
         index_file(_records("ONE") + record(element(0x00080005, b"ISO_IR 6\\" * 1_000)) + _records("TWO")),
         index_file(_records("ONE") + record(struct.pack("<HHI", 0x0088, 0x0200, UNDEFINED) + b"\x01\x02\x03\x04" * 6)),
@@ -159,7 +160,7 @@ def test_a_file_has_the_name_that_its_folder_gives_it_also_where_any_case_will_d
     folder = medium / "IMAGES"
     (folder / "ONE").rename(folder / "one")
     (folder / "Two").touch()  # beside TWO, as only some systems can
-    names = NamesInAnyCase()
+    names = CaseInsensitiveNames()
     monkeypatch.setattr(os.path, "lexists", lambda path: True)
     assert [names.find(folder, name).name for name in ("ONE", "one", "TWO", "Two", "GONE")] == [
         *("one", "one", "TWO", "Two", "GONE")
@@ -217,7 +218,7 @@ def test_an_index_with_more_records_than_are_read(tmp_path: Path, monkeypatch: p
 
 def test_an_index_lists_a_folder_once(tmp_path: Path) -> None:
     """Found by what was there at first: a file that comes later is not seen."""
-    names = NamesInAnyCase()
+    names = CaseInsensitiveNames()
     (tmp_path / "one").touch()
     assert names.find(tmp_path, "ONE") == tmp_path / "one"
     (tmp_path / "two").touch()
@@ -226,7 +227,7 @@ def test_an_index_lists_a_folder_once(tmp_path: Path) -> None:
 
 
 def test_folders_that_are_not_there_are_not_remembered(tmp_path: Path) -> None:
-    names = NamesInAnyCase()
+    names = CaseInsensitiveNames()
     assert names.find(tmp_path / "absent", "A") == tmp_path / "absent" / "A"
     (tmp_path / "absent").mkdir()
     (tmp_path / "absent" / "a").touch()

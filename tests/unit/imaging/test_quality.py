@@ -61,7 +61,7 @@ def test_what_is_made_for_something_else_is_refused_until_a_person_overrules_it(
         assert _code(**raw, finds_lungs=finds_lungs) == "for_processing"
         assert _code(**bone, finds_lungs=finds_lungs) == "image_type"
     assert _code(patient_orientation="P\\F", finds_lungs=True) == "view"
-    assert check_header(ImageHeader(**raw, **bone), RULES, waives=("for_processing", "image_type")) is None
+    assert check_header(ImageHeader(**raw, **bone), RULES, overruled_codes=("for_processing", "image_type")) is None
 
 
 @pytest.mark.parametrize(("age", "code"), [(None, None), (0.9, "age"), (1.0, None), (5.9, None), (6.0, "age")])
@@ -84,7 +84,7 @@ def test_one_of_two_ages_is_enough_to_refuse(stated: float, contrary: float, cod
 def test_without_any_date_of_the_image_who_is_a_child_today_was_one_then(years: int, code: str | None) -> None:
     adults = HeaderRules(ages_years=(18, 95))
     header = ImageHeader(patient_birth_date=f"{datetime.date.today().year - years}0101")
-    why = check_header(header, adults, waives=("view", "body_part"))
+    why = check_header(header, adults, overruled_codes=("view", "body_part"))
     assert (why.code if why else None) == code
     assert check_header(replace(header, patient_age_years=44.0), adults) is None
 

@@ -102,7 +102,7 @@ def stamps() -> Stamps:
 
 def now(stamps: Stamps, path: Path) -> bytes:
     with open_file(path) as stream:
-        return stamps.now(path, stream)
+        return stamps.current(path, stream)
 
 
 @pytest.mark.parametrize("size", [1, 9216, 9217, 65_536, 65_537, 300_000])
@@ -214,6 +214,6 @@ def test_a_file_that_changes_while_it_is_read_has_no_state(
 
 
 def test_what_is_no_file_of_the_system_has_none(stamps: Stamps) -> None:
-    assert stamps.now(Path("a"), io.BytesIO(b"image")) == b""
+    assert stamps.current(Path("a"), io.BytesIO(b"image")) == b""
     with pytest.raises(Unreadable):
         content_hash(ImageRef(path=Path("/nowhere/a.dcm")), stamps=stamps)

@@ -14,9 +14,9 @@ import pytest
 from backend_fakes import Behaviour, grey, grey_score
 
 from fakes import FakeReaders
-from fieldray.domain.assessment import choose
 from fieldray.domain.image import ImageRef
 from fieldray.domain.model import Model, Prediction
+from fieldray.domain.pack_setup import set_up_pack
 from fieldray.errors import BackendProblem, Cancelled, StorageProblem
 from fieldray.inference.engine import TRIES_PER_IMAGE, Engine
 from fieldray.pipeline.screen import screen_image
@@ -302,8 +302,8 @@ def test_what_was_made_for_a_model_that_is_closed_by_then_is_run_by_no_other() -
     opened = iter((MODEL, tiny_model()))
     with engine_of(Behaviour().kind(), device="edgetpu") as engine:
         screen = partial(screen_image, ImageRef(path=Path("bright.png")), workers=Slow(), engine=engine)
-        assert screen(assessment=choose(MODEL)).status == "screened"
-        failed = screen(assessment=choose(MODEL))
+        assert screen(setup=set_up_pack(MODEL)).status == "screened"
+        failed = screen(setup=set_up_pack(MODEL))
     assert (failed.status, failed.stage, failed.reason.code) == ("failed", "inference", "again_other_pack")
 
 

@@ -27,7 +27,7 @@ from tiny_models import (
 
 
 def opened(file: bytes) -> Network:
-    return Network(file, NetworkSpec.of(tiny_manifest()), runtime=load_runtime(), threads=1)
+    return Network(file, NetworkSpec.from_manifest(tiny_manifest()), runtime=load_runtime(), threads=1)
 
 
 def with_operator(name: str, *, custom: bytes = b"") -> bytes:

@@ -14,7 +14,7 @@ import pytest
 from fieldray.errors import PackNotTrusted, PackProblem, StorageProblem
 from fieldray.packs.library import PackLibrary
 from fieldray.packs.naming import packs_in
-from fieldray.packs.reading import guarded, packs_on_drives
+from fieldray.packs.reading import packs_on_drives, raising_fieldray_errors
 from fieldray.packs.signing import fingerprint_of
 from fieldray.reasons import reason
 from packs_factory import MODEL_BYTES, key, make_pack
@@ -75,7 +75,7 @@ def test_a_broken_pack_is_refused_with_its_reason_and_hides_no_other(
 
 @pytest.mark.parametrize("error", [RecursionError("too deep"), MemoryError(), ValueError("bad"), AssertionError()])
 def test_whatever_goes_wrong_inside_comes_out_as_a_reason(tmp_path: Path, error: Exception) -> None:
-    @guarded
+    @raising_fieldray_errors
     def read(_: Path) -> None:
         raise error
 
@@ -84,7 +84,7 @@ def test_whatever_goes_wrong_inside_comes_out_as_a_reason(tmp_path: Path, error:
 
 
 def test_the_systems_errors_and_our_own_reasons_pass_the_door(tmp_path: Path) -> None:
-    @guarded
+    @raising_fieldray_errors
     def read(_: Path, error: BaseException) -> None:
         raise error
 

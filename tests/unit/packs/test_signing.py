@@ -173,7 +173,7 @@ FIRST, SECOND = fingerprint_of(b"first"), fingerprint_of(b"second")
 def test_nothing_is_trusted_at_first_and_trust_lasts_and_can_be_taken_back(tmp_path: Path) -> None:
     store = TrustStore(tmp_path)
     assert store.trusted() == {} and not store.is_trusted(FIRST)
-    assert store.highest_seen(FIRST, pack_id="chest") is None and store.signers("chest") == set()
+    assert store.highest_version(FIRST, pack_id="chest") is None and store.signers("chest") == set()
     assert list(tmp_path.iterdir()) == []  # nothing is written by asking
     TrustStore(tmp_path).trust(FIRST.upper().replace("-", " "))
     TrustStore(tmp_path).trust(SECOND)
@@ -190,14 +190,14 @@ def test_the_highest_version_is_kept_per_key_and_pack(tmp_path: Path) -> None:
         store.record(FIRST, pack_id="chest", version=version, content=RAN)
     store.record(SECOND, pack_id="chest", version="0.1.0", content=RAN)
     store.record(FIRST, pack_id="hand", version="0.2.0", content=RAN)
-    assert store.highest_seen(FIRST, pack_id="chest") == "1.10.0"
-    assert store.highest_seen(SECOND, pack_id="chest") == "0.1.0"
-    assert store.highest_seen(FIRST, pack_id="hand") == "0.2.0"
+    assert store.highest_version(FIRST, pack_id="chest") == "1.10.0"
+    assert store.highest_version(SECOND, pack_id="chest") == "0.1.0"
+    assert store.highest_version(FIRST, pack_id="hand") == "0.2.0"
     assert (store.signers("chest"), store.signers("hand")) == ({FIRST, SECOND}, {FIRST})
     store.trust(FIRST)
     store.forget(FIRST)
     store.trust(FIRST)
-    assert store.highest_seen(FIRST, pack_id="chest") == "1.10.0"  # forgetting a key keeps its versions
+    assert store.highest_version(FIRST, pack_id="chest") == "1.10.0"  # forgetting a key keeps its versions
 
 
 def test_a_version_that_is_known_is_not_written_again(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_the_content_that_ran_last_is_kept_per_key_pack_and_version(tmp_path: Pa
     store.record(FIRST, pack_id="chest", version="2.0.0", content=other)
     store.record(FIRST, pack_id="chest", version="1.0.0", content=RAN)
     assert store.content_of(FIRST, pack_name="chest-2.0.0") == other
-    assert store.highest_seen(FIRST, pack_id="chest") == "2.0.0"
+    assert store.highest_version(FIRST, pack_id="chest") == "2.0.0"
 
 
 def test_a_key_is_trusted_since_the_first_day(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_a_damaged_file_is_never_taken_for_an_empty_one(tmp_path: Path, content:
     for question in (
         store.trusted,
         lambda: store.is_trusted(FIRST),
-        lambda: store.highest_seen(FIRST, pack_id="chest"),
+        lambda: store.highest_version(FIRST, pack_id="chest"),
         lambda: store.trust(FIRST),
         lambda: store.forget(FIRST),
         lambda: store.record(FIRST, pack_id="chest", version="1.0.0", content=RAN),
@@ -268,14 +268,14 @@ def test_a_change_waits_for_another_program_and_asking_does_not(tmp_path: Path) 
     store.trust(FIRST)
     store.record(FIRST, pack_id="chest", version="2.0.0", content=RAN)
     other = FileLock(tmp_path / "pack_trust.lock", holder="process 7")
-    assert store.is_trusted(FIRST) and store.highest_seen(FIRST, pack_id="chest") == "2.0.0"
+    assert store.is_trusted(FIRST) and store.highest_version(FIRST, pack_id="chest") == "2.0.0"
     store.record(FIRST, pack_id="chest", version="2.0.0", content=RAN)  # nothing to keep, so nothing to wait for
     change = threading.Thread(target=store.record, args=(FIRST,), kwargs={**CHEST, "version": "3.0.0"})
     change.start()
-    assert store.highest_seen(FIRST, pack_id="chest") == "2.0.0"
+    assert store.highest_version(FIRST, pack_id="chest") == "2.0.0"
     other.release()
     change.join()
-    assert store.highest_seen(FIRST, pack_id="chest") == "3.0.0"
+    assert store.highest_version(FIRST, pack_id="chest") == "3.0.0"
 
 
 def test_a_lock_that_is_never_given_back_is_told(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from fieldray.domain.assessment import choose
+from fieldray.domain.pack_setup import set_up_pack
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.packs.library import PackLibrary
-from fieldray.packs.site_choices import FOLDERS_NAME, NAME, PackMemory, RememberedPack, SitePoints
+from fieldray.packs.site_choices import FOLDERS_NAME, POINTS_NAME, PackMemory, RememberedPack, SitePoints
 from packs_factory import make_pack, site_point
 from tiny_packs import fingerprint
 
@@ -43,10 +43,10 @@ def test_a_point_is_used_by_its_name_with_its_model_alone(library: PackLibrary, 
     assert "О. Петренко" in last.measured_on["en"]
     assert first == model.manifest.operating_points[0]  # no local point is the default by itself
     assert sum(point.is_local for point in loaded.manifest.operating_points) == 1
-    assert choose(loaded, operating_point="local:ours").points[label] == last
-    assert choose(loaded).settings_hash == choose(model).settings_hash
+    assert set_up_pack(loaded, operating_point="local:ours").points[label] == last
+    assert set_up_pack(loaded).settings_hash == set_up_pack(model).settings_hash
     with pytest.raises(UsageProblem, match="local:ours"):
-        choose(model, operating_point="local:ours")
+        set_up_pack(model, operating_point="local:ours")
 
 
 def test_a_name_is_given_once_to_a_model_and_can_be_removed(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_damaged_file_disables_no_pack_and_is_told(content: bytes, library: Pa
     assert library.load(pack).manifest.operating_points == plain.manifest.operating_points
     assert [found.trust for found in library.candidates(pack.parent.parent)] == ["trusted"]
     why = library.site_points.problem()
-    assert why and NAME in why.text and why.code == "site_points_unreadable"
+    assert why and POINTS_NAME in why.text and why.code == "site_points_unreadable"
     with pytest.raises(StorageProblem):  # and nothing is written over it
         library.site_points.add(site_point(plain.model_sha256))
     assert library.site_points.path.read_bytes() == content

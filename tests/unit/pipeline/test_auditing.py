@@ -22,7 +22,7 @@ from fieldray.domain.model import Model
 from fieldray.domain.run import PackOfRun, RunSpec, Verdict
 from fieldray.errors import UsageProblem
 from fieldray.packs.site_choices import SitePoints, with_site_points
-from fieldray.pipeline.auditing import AuditRequest, audit_run, take_local_point
+from fieldray.pipeline.auditing import AuditRequest, adopt_local_point, audit_run
 from fieldray.pipeline.doubts import doubts_of, drifts_of
 from fieldray.pipeline.export import ExportRequest, export_run
 from fieldray.reasons import reason
@@ -102,7 +102,7 @@ def test_without_the_pack_the_points_of_the_run_are_judged(store: ResultStore, m
     assert [at.point.name for at in report.audit.points] == [POINT.name]
     assert report.subject.label == "opacity"
     with pytest.raises(UsageProblem, match="needs the audited pack"):
-        take_local_point(SitePoints(store.path.parent), report, name="a", person="P", model=None, day=DAY)
+        adopt_local_point(SitePoints(store.path.parent), report, name="a", person="P", model=None, day=DAY)
 
 
 def test_verdicts_are_labels_and_a_run_without_any_is_told(store: ResultStore, model: Model) -> None:
@@ -151,9 +151,9 @@ def test_a_proposal_is_kept_by_a_yes_with_a_name_and_used_by_this_model_alone(
         ("ours", "  ", "needs the name of the person"),
     ):
         with pytest.raises(UsageProblem, match=said):
-            take_local_point(points, report, name=name, person=person, model=model, day=DAY)
+            adopt_local_point(points, report, name=name, person=person, model=model, day=DAY)
     assert points.all() == ()
-    point = take_local_point(points, report, name="ours", person=" A. Physicist ", model=model, day=DAY)
+    point = adopt_local_point(points, report, name="ours", person=" A. Physicist ", model=model, day=DAY)
     assert (point.name, point.threshold) == ("local:ours", report.proposal.threshold)
     assert point.sensitivity.value >= 0.9
     (kept,) = points.all()
@@ -161,9 +161,12 @@ def test_a_proposal_is_kept_by_a_yes_with_a_name_and_used_by_this_model_alone(
     newer = dataclasses.replace(model, manifest=dataclasses.replace(model.manifest, version="9.0.0"))
     for other in (dataclasses.replace(model, model_sha256="0" * 64), newer):
         with pytest.raises(UsageProblem, match="needs the audited pack"):
-            take_local_point(points, report, name="theirs", person="P", model=other, day=DAY)
+            adopt_local_point(points, report, name="theirs", person="P", model=other, day=DAY)
     again = audit_run(
-        store.path, PackOfRun(run_id), AuditRequest(labels="folders"), model=with_site_points(model, points.of(model))
+        store.path,
+        PackOfRun(run_id),
+        AuditRequest(labels="folders"),
+        model=with_site_points(model, points.points_for(model)),
     )
     at = again.audit.points[-1]
     assert at.point.is_local
@@ -223,7 +226,7 @@ def test_a_chosen_threshold_with_prices_is_planned_and_kept(store: ResultStore, 
     )
     assert sentences[1].startswith("Total cost: ")
     assert "Not assessed: 5 patients, 3 of them with the condition." in sentences[2]
-    point = take_local_point(SitePoints(tmp_path), report, name="ours", person="A. P.", model=model, day=DAY)
+    point = adopt_local_point(SitePoints(tmp_path), report, name="ours", person="A. P.", model=model, day=DAY)
     assert point.threshold == 0.5
     with pytest.raises(UsageProblem, match="A cost must be a number"):
         audit_run(
@@ -243,10 +246,10 @@ def test_drift_is_against_other_images_of_earlier_runs_with_the_same_settings(st
     assert drifts(store.path, same, model) == ()  # the same images are no comparison
     keep(store.path, collection(model, name="x"), spec=spec(model, settings_hash="t" * 64))
     alike = keep(store.path, collection(model, name="alike-"), spec=spec(model))
-    assert [found.is_out for found in drifts(store.path, alike, model)] == [False, False, False]
+    assert [found.exceeds_limit for found in drifts(store.path, alike, model)] == [False, False, False]
     moved = keep(store.path, collection(model, name="moved-", shift=0.4, grey=20), spec=spec(model))
     found = {drift.of: drift for drift in drifts(store.path, moved, model)}
-    assert {of for of, drift in found.items() if drift.is_out} == {"scores", "exposure"}
+    assert {of for of, drift in found.items() if drift.exceeds_limit} == {"scores", "exposure"}
     assert found["scores"].reference == 150  # 75 of each of two folders, once
 
 
@@ -263,9 +266,9 @@ def test_images_of_another_folder_are_no_earlier_ones(store: ResultStore, model:
     kept("/data/north/2026-11-27")
     south = kept("/data/south/2026-11-27", shift=0.4, grey=20)
     assert drifts(store.path, south, model) == ()
-    assert not any(found.is_out for found in drifts(store.path, kept("/data/north/2026-11-28"), model))
+    assert not any(found.exceeds_limit for found in drifts(store.path, kept("/data/north/2026-11-28"), model))
     moved = drifts(store.path, kept("/data/north/2026-11-29", shift=0.4, grey=20), model)
-    assert {found.of for found in moved if found.is_out} == {"scores", "exposure"}
+    assert {found.of for found in moved if found.exceeds_limit} == {"scores", "exposure"}
     said = {found.of: found.summary.text for found in moved}
     assert "in the reference (earlier images of this folder)" in said["scores"]
     # Of grey 20 and 120, by the middles of bins of 25.6 levels.
@@ -288,7 +291,7 @@ def test_a_pack_without_the_distribution_of_its_scores_is_told_and_one_with_it_i
     compared = audit_run(store.path, PackOfRun(run_id), asked, model=known)
     assert "drift_no_reference" not in [note.code for note in compared.audit.notes]
     (drift,) = compared.drifts
-    assert (drift.against, drift.reference, drift.images, drift.is_out) == ("pack", 500, 75, True)
+    assert (drift.against, drift.reference, drift.images, drift.exceeds_limit) == ("pack", 500, 75, True)
 
 
 def test_a_run_says_of_files_that_share_a_number_and_not_their_pixels(store: ResultStore, model: Model) -> None:

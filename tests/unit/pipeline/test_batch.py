@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from fakes import FakeEngine, FakeReaders, never
-from fieldray.domain.assessment import choose
 from fieldray.domain.finding import Outcome
 from fieldray.domain.image import ImageHeader, ImageRef
+from fieldray.domain.pack_setup import set_up_pack
 from fieldray.domain.run import Event, ImageDone, PackOfRun, Progress, RunChanged, Speed, StoreRepaired
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.imaging.quality import check_header
@@ -72,16 +72,14 @@ class Run:
         self.readers = readers or FakeReaders()
         self.listener = listener
         cancelled = threading.Event()
-        assessment = choose(tiny_model())
+        setup = set_up_pack(tiny_model())
         engine = engine or FakeEngine()
 
         def screen(ref: ImageRef) -> Outcome:
-            return screen_image(
-                ref, assessment=assessment, workers=self.readers, engine=engine, is_cancelled=cancelled.is_set
-            )
+            return screen_image(ref, setup=setup, workers=self.readers, engine=engine, is_cancelled=cancelled.is_set)
 
         def accepts(header: ImageHeader) -> Reason | None:
-            return check_header(header, assessment.model.manifest.accepted)
+            return check_header(header, setup.model.manifest.accepted)
 
         def release() -> None:
             cancelled.set()

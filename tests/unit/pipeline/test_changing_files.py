@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 
 from fakes import FakeEngine, RunElsewhere
-from fieldray.domain.assessment import choose
 from fieldray.domain.finding import Outcome, Screened
 from fieldray.domain.image import ImageHeader, ImageRef
 from fieldray.domain.model import HeaderRules, InputSpec, Model
+from fieldray.domain.pack_setup import set_up_pack
 from fieldray.domain.run import Event, ImageDone
 from fieldray.imaging.synthetic import chest_phantom
 from fieldray.pipeline.batch import Batch, make_batch
@@ -34,7 +34,7 @@ from phantoms import write_bad_inputs, write_collection, write_dicom
 from tiny_models import tiny_manifest, tiny_model
 
 IMAGE = chest_phantom(160, 128, 7, abnormal=False)
-ADULTS = choose(tiny_model(manifest=tiny_manifest(accepted=HeaderRules(ages_years=(18, 90)))))
+ADULTS = set_up_pack(tiny_model(manifest=tiny_manifest(accepted=HeaderRules(ages_years=(18, 90)))))
 Change = Callable[[Path], None]
 
 
@@ -77,7 +77,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
     """The child has read a file, and started what it starts with it, before a test looks for what is left behind."""
     first = ImageRef(path=image(tmp_path_factory.mktemp("first") / "image.dcm"))
     with Workers(1, timeout_s=30, memory_limit_mb=1024) as pool:
-        pool.tensor(first, InputSpec(height=64, width=64))
+        pool.read_network_input(first, InputSpec(height=64, width=64))
         yield pool
 
 

@@ -67,7 +67,7 @@ def plain() -> Iterator[PairComparer]:
 def test_two_images_of_one_patient_are_compared_again_and_again(plain: PairComparer) -> None:
     pair = plain.compare(named("a-1.png"), named("a-2.png"))
     assert pair.comparison.is_comparable
-    assert not pair.failed
+    assert not pair.is_unreadable
     assert pair.comparison.seconds > 0
     # The mask of 16 x 16 cells lies in the frame where it was drawn
     drawn = lung_mask(512, 512, 1) > 127
@@ -88,13 +88,13 @@ def test_what_cannot_be_compared_is_named(
 ) -> None:
     pair = plain.compare(*map(named, names))
     problem = pair.comparison.problem
-    assert (problem.reason.code, problem.image, pair.failed) == expected
+    assert (problem.reason.code, problem.image, pair.is_unreadable) == expected
 
 
 def test_what_discovery_could_not_use_is_not_read(plain: PairComparer) -> None:
     text = replace(named("a.txt"), problem=reason("not_an_image"), problem_is_refusal=True)
     pair = plain.compare(text, named("a.png"))
-    assert (pair.comparison.problem.reason.code, pair.failed) == ("not_an_image", False)
+    assert (pair.comparison.problem.reason.code, pair.is_unreadable) == ("not_an_image", False)
 
 
 @pytest.mark.parametrize(

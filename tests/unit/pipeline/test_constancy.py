@@ -176,7 +176,7 @@ def test_a_score_beyond_the_tolerance_another_reason_or_a_firm_class_is_another_
     near = ExpectedResult(category="normal", code="", scores={"opacity": low - TOLERANCE / 2})
     assert not differs(near, category="unsure", scores={"opacity": low + TOLERANCE / 4})
     assert firm.differs_from(None, manifest)
-    turned = ExpectedResult.of(Refused(ref=screened().ref, reason=reason("rotated")))
+    turned = ExpectedResult.from_outcome(Refused(ref=screened().ref, reason=reason("rotated")))
     assert (turned.category, turned.code, turned.scores) == ("refused", "rotated", {})
     assert differs(turned, code="view")
 

@@ -87,7 +87,7 @@ def test_the_store_knows_the_patient_once_for_each_image_by_the_newest_run(tmp_p
     found = priors.stored_priors(current)
     assert [found_image.ref.path.name for found_image in found.images] == ["before.dcm", "older.dcm"]
     assert [found_image.run_id for found_image in found.images] == [2, 1]
-    assert found.gone == 1
+    assert found.missing_files == 1
 
 
 def test_nobody_is_looked_for_without_a_number(tmp_path: Path, priors: Priors) -> None:

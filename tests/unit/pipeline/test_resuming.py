@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from fakes import FakeEngine, FakeReaders
-from fieldray.domain.assessment import Assessment, choose
 from fieldray.domain.finding import notes_of
 from fieldray.domain.image import Correction, ImageRef
 from fieldray.domain.model import HeaderRules, Model
-from fieldray.domain.run import Event, ImageDone, ResultsTakenOver, Resuming, RunChanged
+from fieldray.domain.pack_setup import PackSetup, set_up_pack
+from fieldray.domain.run import Event, ImageDone, ResultsTakenOver, ResumeOptions, RunChanged
 from fieldray.imaging.source import Stamps
 from fieldray.imaging.whole_file import content_hash, read_with_state
 from fieldray.pipeline.batch import Batch, make_batch
@@ -37,7 +37,7 @@ from outcomes import image_ref, operating_point, pack_spec, run_spec, screened
 from program import write_images
 from tiny_models import tiny_manifest, tiny_model
 
-ASSESSMENT = choose(tiny_model())
+SETUP = set_up_pack(tiny_model())
 
 
 @pytest.fixture(autouse=True)
@@ -75,13 +75,13 @@ class Run:
     """One run over a folder, to its end."""
 
     def __init__(
-        self, folder: Path, *, stop_after: int = 0, assessments: Sequence[Assessment] = (ASSESSMENT,), **options: Any
+        self, folder: Path, *, stop_after: int = 0, setups: Sequence[PackSetup] = (SETUP,), **options: Any
     ) -> None:
         self.readers, self.events = Readers(), list[Event]()
         self.database, self._stop_after = folder.parent / "results.sqlite", stop_after
         self.batch: Batch = make_batch(
             [folder],
-            assessments,
+            setups,
             engine=FakeEngine(),
             workers=self.readers,
             database=self.database,
@@ -157,7 +157,7 @@ def test_what_has_not_changed_is_known_by_a_sample_and_told_so(images: Path) -> 
 
 def test_whoever_asks_for_it_has_every_file_read_as_a_whole(images: Path) -> None:
     Run(images)
-    second = Run(images, resuming=Resuming(verifies=True))
+    second = Run(images, resume_options=ResumeOptions(verifies=True))
     assert second.ways == dict.fromkeys(names(images), "content")
     assert second.notes == (reason("taken_over", count=5, sampled=0, whole=5),)
     assert Run(images).taken_over == (5, 0)
@@ -220,7 +220,7 @@ def test_who_wants_no_single_outcomes_is_told_how_many_of_each_kind(images: Path
     (images / "image-003.png").rename(images / "blank.png")
     (images / "image-004.png").rename(images / "bright.png")
     Run(images)
-    second = Run(images, resuming=Resuming(reports_each=False))
+    second = Run(images, resume_options=ResumeOptions(reports_each=False))
     assert second.ready == []
     taken_over = [event for event in second.events if isinstance(event, ResultsTakenOver)]
     counts = Counter[tuple[str, tuple[str, ...]]]()
@@ -244,7 +244,7 @@ def test_what_a_person_asked_for_stays_what_it_is_in_the_same_run_and_in_later_o
     with ResultStore(first.database) as store:
         store.save(first.batch.run_id, wished, spec=first.batch.spec)
     for number in (first.batch.run_id, first.batch.run_id + 1):
-        again = Run(images, resuming=Resuming(verifies=verifies))
+        again = Run(images, resume_options=ResumeOptions(verifies=verifies))
         assert again.batch.run_id == number
         (found,) = (
             event.image.most_urgent_result.outcome
@@ -269,8 +269,8 @@ def test_another_answer_on_the_ages_reads_no_image_again_and_its_notes_are_those
     """In a run of two packs the one for all ages has no note on them."""
 
     def run(*, ages_confirmed: bool, **options: Any) -> Run:
-        packs = [choose(model, ages_confirmed=ages_confirmed) for model in (CHILDREN, tiny_model())]
-        return Run(images, assessments=packs, **options)
+        packs = [set_up_pack(model, ages_confirmed=ages_confirmed) for model in (CHILDREN, tiny_model())]
+        return Run(images, setups=packs, **options)
 
     def answered(made: Run) -> dict[str, list[tuple[Any, ...]]]:
         with HistoryQuery(made.database) as query:
@@ -283,7 +283,7 @@ def test_another_answer_on_the_ages_reads_no_image_again_and_its_notes_are_those
         }
 
     first = run(ages_confirmed=confirmed_first)
-    second = run(ages_confirmed=not confirmed_first, resuming=Resuming(verifies=verifies))
+    second = run(ages_confirmed=not confirmed_first, resume_options=ResumeOptions(verifies=verifies))
     assert (second.readers.read_names, len(second.ready)) == ([], 5)
     assert second.batch.run_id != first.batch.run_id
     fresh = run(ages_confirmed=not confirmed_first, is_fresh=True)
@@ -319,7 +319,7 @@ def test_a_stamp_is_of_one_key_and_one_pack(images: Path, change: str, monkeypat
         with closing(sqlite3.connect(first.database)) as connection, connection:
             connection.execute("UPDATE secrets SET value = randomblob(32)")
     else:
-        monkeypatch.setattr("fieldray.domain.assessment._RULES_VERSION", 99)
+        monkeypatch.setattr("fieldray.domain.pack_setup._RULES_VERSION", 99)
     assert set(Run(images).ways.values()) == {"content" if change == "key" else "screened"}
 
 
@@ -362,8 +362,8 @@ def test_hundreds_of_images_in_many_folders_are_all_found(tmp_path: Path) -> Non
             path = tmp_path / "images" / folder / f"{number}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             os.link(only, path) if number else shutil.copyfile(only, path)
-    Run(tmp_path / "images", resuming=Resuming(reports_each=False))
-    second = Run(tmp_path / "images", resuming=Resuming(reports_each=False))
+    Run(tmp_path / "images", resume_options=ResumeOptions(reports_each=False))
+    second = Run(tmp_path / "images", resume_options=ResumeOptions(reports_each=False))
     assert second.taken_over == (1200, 0)
     assert second.readers.hashed == []
 
@@ -387,8 +387,8 @@ def test_an_image_whose_hashing_was_given_up_is_not_looked_at(tmp_path: Path) ->
 
 
 STRICT_POINT = operating_point(name="strict", threshold=0.99, unsure_high=1.0)
-STRICT = choose(tiny_model(manifest=tiny_manifest(pack_id="strict", operating_points=(STRICT_POINT,))))
-BOTH = (ASSESSMENT, STRICT)
+STRICT = set_up_pack(tiny_model(manifest=tiny_manifest(pack_id="strict", operating_points=(STRICT_POINT,))))
+BOTH = (SETUP, STRICT)
 
 
 def kept(run: Run) -> Counter[tuple[int, str]]:
@@ -404,10 +404,10 @@ def ways_of_packs(run: Run, way: str) -> Counter[tuple[int, bool]]:
 
 def test_a_run_of_two_packs_is_resumed_after_a_stop(images: Path) -> None:
     """Both answers for an image are committed at once, and nothing is done twice."""
-    first = Run(images, assessments=BOTH, stop_after=2)
+    first = Run(images, setups=BOTH, stop_after=2)
     assert first.batch.state == "cancelled"
     assert {position for position, _ in kept(first)} == {0, 1} and len(set(kept(first).values())) == 1
-    second = Run(images, assessments=BOTH)
+    second = Run(images, setups=BOTH)
     assert (second.batch.state, second.batch.run_id) == ("finished", first.batch.run_id)
     assert kept(second) == Counter((position, name) for position in (0, 1) for name in names(images))
     assert Counter(event.image.ref.path.name for event in second.ready) == Counter(names(images))
@@ -419,14 +419,14 @@ def test_a_run_of_two_packs_is_resumed_after_a_stop(images: Path) -> None:
 
 def test_a_pack_takes_over_what_it_said_in_a_run_of_its_own(images: Path) -> None:
     alone = Run(images)
-    both = Run(images, assessments=BOTH)
+    both = Run(images, setups=BOTH)
     assert ways_of_packs(both, "is_resumed") == {(0, True): 5, (1, False): 5}
     (why,) = next(event.notes for event in both.events if isinstance(event, RunChanged))
     assert why.code == "points_differ" and "strict-1.0.0: strict" in why.text
-    again = Run(images, assessments=BOTH)
+    again = Run(images, setups=BOTH)
     assert again.readers.hashed == again.readers.read_names == []
     assert ways_of_packs(again, "is_sampled") == {(0, True): 5, (1, True): 5}
-    strict = Run(images, assessments=(STRICT,))  # from the second place in a run to the first
+    strict = Run(images, setups=(STRICT,))  # from the second place in a run to the first
     assert strict.readers.hashed == strict.readers.read_names == []
     assert ways_of_packs(strict, "is_sampled") == {(0, True): 5}
     with HistoryQuery(alone.database) as query:
@@ -435,8 +435,8 @@ def test_a_pack_takes_over_what_it_said_in_a_run_of_its_own(images: Path) -> Non
 
 def test_answers_of_two_runs_of_one_pack_each_make_a_run_of_two(images: Path) -> None:
     Run(images)
-    Run(images, assessments=(STRICT,))
-    both = Run(images, assessments=BOTH)
+    Run(images, setups=(STRICT,))
+    both = Run(images, setups=BOTH)
     assert both.readers.hashed == both.readers.read_names == []
     assert ways_of_packs(both, "is_sampled") == {(0, True): 5, (1, True): 5}
     codes = [[note.code for note in notes] for notes in both.pack_notes]
@@ -452,4 +452,4 @@ def test_a_header_field_that_is_shown_alone_voids_no_earlier_result(images: Path
             store.execute(change.format(name))
         for path in images.iterdir():
             os.utime(path, (1e9, 1e9))
-        assert set(Run(images, resuming=Resuming(verifies=True)).ways.values()) == {way}, name
+        assert set(Run(images, resume_options=ResumeOptions(verifies=True)).ways.values()) == {way}, name

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from fakes import FakeEngine, FakeReaders, LungReaders, PaintedFile, hash_of, never
-from fieldray.domain.assessment import choose
 from fieldray.domain.finding import Outcome
 from fieldray.domain.image import Image, ImageHeader, ImageRef
 from fieldray.domain.model import Calibration, Model, OutOfDistributionCheck, Prediction
+from fieldray.domain.pack_setup import set_up_pack
 from fieldray.errors import BackendProblem, Cancelled, EnvironmentProblem, ReaderProblem, Unreadable
 from fieldray.imaging.reduction import TargetSize
 from fieldray.imaging.source import Stamps
@@ -30,7 +30,7 @@ def screen(name: str = "bright.png", *, engine: FakeEngine | None = None, **chan
     options = {key: changes.pop(key) for key in ("observe", "is_cancelled", "workers") if key in changes}
     model = tiny_model(manifest=tiny_manifest(**changes))
     options = {"workers": FakeReaders(), "engine": engine or FakeEngine(), **options}
-    return screen_image(ref, assessment=choose(model), **options)
+    return screen_image(ref, setup=set_up_pack(model), **options)
 
 
 def test_an_image_is_read_run_and_decided() -> None:
@@ -255,11 +255,11 @@ def test_each_pack_has_its_own_answer_and_refuses_by_its_own_rules() -> None:
         return tiny_model(manifest=tiny_manifest(accepted=rules, operating_points=(point,), calibration=calibration))
 
     models = [of((18, 95), 0.6), of((15, 95), 0.99), of((1, 5), 0.6)]
-    assessments = list(map(choose, models))
+    setups = list(map(set_up_pack, models))
     header = ImageHeader(patient_age_years=40.0)
     readers, engine = FakeReaders(), FakeEngine()
     adults, strict, children = screen_with_packs(
-        ImageRef(path=Path("bright.dcm"), kind="dicom", header=header), assessments, workers=readers, engine=engine
+        ImageRef(path=Path("bright.dcm"), kind="dicom", header=header), setups, workers=readers, engine=engine
     )
     assert (adults.category, strict.category, children.category) == ("abnormal", "unsure", "refused")
     assert children.reason.code == "age"
@@ -267,7 +267,7 @@ def test_each_pack_has_its_own_answer_and_refuses_by_its_own_rules() -> None:
     assert readers.looked == [3]
     child = replace(header, patient_age_years=3.0)
     ref = ImageRef(path=Path("dark.dcm"), kind="dicom", header=child)
-    assert [found.status for found in screen_with_packs(ref, assessments, workers=readers, engine=engine)] == [
+    assert [found.status for found in screen_with_packs(ref, setups, workers=readers, engine=engine)] == [
         "refused",
         "refused",
         "screened",
@@ -275,10 +275,10 @@ def test_each_pack_has_its_own_answer_and_refuses_by_its_own_rules() -> None:
 
 
 def test_what_ends_the_run_of_one_pack_ends_it_for_all_and_a_failure_is_that_of_every_pack() -> None:
-    assessments, engine = [choose(tiny_model()) for _ in range(2)], FakeEngine()
-    screen = partial(screen_with_packs, assessments=assessments, workers=FakeReaders(), engine=engine)
+    setups, engine = [set_up_pack(tiny_model()) for _ in range(2)], FakeEngine()
+    screen = partial(screen_with_packs, setups=setups, workers=FakeReaders(), engine=engine)
     found = screen(ImageRef(path=Path("bug.png")))
     assert [outcome.reason.code for outcome in found] == ["internal", "internal"]
-    engine.problems[assessments[1].model] = reason("no_runtime")
+    engine.problems[setups[1].model] = reason("no_runtime")
     with pytest.raises(BackendProblem):
         screen(ImageRef(path=Path("bright.png")))

@@ -11,10 +11,10 @@ import pytest
 from numpy.typing import NDArray
 
 from fakes import FakeEngine, FakeFinder, FakeReaders, LungReaders, PaintedFile
-from fieldray.domain.assessment import choose
 from fieldray.domain.finding import Outcome, Screened, reason_of
 from fieldray.domain.image import Correction, Image, ImageHeader, ImageRef
 from fieldray.domain.model import InputSpec, Model, OutOfDistributionCheck, Prediction, Requirement
+from fieldray.domain.pack_setup import set_up_pack
 from fieldray.domain.run import Overrides
 from fieldray.errors import BackendProblem
 from fieldray.imaging.reduction import TargetSize
@@ -44,7 +44,7 @@ def screen(
     """`changes` are the manifest's, of a model with a pack that finds lungs; `of` is another model."""
     return screen_image(
         ImageRef(path=Path("/images") / name, header=header or ImageHeader()),
-        assessment=choose(of or model(**changes), overrides=overrides or Overrides()),
+        setup=set_up_pack(of or model(**changes), overrides=overrides or Overrides()),
         workers=workers or LungReaders(finder),
         engine=engine or FakeEngine(),
     )
@@ -212,7 +212,7 @@ def test_what_the_lungs_refuse_is_screened_anyway_as_a_whole_and_says_so(scores:
     outcome = wished(FakeFinder(MASK, mirrored=0.9, **scores), of=cropped, overrules=True)
     # not what a mask says that nobody trusts: neither its notes nor its crop
     assert codes(outcome) == ["screened_anyway", code]
-    assert outcome.facts.pixel_map.position(64, 64) == (outcome.facts.rows, outcome.facts.columns)
+    assert outcome.facts.pixel_map.to_image(64, 64) == (outcome.facts.rows, outcome.facts.columns)
     assert outcome.lungs.evidence_inside is None
     assert codes(wished(FakeFinder(MASK), overrules=True)) == []
 

@@ -64,14 +64,14 @@ def test_a_second_backend_has_figures_of_its_own() -> None:
 
 
 def test_the_load_is_of_this_process_and_its_children() -> None:
-    alone = MachineLoad().now()[1]
+    alone = MachineLoad().measure()[1]
     keep = "data = bytearray(64 * 2**20); print('up', flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", keep], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as child:
         assert child.stdout
         assert child.stdout.readline() == "up\n"
-        together = MachineLoad().now()[1]
+        together = MachineLoad().measure()[1]
         child.communicate("\n")
     assert together > alone + 60
 
@@ -84,7 +84,7 @@ def test_the_cpu_load_is_always_that_of_a_real_interval() -> None:
     for idle_s, up_s in ((0.0, 0.0), (0.25, 1.0), (0.0, 0.01), (1.0, 0.99)):
         idle, up = times[-1]
         times.append((idle + idle_s * cores, up + up_s * cores))
-        asking = threading.Thread(target=lambda: shares.append(load.now()[0]))
+        asking = threading.Thread(target=lambda: shares.append(load.measure()[0]))
         asking.start()
         asking.join()
     assert shares == [None, 75.0, 75.0, pytest.approx(0.0)]
@@ -93,9 +93,9 @@ def test_the_cpu_load_is_always_that_of_a_real_interval() -> None:
 def test_the_cpu_load_of_this_computer_is_measured() -> None:
     load = MachineLoad()
     deadline = time.monotonic() + 10
-    while load.now()[0] is None and time.monotonic() < deadline:  # while the test computes, a core is at work
+    while load.measure()[0] is None and time.monotonic() < deadline:  # while the test computes, a core is at work
         pass
-    assert (load.now()[0] or 0) > 0
+    assert (load.measure()[0] or 0) > 0
 
 
 def test_the_pace_is_of_the_last_seconds() -> None:

@@ -75,7 +75,7 @@ def cut(ref: ImageRef) -> Outcome:
 def test_a_file_is_taken_once_it_stays_as_it_is_and_only_once(desk: Desk, inbox: Path) -> None:
     write_images(inbox, 2)
     assert desk.names(LOOKS_BEFORE_TRIED - 1) == []
-    assert desk.watch.waiting == 2
+    assert desk.watch.waiting_count == 2
     found = desk.look()
     assert [ref.path.name for ref in found] == ["image-000.png", "image-001.png"]
     desk.keep(found)
@@ -130,7 +130,7 @@ def test_a_failure_of_a_file_that_is_gone_says_nothing(desk: Desk, inbox: Path) 
     path.unlink()
     assert not desk.watch.is_final(cut(ref), is_new=True)
     desk.look()
-    assert desk.watch.waiting == 0
+    assert desk.watch.waiting_count == 0
     path.write_bytes(data)
     assert desk.names(LOOKS_BEFORE_TRIED) == ["image-000.png"]
 
@@ -220,9 +220,9 @@ def test_each_image_of_a_zip_file_has_its_outcome_before_the_file_is_done(desk: 
     first, second = desk.look(LOOKS_BEFORE_TRIED)
     assert (first.member, second.member) == ("image-000.png", "image-001.png")
     desk.keep([first])
-    assert desk.watch.waiting == 1
+    assert desk.watch.waiting_count == 1
     desk.keep([second])
-    assert desk.watch.waiting == 0
+    assert desk.watch.waiting_count == 0
 
 
 def test_what_the_store_knows_is_no_image_to_be_screened(inbox: Path) -> None:
@@ -230,7 +230,7 @@ def test_what_the_store_knows_is_no_image_to_be_screened(inbox: Path) -> None:
     desk = Desk(inbox, known=["image-000.png"])
     found = desk.look(LOOKS_BEFORE_TRIED)
     assert [ref.path.name for ref in found] == ["image-001.png"]
-    assert desk.watch.waiting == 1
+    assert desk.watch.waiting_count == 1
     (inbox / "image-000.png").rename(inbox.parent / "away.png")
     desk.look()
     (inbox.parent / "away.png").rename(inbox / "image-000.png")  # its result is of this run by now: no other is copied

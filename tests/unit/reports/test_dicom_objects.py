@@ -153,7 +153,7 @@ def test_of_an_image_that_was_turned_the_segmentation_lies_on_the_file_and_the_c
     found = highdicom.seg.segread(path / "00001.dcm").pixel_array.astype(bool)
     assert one.lungs is not None
     mask = one.lungs.mask_of_image(rows=128, columns=160)
-    assert np.array_equal(turn.grid(found), mask)
+    assert np.array_equal(turn.rotate(found), mask)
     (upright,) = written(tmp_path, sc.EXPORTER, [one])
     (lying,) = written(tmp_path / "lying", sc.EXPORTER, [wished])
     # the file has 160 x 128 pixels, so turned it shows 128 x 160

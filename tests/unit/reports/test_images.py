@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fieldray.domain.comparison import DENSER, FRAME_SIDE
+from fieldray.domain.comparison import DENSER_COLOUR, FRAME_SIDE
 from fieldray.domain.finding import Screened
 from fieldray.domain.image import ImageHeader, ImageRef, PixelMap
 from fieldray.errors import StorageProblem, UsageProblem
@@ -257,7 +257,7 @@ def test_the_overlay_shows_regions_and_says_what_it_is() -> None:
     picture = pair_overlay(chest(), COMPARED.aligned)
     assert picture.size[0] == FRAME_SIDE
     assert picture.size[1] > FRAME_SIDE
-    assert picture.getpixel((178, 130)) == DENSER  # two pixels left of the box
+    assert picture.getpixel((178, 130)) == DENSER_COLOUR  # two pixels left of the box
     below = np.asarray(picture)[FRAME_SIDE:]
     assert below.any() and not below[-2:].any() and not below[:, -4:].any()  # nothing of the words is cut off
 

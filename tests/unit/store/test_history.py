@@ -18,7 +18,7 @@ import pytest
 
 import stores
 from fieldray.domain.finding import PREVIEW_SIDE, Outcome, Refused, Screened
-from fieldray.domain.history import Month
+from fieldray.domain.history import MonthlyCounts
 from fieldray.domain.run import RunSpec
 from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.persistence import FileLock, temporary_path
@@ -26,7 +26,7 @@ from fieldray.pipeline.history import month_blocks
 from fieldray.reasons import reason
 from fieldray.reports.content import month_text
 from fieldray.reports.document import console_lines
-from fieldray.store.database import companions, pictures_path
+from fieldray.store.database import companion_files, pictures_path
 from fieldray.store.deletion import delete_runs, plan_deletion
 from fieldray.store.results import ResultStore
 from fieldray.store.work_list import HistoryQuery
@@ -81,13 +81,13 @@ def test_how_images_were_taken_is_counted_by_day(store: ResultStore) -> None:
     change(store.path, "UPDATE images SET saved_s = saved_s - 200000 WHERE run_id = ?", run_id)
     change(store.path, "UPDATE answers SET saved_s = saved_s - 200000 WHERE run_id = ?", run_id)
     with HistoryQuery(store.path) as query:
-        first, second = query.quality(since_s=0.0).items()
+        first, second = query.quality_by_day(since_s=0.0).items()
         assert first > second  # the newest day first
         assert (first[1], second[1]) == (
             {"images": 3, "lungs_low": 2},
             {"images": 2, "lungs_cut_off_top": 1, "lungs_cut_off_left": 1, "lungs_tilted": 1},
         )
-        assert len(query.quality(since_s=time.time() - 1000)) == 1
+        assert len(query.quality_by_day(since_s=time.time() - 1000)) == 1
 
 
 def test_images_that_are_gone_are_counted_apart(store: ResultStore) -> None:
@@ -97,16 +97,16 @@ def test_images_that_are_gone_are_counted_apart(store: ResultStore) -> None:
     with HistoryQuery(store.path) as query:
         (summary,) = query.summaries()
         assert (summary.total, summary.not_present) == (1, 1)
-        assert [found.content_sha256 for found in query.briefs(run_id)] == ["a" * 64]
+        assert [found.content_sha256 for found in query.result_briefs(run_id)] == ["a" * 64]
 
 
 @pytest.mark.parametrize(
     "ask",
     [
         lambda q: q.summaries(),
-        lambda q: q.quality(since_s=0.0),
+        lambda q: q.quality_by_day(since_s=0.0),
         lambda q: q.preview("a" * 64, frame=0),
-        lambda q: list(q.briefs(1)),
+        lambda q: list(q.result_briefs(1)),
     ],
 )
 def test_the_list_of_runs_reads_no_result(path: Path, ask: Callable[[HistoryQuery], object]) -> None:
@@ -173,7 +173,7 @@ def test_nothing_of_a_deleted_run_is_left_in_any_file(store: ResultStore, path: 
         and b"/images/a.dcm" not in left
     )
     assert b"kept preview" in left and b"kept.dcm" in left
-    assert not any(companion.exists() and companion.stat().st_size for companion in companions(path)[:1])
+    assert not any(companion.exists() and companion.stat().st_size for companion in companion_files(path)[:1])
     with HistoryQuery(path) as query:
         assert [summary.run.run_id for summary in query.summaries()] == [second]
 
@@ -341,7 +341,7 @@ def test_a_month_says_what_its_refusals_share_and_that_operating_points_differ(t
         with HistoryQuery(tmp_path / "results.sqlite") as query:
             tallies = query.tallies(0, time.time() + 999)
         first = datetime.date(2026, 11, 1)
-        found = Month(first=first, tallies=tallies, manifests={SPEC.packs[0].pack_name: None}, checks=())
+        found = MonthlyCounts(first=first, tallies=tallies, manifests={SPEC.packs[0].pack_name: None}, checks=())
         (refusals,) = (one["images"] for one in json.loads(month_text(found))["images"] if one["why"] == "age")
         assert refusals == 2
         return "\n".join(console_lines(month_blocks(found, Translator())))

@@ -104,7 +104,7 @@ def test_all_that_was_in_a_store_is_there_and_several_runs_of_a_pass_are_one(pat
                 answers = [told(answer) for answer in query.answers(run_id, position=position)]
                 assert sorted(answers, key=lambda answer: answer["id"]) == one["results"]
             images = {answer["image"] for one in of_packs for answer in one["results"]}
-            listed = query.listed(run_id, ResultFilter(), ResultOrder())
+            listed = query.list_rows(run_id, ResultFilter(), ResultOrder())
             assert len(listed.row_ids) == len(images) == query.number_of_images(run_id)
         with closing(Pictures(path)) as pictures:
             assert pictures.preview(bytes.fromhex("b1" * 32), 0)
@@ -143,7 +143,7 @@ def test_a_run_that_was_interrupted_is_gone_on_with_and_takes_over_what_it_has(t
     path = old_store(tmp_path, "several_packs")
     with ResultStore(path) as store:
         assert store.open_run(run_spec(paths=("/interrupted",), packs=packs)) == 4
-        whole, half = store.stamped_images(4, b"", limit=9)[::-1]
+        whole, half = store.image_stamps(4, b"", limit=9)[::-1]
         assert (sorted(whole.answers), sorted(half.answers)) == ([0, 1, 2], [2])
         assert {stamp for _, stamp in whole.answers.values()} == {b"c1" * 16}
         for pack in packs:

@@ -513,7 +513,7 @@ def test_a_reading_is_no_verdict_in_any_count(store: ResultStore, path: Path) ->
     store.finish(run_id)
     with HistoryQuery(path) as history:
         assert dict(history.summaries()[0].verdicts) == {"agree": 1}
-        assert [brief.verdict for brief in history.briefs(run_id)] == [None, "agree"]
+        assert [brief.verdict for brief in history.result_briefs(run_id)] == [None, "agree"]
     assert plan_deletion(path, [run_id]).verdicts == 1
     assert check(path, progress=lambda _: None)["verdicts"] == 1
     damage_mark(path).touch()

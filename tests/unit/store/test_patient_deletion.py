@@ -39,7 +39,7 @@ def path(tmp_path: Path) -> Path:
 
 def listed(path: Path, run_id: int) -> list[str]:
     with HistoryQuery(path) as query:
-        rows = query.listed(run_id, ResultFilter(), ResultOrder()).row_ids.tolist()
+        rows = query.list_rows(run_id, ResultFilter(), ResultOrder()).row_ids.tolist()
         return [found.ref.header.patient_id for found in query.images(rows)]
 
 

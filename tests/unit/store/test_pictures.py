@@ -15,7 +15,7 @@ from fieldray.domain.finding import Screened
 from fieldray.domain.image import Correction
 from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
-from fieldray.store.database import companions, damage_mark
+from fieldray.store.database import companion_files, damage_mark
 from fieldray.store.maintenance import renew_pictures
 from fieldray.store.pictures import discard, keep_only, pictures_path
 from fieldray.store.results import ResultQuery, ResultStore
@@ -86,7 +86,7 @@ def test_the_log_of_one_that_is_gone_is_not_read_as_that_of_a_new_one(path: Path
         copy = tmp_path / "copy"
         shutil.copytree(path.parent, copy)
     pictures = pictures_path(copy / path.name)
-    assert companions(pictures)[0].stat().st_size > 0
+    assert companion_files(pictures)[0].stat().st_size > 0
     pictures.unlink()
     with ResultStore(copy / path.name) as store:
         save_run(store, image("5"))
@@ -184,7 +184,7 @@ def test_what_cannot_be_read_goes_as_a_whole(path: Path) -> None:
 
 def test_without_a_file_what_was_left_of_one_is_removed(path: Path) -> None:
     discard(path)
-    companions(pictures_path(path))[0].write_bytes(b"patient")
+    companion_files(pictures_path(path))[0].write_bytes(b"patient")
     assert keep_only(path, ()) == (0, True)
     assert on_disk(path) == b""
 

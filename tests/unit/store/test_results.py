@@ -43,7 +43,7 @@ def as_values(outcome: Outcome) -> object:
     return (type(outcome).__name__, plain(outcome))
 
 
-KEPT = {"evidence_inside": 0.25, "latency_ms": 1.5, "quality": ("lungs_low",), "kept_region": None}
+KEPT = {"evidence_inside": 0.25, "latency_ms": 1.5, "quality": ("lungs_low",), "compressed_region": None}
 MIRRORED = replace(lungs(mirrored=0.9, region=two_lungs()), **KEPT)
 
 
@@ -253,7 +253,7 @@ def test_an_image_to_be_read_first_is_so_when_it_comes_back_and_is_another_resul
     with HistoryQuery(tmp_path / "results.sqlite") as query:
         assert query.summaries()[0].counts == {"read_first": 1}
     with HistoryQuery(tmp_path / "results.sqlite") as query:
-        listed = query.listed(1, ResultFilter(category="read_first"), ResultOrder())
+        listed = query.list_rows(1, ResultFilter(category="read_first"), ResultOrder())
     assert (len(listed.row_ids), listed.counts["read_first"]) == (1, 1)
 
 

@@ -53,12 +53,12 @@ def test_an_image_stands_where_its_most_urgent_answer_puts_it(store: ResultStore
         assert [image.ref.path.name for image in images] == order
         assert [[answer.position for answer in image.answers] for image in images] == 6 * [[0, 1]]
         assert [image.most_urgent_result.position for image in images] == [1, 0, 0, 0, 1, 0]
-        listed = query.listed(run_id, ResultFilter(), ResultOrder())
+        listed = query.list_rows(run_id, ResultFilter(), ResultOrder())
         assert listed.row_ids.tolist() == [image.row_id for image in images]
         assert (listed.counts["abnormal"], listed.counts["normal"]) == (3, 1)
-        briefs = [(brief.row_id, brief.position) for brief in query.briefs(run_id)]
+        briefs = [(brief.row_id, brief.position) for brief in query.result_briefs(run_id)]
         assert briefs == [(image.row_id, position) for image in images for position in (0, 1)]
-        assert {brief.position for brief in query.briefs(run_id, position=1)} == {1}
+        assert {brief.position for brief in query.result_briefs(run_id, position=1)} == {1}
         (summary,) = query.summaries()
         assert (summary.total, summary.counts["abnormal"], summary.backends["cpu"]) == (6, 3, 10)
         assert [query.counts(run_id, position=at)["abnormal"] for at in (0, 1)] == [2, 1]
@@ -119,7 +119,7 @@ def test_answers_of_one_pack_are_taken_over_from_a_run_of_that_pack_alone(store:
     assert [answer.outcome.category for answer in store.answers(alone)] == ["abnormal", "normal"]
     assert rows_of(path, f"SELECT rank FROM images WHERE run_id = {alone} ORDER BY image_key") == [(1,), (4,)]
     with HistoryQuery(path) as query:
-        assert query.listed(alone, ResultFilter(), ResultOrder()).counts["abnormal"] == 1
+        assert query.list_rows(alone, ResultFilter(), ResultOrder()).counts["abnormal"] == 1
 
 
 def test_one_answer_given_again_moves_its_image(store: ResultStore, path: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_file_is_known_by_its_stamp_for_each_pack_that_did_not_fail(store: Res
     run_id = store.open_run(BOTH)
     failed = replace(scored("a.dcm", 0.1), facts=facts)
     store.save(run_id, failed, replace(refused(image_ref("a.dcm")), facts=facts), spec=BOTH)
-    (known,) = store.stamped_images(run_id, b"", limit=9)
+    (known,) = store.image_stamps(run_id, b"", limit=9)
     assert {position: stamp for position, (_, stamp) in known.answers.items()} == {0: b"stamp", 1: b"stamp"}
 
 
@@ -176,5 +176,5 @@ def test_a_disagreement_with_a_second_pack_is_found(store: ResultStore, path: Pa
     _, of_other, *_ = store.answers(run_id)
     store.set_verdict(of_other.answer_id, Verdict(choice="disagree"), judged=of_other.outcome)
     with HistoryQuery(path) as query:
-        assert len(query.listed(run_id, ResultFilter(verdict="disagreed"), ResultOrder()).row_ids) == 1
+        assert len(query.list_rows(run_id, ResultFilter(verdict="disagreed"), ResultOrder()).row_ids) == 1
         assert query.summaries()[0].verdicts == {"disagree": 1}

@@ -16,7 +16,7 @@ from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.reasons import reason
 from fieldray.store.bookkeeping import ReusedAnswers
 from fieldray.store.database import pictures_path
-from fieldray.store.results import ResultQuery, ResultStore, StampedImage
+from fieldray.store.results import ImageStamps, ResultQuery, ResultStore
 from fieldray.store.rows import outcome_columns
 from fieldray.store.schema import image_key
 from fieldray.store.work_list import HistoryQuery
@@ -41,8 +41,8 @@ def one_pack(*row_ids: int) -> ReusedAnswers:
     return ReusedAnswers(row_ids, [row_ids])
 
 
-def file(name: str, row_id: int, stamp: bytes | None) -> StampedImage:
-    return StampedImage(key=image_key(image_ref(name)), row_id=row_id, answers={0: (row_id, stamp)})
+def file(name: str, row_id: int, stamp: bytes | None) -> ImageStamps:
+    return ImageStamps(key=image_key(image_ref(name)), row_id=row_id, answers={0: (row_id, stamp)})
 
 
 # ---- taken over
@@ -122,7 +122,7 @@ def test_who_was_too_young_is_asked_for_again_another_day(store: ResultStore) ->
     why = reason("born_too_late", born=2009, youngest=18, oldest=95)
     young = dataclasses.replace(refused(image_ref("a")), reason=why, facts=stamped("a").facts)
     row = store.save(run_id, young, spec=SPEC).row_id
-    assert store.stamped_images(run_id, b"", limit=10) == (file("a", row, None),)
+    assert store.image_stamps(run_id, b"", limit=10) == (file("a", row, None),)
     asked = {"content_sha256": young.facts.content_sha256, "frame": 0, "up_to_answer_id": store.last_answer_id()}
     assert store.reusable_outcome(SPEC.packs[0], **asked) is None
 
@@ -138,9 +138,9 @@ def test_files_of_a_run_are_known_by_their_stamps_in_the_order_of_their_names(st
         *(file(name, row, name.encode()) for name, row in sorted(zip("cab", rows, strict=True))),
         file("d", broken, None),
     ]
-    assert store.stamped_images(run_id, b"", limit=10) == tuple(order)
-    assert store.stamped_images(run_id, order[1].key, limit=2) == tuple(order[1:3])
-    assert store.stamped_images(run_id + 1, b"", limit=10) == ()
+    assert store.image_stamps(run_id, b"", limit=10) == tuple(order)
+    assert store.image_stamps(run_id, order[1].key, limit=2) == tuple(order[1:3])
+    assert store.image_stamps(run_id + 1, b"", limit=10) == ()
 
 
 def test_the_key_of_stamps_is_made_once(store: ResultStore, path: Path, tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_what_is_told_of_a_result_without_its_pictures(store: ResultStore) -> No
     side = store.save(run_id, dataclasses.replace(refused(), lungs=inside(0.5)), spec=SPEC).row_id
     store.save(run_id, failed(), spec=SPEC)
     with HistoryQuery(store.path) as query:
-        brief, other, _ = query.briefs(run_id)
+        brief, other, _ = query.result_briefs(run_id)
         samples = query.drift_samples(PackOfRun(run_id), limit=9)
     assert brief == ResultBrief(
         row_id=row_id, run_id=run_id, key=image_key(made.ref), image=made.ref.key, content_sha256="c" * 64, frame=2,

@@ -61,7 +61,7 @@ def add(store: ResultStore, *outcomes: Outcome) -> int:
 
 
 def listed(query: HistoryQuery, run_id: int, order: ResultOrder = ResultOrder(), **wanted: object) -> list[int]:  # noqa: B008
-    return query.listed(run_id, ResultFilter(**wanted), order).row_ids.tolist()
+    return query.list_rows(run_id, ResultFilter(**wanted), order).row_ids.tolist()
 
 
 def urgency(row_id: int, outcome: Outcome) -> tuple[int, float, int]:
@@ -102,7 +102,7 @@ def test_every_column_sorts_both_ways_and_equal_rows_are_by_class(
     wanted.sort(key=lambda row: key(column, *row), reverse=is_descending)  # type: ignore[arg-type,return-value]
     order, expected = ResultOrder(column, is_descending), [row_id for row_id, _ in wanted]
     assert listed(query, run_id, order) == expected
-    assert query.listed(run_id, ResultFilter(), order, limit=3).row_ids.tolist() == expected[:3]
+    assert query.list_rows(run_id, ResultFilter(), order, limit=3).row_ids.tolist() == expected[:3]
     assert listed(query, run_id, order, text="nobody") == []
 
 
@@ -209,12 +209,12 @@ def test_the_images_of_a_patient_stand_together_by_study_where_her_most_urgent_o
     store: ResultStore, query: HistoryQuery
 ) -> None:
     run_id = add(store, *BY_PATIENT)
-    found = query.listed(run_id, ResultFilter(), ResultOrder(by_patient=True))
+    found = query.list_rows(run_id, ResultFilter(), ResultOrder(by_patient=True))
     assert found.row_ids.tolist() == [10, 2, 3, 9, 1, 4, 5, 6, 7, 8]
     assert found.begins.tolist() == [2, 2, 2, 0, 1, 0, 2, 2, 2, 2]
     groups = [group_at(found.begins, index) for index in (0, 2, 3, 4, 5)]
     assert groups == [(2, 2, 1), (2, 0, 4), (0, 1, 3), (1, 0, 2), (0, 2, 1)]
-    assert group_at(query.listed(run_id, ResultFilter(), ResultOrder()).begins, 0) is None
+    assert group_at(query.list_rows(run_id, ResultFilter(), ResultOrder()).begins, 0) is None
 
 
 def test_patients_are_brought_together_in_any_order_of_whatever_is_wanted(
@@ -223,9 +223,9 @@ def test_patients_are_brought_together_in_any_order_of_whatever_is_wanted(
     run_id = add(store, *BY_PATIENT)
     assert listed(query, run_id, ResultOrder("image", True, by_patient=True)) == [10, 9, 3, 4, 1, 8, 7, 6, 5, 2]
     assert listed(query, run_id, ResultOrder("score", by_patient=True), category="normal") == [8, 4, 1, 9, 7, 6]
-    first = query.listed(run_id, ResultFilter(), ResultOrder(by_patient=True), limit=5)
+    first = query.list_rows(run_id, ResultFilter(), ResultOrder(by_patient=True), limit=5)
     assert first.row_ids.tolist() == [10, 2, 3, 5, 6]
-    assert query.listed(run_id, ResultFilter(text="none"), ResultOrder(by_patient=True)).begins.tolist() == []
+    assert query.list_rows(run_id, ResultFilter(text="none"), ResultOrder(by_patient=True)).begins.tolist() == []
 
 
 def of_day(name: str, score: float, patient_id: str, day: str) -> Screened:
@@ -250,7 +250,7 @@ def test_a_patient_stands_where_the_newest_day_puts_her_and_earlier_films_lie_be
 ) -> None:
     run_id = add(store, *SEASONS)
     for limit in (None, 256):
-        found = query.listed(run_id, ResultFilter(), ResultOrder(by_patient=True), limit=limit)
+        found = query.list_rows(run_id, ResultFilter(), ResultOrder(by_patient=True), limit=limit)
         assert found.row_ids.tolist() == [8, 7, 6, 5, 4, 3, 2, 1, 9]
         assert found.row_ids[found.is_earlier].tolist() == [5, 1]
     assert listed(query, run_id) == [8, 7, 4, 3, 6, 2, 9, 1, 5]
@@ -271,7 +271,7 @@ def test_exports_have_todays_images_first_and_know_the_earlier_ones(store: Resul
     ordered = list(query.images_in_order(run_id))
     assert [found.row_id for found in ordered] == listed(query, run_id) == [8, 7, 4, 3, 6, 2, 9, 1, 5]
     assert [found.row_id for found in ordered if found.most_urgent_result.is_earlier] == [1, 5]
-    assert [brief.row_id for brief in query.briefs(run_id)] == listed(query, run_id)
+    assert [brief.row_id for brief in query.result_briefs(run_id)] == listed(query, run_id)
 
 
 def test_what_is_unread_is_found_from_a_place_on_and_then_from_the_top(store: ResultStore, query: HistoryQuery) -> None:
@@ -305,7 +305,7 @@ def test_a_reading_can_be_interrupted(store: ResultStore, query: HistoryQuery) -
 
 
 def counts(query: HistoryQuery, run_id: int) -> dict[str, int]:
-    found = query.listed(run_id, ResultFilter(), ResultOrder())
+    found = query.list_rows(run_id, ResultFilter(), ResultOrder())
     assert sum(found.counts.values()) == len(found.row_ids)
     return {category: number for category, number in found.counts.items() if number}
 
@@ -444,13 +444,13 @@ def test_what_is_taken_over_is_listed_as_if_it_had_been_saved(store: ResultStore
     earlier = add(store)
     expected, rows = all_listed(store, earlier), [row.row_id for row in store.answers(earlier)]
     assert len(rows) == len(OUTCOMES)
-    store._all(bookkeeping.UNLIST, earlier, rows[1])
+    store._all(bookkeeping.UNLIST_IMAGE, earlier, rows[1])
 
     run_id = store.open_run(SPEC, fresh=True)
     copies = [*store.reuse_answers(run_id, one_pack(rows[:5])), *store.reuse_answers(run_id, one_pack(rows[5:]))]
     assert all_listed(store, run_id) == expected
 
-    store._all(bookkeeping.UNLIST, run_id, copies[2])
+    store._all(bookkeeping.UNLIST_IMAGE, run_id, copies[2])
     assert all_listed(store, run_id) != expected
     store.reuse_answers(run_id, one_pack(copies))
     assert all_listed(store, run_id) == expected

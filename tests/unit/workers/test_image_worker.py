@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from PIL import Image as Picture
 
 from fakes import FakeFinder, LungReaders, PaintedFile
-from fieldray.domain.assessment import choose
 from fieldray.domain.image import Box, Correction, Detail, Image, ImageRef
 from fieldray.domain.model import HeaderRules, InputSpec, Model, Requirement
+from fieldray.domain.pack_setup import set_up_pack
 from fieldray.domain.run import Overrides
 from fieldray.errors import BackendProblem
 from fieldray.imaging.preprocess import thumbnail, to_display, to_network_input, with_window
@@ -190,7 +190,7 @@ def test_a_finer_look_that_the_network_fails_at_leaves_no_answer_of_the_coarse_o
     worker = Worker(open_file=Coarse, open_network=lambda _model, _file: cast("Any", network))
     worker.load(calls.load_request(of))
     (seen,) = worker.analyse_for_each(
-        [AnalyseRequest(ref=ImageRef(path=Path("bright.jpg")), points=choose(of).points, runs="here")]
+        [AnalyseRequest(ref=ImageRef(path=Path("bright.jpg")), points=set_up_pack(of).points, runs="here")]
     )
     assert network.ran == 2 and "read_twice" in seen.facts.notes
     assert (seen.answer, seen.stage, seen.problem) == (None, "inference", reason("worker_died"))
@@ -199,20 +199,20 @@ def test_a_finer_look_that_the_network_fails_at_leaves_no_answer_of_the_coarse_o
 @pytest.mark.parametrize("said", [[0.42, 0.9], [0.42, None], [0.42, BackendProblem(reason("worker_died"))]])
 def test_a_worker_looks_again_for_a_device_that_is_unsure(said: list[float | BackendProblem | None]) -> None:
     """It runs an input itself where the device has gone meanwhile; where nothing ran the input, it says no more."""
-    asked = list[calls.ElsewhereRequest]()
+    asked = list[calls.DeviceRunRequest]()
 
-    def elsewhere(question: calls.ElsewhereRequest) -> calls.ElsewhereResult:
+    def elsewhere(question: calls.DeviceRunRequest) -> calls.DeviceRunResult:
         asked.append(question)
         found = said[len(asked) - 1]
         if isinstance(found, BackendProblem):
             raise found
-        return calls.ElsewhereResult(scores=None if found is None else {"opacity": found})
+        return calls.DeviceRunResult(scores=None if found is None else {"opacity": found})
 
     network, of = FailsAtTheSecond(), tiny_model()
     open_network = lambda _model, _file: cast("Any", network)  # noqa: E731
     worker = Worker(open_file=Coarse, open_network=open_network, run_elsewhere=elsewhere)
     worker.load(calls.load_request(of))
-    question = AnalyseRequest(ref=ImageRef(path=Path("bright.jpg")), points=choose(of).points, runs="elsewhere")
+    question = AnalyseRequest(ref=ImageRef(path=Path("bright.jpg")), points=set_up_pack(of).points, runs="elsewhere")
     (seen,) = worker.analyse_for_each([question])
     assert [one.values.shape for one in asked] == [(1, 64, 64, 1)] * 2 and {one.number for one in asked} == {0}
     assert "read_twice" in seen.facts.notes
@@ -225,7 +225,7 @@ def test_what_lies_wrong_is_read_as_the_same_image_upright(turn: Correction, tmp
     upright, lying = tmp_path / "upright.png", tmp_path / "lying.png"
     pixels = chest_phantom(400, 320, 5, abnormal=True) >> 8
     Picture.fromarray(pixels.astype(np.uint8)).save(upright)
-    Picture.fromarray(turn.back.shown(pixels.astype(np.uint8))).save(lying)
+    Picture.fromarray(turn.inverse.apply_to_grey(pixels.astype(np.uint8))).save(lying)
     right, wrong = ImageRef(path=upright), ImageRef(path=lying, turn=turn)
     eyes = Boxed(), Boxed()
     first, second = look(right, CROPPED, eyes[0], detail="full"), look(wrong, CROPPED, eyes[1])
@@ -237,11 +237,13 @@ def test_what_lies_wrong_is_read_as_the_same_image_upright(turn: Correction, tmp
     assert first.facts.pixel_map == second.facts.pixel_map
     shown = [ImageFile(ref).shown(None) for ref in (right, wrong)]
     assert np.abs(to_display(shown[0]).astype(int) - to_display(shown[1]).astype(int)).max() <= 1
-    small = calls.SHOWN.decode_answer(handle(encode_message(calls.ShowRequest(ref=wrong, side=100), call="shown")))
+    small = calls.READ_SHOWN_IMAGE.decode_answer(
+        handle(encode_message(calls.DisplayRequest(ref=wrong, side=100), call="shown"))
+    )
     assert (small.rows, small.columns) == (400, 320)
     assert np.abs(small.pixels.astype(int) - thumbnail(shown[0], 100).astype(int)).max() <= 2
     kept = [decode_preview(found.facts.preview) for found in (first, second)]
-    assert kept[1].shape == turn.back.shown(kept[0]).shape  # as its file lies
+    assert kept[1].shape == turn.inverse.apply_to_grey(kept[0]).shape  # as its file lies
 
 
 def test_what_a_person_overrules_of_a_header_is_waived_and_nothing_else(tmp_path: Path) -> None:

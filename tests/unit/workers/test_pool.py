@@ -20,9 +20,9 @@ import psutil
 import pytest
 from numpy.typing import NDArray
 
-from fieldray.domain.assessment import choose
 from fieldray.domain.image import Detail, ImageRef
 from fieldray.domain.model import InputSpec, Model
+from fieldray.domain.pack_setup import set_up_pack
 from fieldray.errors import BackendProblem, ReaderProblem, Unreadable
 from fieldray.imaging.discover import discover
 from fieldray.imaging.preprocess import block_thumbnail, to_network_input
@@ -31,7 +31,7 @@ from fieldray.imaging.synthetic import chest_phantom
 from fieldray.inference.backend import NetworkOutput
 from fieldray.paths import child_command
 from fieldray.reasons import reason
-from fieldray.workers.calls import AnalyseRequest, AnalysisResult, ElsewhereResult
+from fieldray.workers.calls import AnalyseRequest, AnalysisResult, DeviceRunResult
 from fieldray.workers.pool import PoolClosed, Workers
 from phantoms import write_bad_inputs, write_dicom
 from raised import raises
@@ -352,7 +352,7 @@ def test_what_ends_the_network_of_one_pack_says_nothing_of_the_others(tmp_path: 
     assert (second.problem, second.stage, second.answer) == (reason("worker_died"), "inference", None)
 
 
-Said = Callable[[int, NDArray[np.uint8]], ElsewhereResult]
+Said = Callable[[int, NDArray[np.uint8]], DeviceRunResult]
 
 
 def looked_elsewhere(
@@ -363,7 +363,7 @@ def looked_elsewhere(
     with Workers(1, timeout_s=60, memory_limit_mb=1024) as pool:
         pool.load_as_group(models[::-1])
         image = _image(tmp_path, "image.dcm")
-        looks = [(AnalyseRequest(ref=image, points=choose(one).points, runs="elsewhere"), one) for one in models]
+        looks = [(AnalyseRequest(ref=image, points=set_up_pack(one).points, runs="elsewhere"), one) for one in models]
         return list(pool.analyse_for_each(looks, run_elsewhere=said, is_cancelled=is_cancelled))
 
 
@@ -371,10 +371,10 @@ def test_a_worker_has_an_input_run_elsewhere_for_the_pack_that_asks(tmp_path: Pa
     """Whatever number the pack has in the worker, which loads the two the other way round."""
     asked = list[tuple[int, tuple[int, ...]]]()
 
-    def said(number: int, values: NDArray[np.uint8]) -> ElsewhereResult:
+    def said(number: int, values: NDArray[np.uint8]) -> DeviceRunResult:
         asked.append((number, values.shape))
         codes = ("opacity", "label1")[: number + 1]
-        return ElsewhereResult(scores=dict.fromkeys(codes, 0.9), features=np.zeros(4, np.float32))
+        return DeviceRunResult(scores=dict.fromkeys(codes, 0.9), features=np.zeros(4, np.float32))
 
     seen = looked_elsewhere(tmp_path, said)
     assert asked == [(0, (1, 64, 64, 1)), (1, (1, 64, 64, 1))]
@@ -382,10 +382,10 @@ def test_a_worker_has_an_input_run_elsewhere_for_the_pack_that_asks(tmp_path: Pa
 
 
 def test_a_worker_runs_itself_what_no_device_runs_and_leaves_what_cannot_be_run(tmp_path: Path) -> None:
-    def said(number: int, _values: NDArray[np.uint8]) -> ElsewhereResult:
+    def said(number: int, _values: NDArray[np.uint8]) -> DeviceRunResult:
         if number:
             raise BackendProblem(reason("again_other_pack", pack="tiny"))
-        return ElsewhereResult()
+        return DeviceRunResult()
 
     first, second = looked_elsewhere(tmp_path, said)
     assert first.answer is not None and first.problem is None
@@ -395,9 +395,9 @@ def test_a_worker_runs_itself_what_no_device_runs_and_leaves_what_cannot_be_run(
 def test_what_is_cancelled_while_a_device_was_waited_for_is_not_looked_at(tmp_path: Path) -> None:
     asked = list[int]()
 
-    def said(number: int, _values: NDArray[np.uint8]) -> ElsewhereResult:
+    def said(number: int, _values: NDArray[np.uint8]) -> DeviceRunResult:
         asked.append(number)
-        return ElsewhereResult()
+        return DeviceRunResult()
 
     with pytest.raises(PoolClosed):
         looked_elsewhere(tmp_path, said, is_cancelled=lambda: True)

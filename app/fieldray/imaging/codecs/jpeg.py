@@ -24,7 +24,7 @@ _WHAT_FOLLOWS: Final = bytes(range(37, 250, 5)), bytes(range(218, 5, -5))  # eac
 
 
 def with_end(source: bytes) -> bytes:
-    """Return a JPEG with its end marker, added if only that is missing.
+    """Return a JPEG with its end marker. The marker is added if nothing else is missing.
 
     Raises Unreadable `truncated` if more is missing or the JPEG cannot be decoded; ValueError for data that are no
     JPEG.
@@ -61,7 +61,10 @@ def check_scans(source: bytes) -> NDArray[Any]:
 
 
 def decode_jpeg(source: bytes) -> NDArray[Any]:
-    """Decode the values of a whole JPEG. Raises Unreadable `truncated`, and as `decode_jpeg_values`."""
+    """Decode the values of a whole JPEG: uint8 or uint16, (rows, columns) or (rows, columns, 3) as stored.
+
+    Raises Unreadable `truncated` if a part of the JPEG is missing, and the exceptions of `decode_jpeg_values`.
+    """
     source = with_end(source)
     tall = extend_jpeg(source)
     if tall.row == 0:
@@ -73,7 +76,9 @@ def decode_jpeg(source: bytes) -> NDArray[Any]:
 
 
 def decode_jpeg_values(source: bytes) -> NDArray[Any]:
-    """Decode a JPEG of any process but arithmetic: uint8 or uint16, (rows, columns) or (rows, columns, 3) as stored.
+    """Decode a JPEG: uint8 or uint16 values, (rows, columns) or (rows, columns, 3) as stored.
+
+    All coding processes are supported except arithmetic coding.
 
     The caller must have checked the size that the codestream states, and that its end marker is there. Raises
     ValueError for data that libjpeg-turbo cannot read.

@@ -29,7 +29,7 @@ _MOST_LEVELS: Final = 7
 
 
 def bits_and_levels_of(source: bytes) -> tuple[int, int]:
-    """Return bits per sample and decomposition levels from the main header (T.800 A.5.1 and A.6.1).
+    """Return bits per sample and decomposition levels of JPEG 2000 data, from their main header (T.800 A.5.1, A.6.1).
 
     The bits are 0 unless the data are a bare codestream of one unsigned component, untiled, at the origin.
     """
@@ -64,9 +64,10 @@ def _with_end(source: bytes) -> bytes:
 
 
 def reduced_wavelets(frame: Frame, needed: TargetSize) -> tuple[NDArray[np.uint16], int] | None:
-    """Decode a frame at the largest step of `reduction` that its codestream offers. Returns values and step.
+    """Decode a frame at the lowest resolution of its codestream that is still fine enough (see `reduction`).
 
-    Returns None for a step of 1, and for a frame that cannot be read reduced.
+    Returns the values (rows, columns) uint16, and the step: how many pixels of the file one value stands for on each
+    axis. Returns None for a step of 1, and for a frame that cannot be read at a lower resolution.
 
     frame   plain unsigned grey
     needed  resolution that the network's input needs
@@ -91,10 +92,13 @@ def reduced_wavelets(frame: Frame, needed: TargetSize) -> tuple[NDArray[np.uint1
 
 
 def decode_wavelets(source: bytes, step: int, bits: int) -> NDArray[np.uint16]:
-    """Decode an unsigned grey image of `bits` bits at 1 / `step` (a power of two).
+    """Decode an unsigned grey JPEG 2000 image at 1 / `step` of its resolution.
 
-    Returns (ceil(rows / step), ceil(columns / step)). Raises OSError, ValueError or SyntaxError for data that Pillow
-    cannot read.
+    step  a power of two
+    bits  bits of a sample
+
+    Returns uint16 values (ceil(rows / step), ceil(columns / step)). Raises OSError, ValueError or SyntaxError for data
+    that Pillow cannot read.
     """
     image: Any = Jpeg2KImageFile(io.BytesIO(source))
     image.reduce = step.bit_length() - 1

@@ -37,7 +37,10 @@ _BREAK: Final = re.compile("^(?=[\\t\\r\\n])")
 
 
 def write_csv(path: Path, stored: StoredRun) -> None:
-    """Write one row per finding, and one per image without findings. Raises UsageProblem, StorageProblem."""
+    """Write a run as CSV: one row for each finding, and one for each image without findings.
+
+    Raises UsageProblem, StorageProblem.
+    """
     from fieldray.reports.content import COLUMNS, rows_of
     from fieldray.reports.outputs import open_output
 
@@ -46,7 +49,10 @@ def write_csv(path: Path, stored: StoredRun) -> None:
 
 
 def write_rows(stream: TextIO, columns: Iterable[str], rows: Iterable[Mapping[str, Value]], *, has_comma: bool) -> None:
-    """Write a table with a header line; with `has_comma`, with semicolons and decimal commas."""
+    """Write a table as CSV with a header line.
+
+    has_comma  whether numbers have decimal commas, and semicolons separate the columns
+    """
     writer = csv.writer(stream, quoting=csv.QUOTE_ALL, delimiter=";" if has_comma else ",")
     writer.writerow(columns)
     for row in rows:

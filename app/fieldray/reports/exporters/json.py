@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from fieldray.plain_text import is_seen
+from fieldray.plain_text import is_visible_letter
 from fieldray.reports.exporter import Exporter, StoredRun
 
 _NOT_PLAIN: Final = re.compile("[^\\x20-\\x7e\\n]")
@@ -19,7 +19,7 @@ _BEGINNING: Final = re.compile(rb'\s*\{\s*"about"\s*:\s*\{[^{}]*"program"\s*:\s*
 
 
 def write_json(path: Path, stored: StoredRun) -> None:
-    """Write `{"about": {...}, "results": [...]}`; a result has the keys of `content.COLUMNS`.
+    """Write a run as JSON: `{"about": {...}, "results": [...]}`. A result has the keys of `content.COLUMNS`.
 
     The packs of a run after the first are described in a list `"other_packs"` behind `"about"`. Raises UsageProblem,
     StorageProblem.
@@ -43,7 +43,9 @@ def write_json(path: Path, stored: StoredRun) -> None:
 def _text(value: object, *, indent: int | None = None) -> str:
     r"""Return a value as JSON with invisible characters escaped; they occur only inside strings."""
     written = json.dumps(value, ensure_ascii=False, indent=indent)
-    return _NOT_PLAIN.sub(lambda found: found[0] if is_seen(found[0]) else json.dumps(found[0])[1:-1], written)
+    return _NOT_PLAIN.sub(
+        lambda found: found[0] if is_visible_letter(found[0]) else json.dumps(found[0])[1:-1], written
+    )
 
 
 def is_own(head: bytes) -> bool:

@@ -23,20 +23,20 @@ def _files(stored: StoredRun) -> Generator[tuple[str, bytes]]:
 
     from fieldray.domain.image import ShownImage
     from fieldray.reports.dicom_images import SIDE, secondary_capture
-    from fieldray.reports.dicom_instance import as_file, subject_of
+    from fieldray.reports.dicom_instance import as_file, reported_image
     from fieldray.reports.wording import Wording
 
     wording = Wording(stored)
 
     def file(numbered: tuple[int, ImageResult]) -> tuple[int, bytes | None]:
         number, (result, image) = numbered
-        subject = subject_of(result, stored.of(result), number)
+        subject = reported_image(result, stored.for_result(result), number)
         if subject is None:
             return number, None
         if not isinstance(image, ShownImage):
             stored.leave_out(result, image)
             return number, None
-        capture = secondary_capture(subject, image, wording.of(result))
+        capture = secondary_capture(subject, image, wording.for_result(result))
         return number, as_file(capture, transfer_syntax=JPEGBaseline8Bit)
 
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="report") as threads:

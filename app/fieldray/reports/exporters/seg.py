@@ -12,10 +12,10 @@ from fieldray.reports.outputs import folder_writer
 
 def _files(stored: StoredRun) -> Generator[tuple[str, bytes]]:
     from fieldray.reports.dicom_images import lung_mask, segmentation
-    from fieldray.reports.dicom_instance import as_file, subjects_of
+    from fieldray.reports.dicom_instance import as_file, reported_images
 
     written: int | None = None  # the row of the last image
-    for subject in subjects_of(stored):
+    for subject in reported_images(stored):
         mask, source = lung_mask(subject), subject.source
         if subject.result.row_id == written:
             continue  # the lungs of an image are the same for every pack

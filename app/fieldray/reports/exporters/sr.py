@@ -10,10 +10,10 @@ from fieldray.reports.outputs import folder_writer
 
 
 def _files(stored: StoredRun) -> Generator[tuple[str, bytes]]:
-    from fieldray.reports.dicom_instance import as_file, subjects_of
+    from fieldray.reports.dicom_instance import as_file, reported_images
     from fieldray.reports.dicom_structured import structured_report
 
-    for subject in subjects_of(stored):
+    for subject in reported_images(stored):
         yield f"{subject.number:05}.dcm", as_file(structured_report(subject))
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fieldray.domain.assessment import NOT_IN_SETTINGS_HASH, Assessment, assessment_of_run, choose
 from fieldray.domain.finding import leading_of_findings, sort_score
 from fieldray.domain.model import (
     LUNG_CHECKS,
@@ -22,6 +21,7 @@ from fieldray.domain.model import (
     OutputRoles,
     Requirement,
 )
+from fieldray.domain.pack_setup import NOT_IN_SETTINGS_HASH, PackSetup, set_up_pack, setup_of_run
 from fieldray.domain.run import Overrides
 from fieldray.errors import UsageProblem
 from fieldray.packs.verified import LEGACY_MANIFEST as LEGACY
@@ -34,31 +34,31 @@ FIRST = MANIFEST.operating_points[0]
 SECOND = dataclasses.replace(FIRST, name="sensitive", threshold=0.2, unsure_low=0.1, unsure_high=0.3)
 
 
-def assessment(name: str | None = None, **changes: object) -> Assessment:
+def a_setup(name: str | None = None, **changes: object) -> PackSetup:
     manifest = tiny_manifest(**{"operating_points": (FIRST, SECOND), **changes})
-    return choose(tiny_model(manifest=manifest), operating_point=name)
+    return set_up_pack(tiny_model(manifest=manifest), operating_point=name)
 
 
 def test_the_first_operating_point_is_in_force_unless_another_is_named() -> None:
-    assert assessment().points == {"opacity": FIRST}
-    assert assessment("sensitive").points == {"opacity": SECOND}
+    assert a_setup().points == {"opacity": FIRST}
+    assert a_setup("sensitive").points == {"opacity": SECOND}
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
     with pytest.raises(UsageProblem) as problem:
-        assessment("spezific")
+        a_setup("spezific")
     assert "spezific" in str(problem.value)
     assert "screening, sensitive" in str(problem.value)
 
 
 def test_a_pack_without_operating_points_assesses_nothing() -> None:
-    bare = assessment(operating_points=())
+    bare = a_setup(operating_points=())
     assert bare.points == {"opacity": None}
     assert bare.findings({"opacity": 0.99})[0].decision == "not_assessed"
 
 
 def test_of_the_dissertations_two_outputs_the_larger_is_the_class() -> None:
-    legacy = choose(dataclasses.replace(tiny_model(manifest=LEGACY), trust="legacy"))
+    legacy = set_up_pack(dataclasses.replace(tiny_model(manifest=LEGACY), trust="legacy"))
     for abnormal, decision in [(0.9, "above"), (0.5, "above"), (0.4, "below"), (0.1, "below")]:
         findings = legacy.findings({"normal": 1 - abnormal, "abnormal": abnormal})
         assert [(found.label, found.decision, found.point) for found in findings] == [
@@ -73,7 +73,7 @@ def test_of_the_dissertations_two_outputs_the_larger_is_the_class() -> None:
 
 
 def test_an_image_near_even_odds_is_read_in_full_for_the_dissertations_files() -> None:
-    legacy = choose(dataclasses.replace(tiny_model(manifest=LEGACY), trust="legacy"))
+    legacy = set_up_pack(dataclasses.replace(tiny_model(manifest=LEGACY), trust="legacy"))
 
     def is_close(abnormal: float) -> bool:
         return legacy.is_borderline({"abnormal": abnormal, "normal": 1 - abnormal}, None, oversampling=1.0)
@@ -84,24 +84,24 @@ def test_an_image_near_even_odds_is_read_in_full_for_the_dissertations_files() -
 def test_whatever_decides_a_result_changes_the_hash() -> None:
     gate = OutOfDistributionCheck(mean=np.zeros(4, np.float32), projection=np.eye(4, dtype=np.float32), limit=2.0)
     variants = [
-        assessment(),
-        assessment("sensitive"),
-        assessment(ood_gate=gate),
-        assessment(ood_gate=dataclasses.replace(gate, limit=3.0)),
-        assessment(ood_gate=dataclasses.replace(gate, mean=np.ones(4, np.float32))),
-        dataclasses.replace(assessment(), overrides=Overrides(overrules=True)),
-        dataclasses.replace(assessment(), overrides=Overrides(turns=True)),
-        dataclasses.replace(assessment(), overrides=Overrides(overrules=True, turns=True)),
+        a_setup(),
+        a_setup("sensitive"),
+        a_setup(ood_gate=gate),
+        a_setup(ood_gate=dataclasses.replace(gate, limit=3.0)),
+        a_setup(ood_gate=dataclasses.replace(gate, mean=np.ones(4, np.float32))),
+        dataclasses.replace(a_setup(), overrides=Overrides(overrules=True)),
+        dataclasses.replace(a_setup(), overrides=Overrides(turns=True)),
+        dataclasses.replace(a_setup(), overrides=Overrides(overrules=True, turns=True)),
     ]
     hashes = [variant.settings_hash for variant in variants]
     assert len(set(hashes)) == len(hashes)
-    assert assessment().settings_hash == hashes[0]
+    assert a_setup().settings_hash == hashes[0]
 
 
 def test_a_run_is_known_again_by_whatever_was_asked_of_it() -> None:
-    model = assessment().model
+    model = a_setup().model
     asked = [
-        choose(model, operating_point=name, ages_confirmed=is_confirmed, overrides=overrides)
+        set_up_pack(model, operating_point=name, ages_confirmed=is_confirmed, overrides=overrides)
         for name in ("screening", "sensitive")
         for is_confirmed in (False, True)
         for overrides in (
@@ -116,10 +116,10 @@ def test_a_run_is_known_again_by_whatever_was_asked_of_it() -> None:
         assert (spec.overrides, spec.ages_confirmed) == (one.overrides, one.ages_confirmed)
         of_before = dataclasses.replace(spec, overrides=None, ages_confirmed=False)  # as version 0.2.0 noted it
         for asked_so in (spec, of_before):
-            found = assessment_of_run(asked_so, 0, model)
+            found = setup_of_run(asked_so, 0, model)
             assert (found.points, found.overrides) == (one.points, one.overrides)
     with pytest.raises(UsageProblem, match="by the pack tiny"):
-        assessment_of_run(run_spec([Path("/x")], [asked[-1]]), 0, dataclasses.replace(model, model_sha256="other"))
+        setup_of_run(run_spec([Path("/x")], [asked[-1]]), 0, dataclasses.replace(model, model_sha256="other"))
 
 
 RULES = LungRules(mask_threshold=0.5, thresholds=dict.fromkeys(LUNG_CHECKS, 0.5))
@@ -194,7 +194,7 @@ def within(kind: type, change: Mapping[str, object]) -> Model:
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, field.name) for kind in OTHER for field in dataclasses.fields(kind)])
 def test_every_field_of_a_model_is_in_the_hash_or_decides_nothing(kind: type, name: str) -> None:
-    before, after = (choose(within(kind, change)).settings_hash for change in ({}, {name: OTHER[kind][name]}))
+    before, after = (set_up_pack(within(kind, change)).settings_hash for change in ({}, {name: OTHER[kind][name]}))
     assert (before == after) == (name in NOT_IN_SETTINGS_HASH)
 
 
@@ -210,5 +210,5 @@ def test_the_files_and_rules_of_the_lung_fields_are_in_the_hash() -> None:
     models = [dataclasses.replace(WHOLE, lungs=dataclasses.replace(lungs, **change)) for change in changes]
     models += [dataclasses.replace(WHOLE, files={**WHOLE.files, "edgetpu": data}) for data in (b"one", b"other")]
     models += [within(Manifest, {"metrics": {"evidence_inside": {"limit": limit}}}) for limit in (0.2, 0.3)]
-    hashes = [choose(model).settings_hash for model in models]
+    hashes = [set_up_pack(model).settings_hash for model in models]
     assert len(set(hashes)) == len(hashes)

@@ -1,4 +1,4 @@
-"""The assessment of a run's images by one pack: a model, and the operating point in force for each label."""
+"""A pack as a run uses it: the model in memory, with an operating point for each label and a person's confirmations."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ NOT_IN_SETTINGS_HASH: Final = {
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Assessment:
-    """A model, and the operating point in force for each label.
+class PackSetup:
+    """A pack as a run uses it: the model, an operating point for each label, and what a person confirmed or overrode.
 
     points          operating point by label code; None for a label without a threshold
     ages_confirmed  whether a person confirmed that patients without a stated age are in the pack's age range
-    overrides       what a person asked for: to screen a refused image, to turn an image
+    overrides       what a person asked for: to screen an image that the pack refused, or to turn an image
     """
 
     model: Model
@@ -70,7 +70,7 @@ class Assessment:
     overrides: Overrides = Overrides()  # noqa: RUF009 - it is frozen
 
     def findings(self, scores: Mapping[str, float]) -> tuple[Finding, ...]:
-        """Return the finding of each label.
+        """Return a finding for each label: the calibrated score, and the decision at the label's operating point.
 
         scores  the network's uncalibrated scores, 0..1, by label code
         """
@@ -89,10 +89,13 @@ class Assessment:
     ) -> bool:
         """Return whether reading the image in full resolution could change its outcome.
 
-        scores, features  output of the network for the image as read
-        oversampling      pixels read per pixel of the network's input, along the axis with fewer
+        scores        the network's uncalibrated scores for the image as it was read, 0..1, by label code
+        features      (n,) float32 pooled features of the network for the image as it was read; None without such an
+                      output
+        oversampling  pixels read per pixel of the network's input, along the axis with fewer
 
-        With lungs found, the out-of-distribution check only gives a note, so its distance does not count.
+        The distance of the out-of-distribution check counts only for a model without a lung-field pack. With one, the
+        check only adds a note to the result.
         """
         gate = None if self.model.lungs else self.model.manifest.ood_gate
         distance = gate.distance(features) if gate and features is not None else None
@@ -101,7 +104,7 @@ class Assessment:
 
     @property
     def settings_hash(self) -> str:
-        """The SHA-256 (hex) of everything that decides a result, besides the model file and the image."""
+        """The SHA-256 (hex) of all settings that decide a result. The model file and the image are not included."""
         decisive = {
             "rules": _RULES_VERSION,
             **({"rules_of_bare_models": _BARE_RULES_VERSION} if self.model.manifest.is_bare else {}),
@@ -117,46 +120,50 @@ class Assessment:
 
     @property
     def reusable_settings(self) -> tuple[str, ...]:
-        """Return the settings hashes whose results may be taken over: its own, and that with
-        the opposite `ages_confirmed`.
+        """The settings hashes of stored results that may be taken over instead of screening an image again.
 
-        The results of these two differ only in the note on a patient whose age is in no file (`purpose.with_ages`).
+        These are this object's own hash, and the hash with the opposite `ages_confirmed`. Results with either hash
+        differ only in the note on a patient whose age is in no file (`purpose.with_ages`).
         """
         other = dataclasses.replace(self, ages_confirmed=not self.ages_confirmed)
         return tuple(dict.fromkeys((self.settings_hash, other.settings_hash)))
 
 
-def choose(
+def set_up_pack(
     model: Model,
     *,
     operating_point: str | None = None,
     ages_confirmed: bool = False,
     overrides: Overrides = Overrides(),  # noqa: B008 - it is frozen
-) -> Assessment:
-    """Return the assessment of a model at the named operating point, or at the first point of each label.
+) -> PackSetup:
+    """Return a model with the operating points of this name, or with the first point of each label.
 
-    A legacy model has no operating point: its larger output decides. Raises UsageProblem (operating_point) for an
-    unknown name.
+    operating_point  name of the operating point; None for the first point of each label
+    ages_confirmed   whether a person confirmed that patients without a stated age are in the pack's age range
+    overrides        what a person asked for: to screen an image that the pack refused, or to turn an image
+
+    A legacy model has no operating point: the larger output of its network decides. Raises UsageProblem
+    (operating_point) for an unknown name.
     """
     manifest = model.manifest
     known = tuple(dict.fromkeys(point.name for point in manifest.operating_points))
     if operating_point is not None and operating_point not in known:
         raise UsageProblem(reason("operating_point", name=operating_point, known=", ".join(known) or "-"))
     points = {label.code: manifest.point(label.code, operating_point) for label in manifest.labels}
-    return Assessment(model=model, points=points, ages_confirmed=ages_confirmed, overrides=overrides)
+    return PackSetup(model=model, points=points, ages_confirmed=ages_confirmed, overrides=overrides)
 
 
-def assessments_of(
-    models: Sequence[Model], point: str | None, assess: Callable[..., Assessment]
-) -> tuple[Assessment, ...]:
-    """Return the assessment of each model, made by `assess`.
+def setups_of(models: Sequence[Model], point: str | None, set_up: Callable[..., PackSetup]) -> tuple[PackSetup, ...]:
+    """Return one setup for each model of a run, made by calling `set_up(model, operating_point=...)`.
 
-    A model is assessed at the operating point named `point` if it has that point, else at its first points. Raises
-    UsageProblem: operating_point if no model has the point, ages_apart if confirmed age ranges do not overlap.
+    models  the models of the run, in its order
+    point   name of the operating point; a model without a point of this name gets its first points
+
+    Raises UsageProblem: operating_point if no model has the point, ages_apart if confirmed age ranges do not overlap.
     """
     has = [point in {known.name for known in model.manifest.operating_points} for model in models]
     made = tuple(
-        assess(model, operating_point=point if has_it or not any(has) else None)
+        set_up(model, operating_point=point if has_it or not any(has) else None)
         for model, has_it in zip(models, has, strict=True)
     )
     known = shared_ages(one.model.manifest.accepted.ages_years for one in made if one.ages_confirmed)
@@ -165,11 +172,12 @@ def assessments_of(
     return made
 
 
-def assessment_of_run(spec: RunSpec, position: int, model: Model) -> Assessment:
-    """Return the assessment by which a pack gave its results in a run.
+def setup_of_run(spec: RunSpec, position: int, model: Model) -> PackSetup:
+    """Return the setup with which a pack gave its results in a stored run.
 
-    position  position of the pack in the run
-    model     the pack's model as available now
+    spec      the stored request of the run
+    position  position of the pack in the run, 0 for the first
+    model     the pack's model as it is available now
 
     Raises UsageProblem (again_other_pack) if the model or its settings are not those of the run.
     """
@@ -177,7 +185,7 @@ def assessment_of_run(spec: RunSpec, position: int, model: Model) -> Assessment:
     points = dict.fromkeys((label.code for label in labels), None) | {one.label: one for one in pack.operating_points}
     asked = [(spec.ages_confirmed, spec.overrides)] if spec.overrides else _ALL_ASKED
     for ages_confirmed, overrides in asked:
-        found = Assessment(model=model, points=points, ages_confirmed=ages_confirmed, overrides=overrides)
+        found = PackSetup(model=model, points=points, ages_confirmed=ages_confirmed, overrides=overrides)
         if model.model_sha256 == pack.model_sha256 and found.settings_hash == pack.settings_hash:
             return found
     raise UsageProblem(reason("again_other_pack", pack=pack.pack_name))
@@ -191,7 +199,10 @@ _ALL_ASKED: Final = [
 
 
 def scores_of(model: Model, scores: NDArray[np.float32]) -> dict[str, float]:
-    """Return a network's scores (labels,) by label code."""
+    """Return a network's scores by label code.
+
+    scores  (labels,) float32, 0..1, in the order of the model's labels
+    """
     codes = (label.code for label in model.manifest.labels)
     return dict(zip(codes, map(float, scores), strict=True))
 
