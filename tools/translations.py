@@ -27,7 +27,7 @@ NAME: Final = Path("LC_MESSAGES", "fieldray.po")
 
 _KEYWORDS: Final = {"text": None, "gettext": None, "in_context": ((1, "c"), 2), "plural": (1, 2)}
 # What a person reads of the rows of tables.
-_LABELS: Final = {"Row": "label", "BackendEntry": "title", "Exporter": "title"}
+_LABELS: Final = {"SettingRow": "label", "BackendEntry": "title", "Exporter": "title"}
 _COMMENTS: Final = ("Translators:",)
 _WIDTH: Final = 110
 
