@@ -348,7 +348,8 @@ def test_networks_with_different_seeds_are_averaged(tmp_path: Path) -> None:
     network, weights = _network()
     trained = replace(task, options=twice).retrain(network, weights, effort=effort, seed=4)
     alone = [
-        replace(task, folder=tmp_path / str(seed)).retrain(network, weights, effort=effort, seed=seed) for seed in (4, 5)
+        replace(task, folder=tmp_path / str(seed)).retrain(network, weights, effort=effort, seed=seed)
+        for seed in (4, 5)
     ]
     kernel = "class_maps/kernel"
     assert not np.array_equal(alone[0][kernel], alone[1][kernel])
