@@ -109,8 +109,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         "--json",
         type=text_option,
         metavar="FILE|-",
-        help="write JSON Lines, one per image; - prints each line at once; a file is written when the run ends, "
-        "with --watch continuously",
+        help="write JSON Lines, one per image; - prints each line at once; FILE is written when the run ends, or "
+        "continuously with --watch",
     )
     parser.add_argument(
         "--maps",
@@ -129,12 +129,14 @@ def add_screening_options(parser: argparse.ArgumentParser) -> None:
         help="the device that runs the model (default: from the settings)",
     )
     parser.add_argument(
-        "--operating-point", metavar="NAME", help="operating point of each pack that has it (default: its first)"
+        "--operating-point",
+        metavar="NAME",
+        help="operating point; a pack without this point uses its first (the default)",
     )
     parser.add_argument(
         "--ages-confirmed",
         action="store_true",
-        help="confirm that all patients are in the pack's age range; results of files without an age record this",
+        help="confirm that all patients are in the pack's age range; for files without an age, the result notes this",
     )
     parser.add_argument(
         "--jobs", type=_jobs, metavar="N", help="files to read at the same time, 1 to 64 (default: from the settings)"

@@ -21,8 +21,8 @@ class MaskSource:
 
     path: Path = key("The CSV file, or the folder of the images for the layout folders.", example="lungs.csv")
     layout: Literal["table", "folders"] = key(
-        "table: a CSV with the columns film, mask and patient_id, whose files count from its folder; folders: an image "
-        "and a mask of the same name, but for the suffix, in two folders.",
+        "table: a CSV file with the columns film (the image), mask and patient_id; paths are relative to the CSV file. "
+        "folders: two folders, in which image and mask have equal names, apart from the suffix.",
         default="table",
     )
     masks: Path | None = key("Layout folders: the folder of the masks.", default=None)
@@ -145,7 +145,7 @@ class LungRecipe(PackRecipe):
         "Frontal chest images without masks, all of which the checks must accept.", default=()
     )
     ood_images: tuple[Source, ...] = key(
-        "Images that are no chest X-rays; others are drawn by the program.", default=()
+        "Images that are no chest X-rays, in addition to images that the program draws.", default=()
     )
     split: PatientSplit = field(default_factory=Split)
     augmentation: PairAugmentation = key("Random changes of images with masks.", default_factory=PairAugmentation)

@@ -103,12 +103,10 @@ class MultiplicativeLaw:
 
 @table
 class ContextDependentLaw:
-    """A value that follows the changes by the last iteration (3.4). A strength is the exponent or weight of its ratio
-    r.
-    """
+    """A value that depends on ratios of after to before the last iteration (3.4). Each ratio r has a strength."""
 
     start: float = key("Value of the setting in the first iteration.")
-    size: float = key("Strength of the ratio of the numbers of parameters.", default=0.0)
+    size: float = key("Strength of the ratio of the numbers of parameters, after to before the iteration.", default=0.0)
     loss: float = key("Strength of the ratio of the validation losses.", default=0.0)
     time: float = key("Strength of the ratio of the times per image.", default=0.0)
     batch: float = key("Strength of the ratio of the proposed batch size to the last one.", default=0.0)

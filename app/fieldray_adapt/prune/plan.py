@@ -20,7 +20,7 @@ class StopRules:
     lowest_quality: float = key(
         "Stop once the validation quality stays below this value after retraining.", default=0.0, low=0, high=1
     )
-    target_parameters: int | None = key("Stop once at most so many parameters are left.", default=None, low=1)
+    target_parameters: int | None = key("Stop once this number of parameters, or fewer, is left.", default=None, low=1)
 
     def reason_to_stop(self, rows: tuple[Iteration, ...]) -> str | None:
         """Return the name of the stop rule that applies after these iterations; None to go on."""
@@ -57,14 +57,14 @@ class PruneRecipe:
         low=1,
     )
     cut_kind: CutKind = key(
-        "level: cut channels that are used less than the cut-off; deviation: less than the mean minus so many "
-        "standard deviations.",
+        "How cut_off is measured. level: channels that are used less than cut_off are cut; deviation: channels used "
+        "less than the mean minus cut_off standard deviations.",
         default="deviation",
     )
     largest_share: float = key(
         "Largest share of a layer's channels that one iteration may cut.", default=1.0, above=0, high=1
     )
-    multiple: int = key("Channel counts stay multiples of this.", default=1, unit="channels", low=1)
+    multiple: int = key("Channel counts stay multiples of this number.", default=1, unit="channels", low=1)
     calibration: int = key(
         "Training images on which the use of channels is measured.", default=200, unit="images", low=1
     )

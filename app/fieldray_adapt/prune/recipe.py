@@ -111,7 +111,7 @@ class StudyRecipe:
     data: StudyData = key("Sources of labelled images.")
     original: Original = key("The network to prune.")
     runs: tuple[RunRecipe, ...] = key("The pruning runs.")
-    baselines: tuple[BaselineRecipe, ...] = key("One-shot pruning to compare with.", default=())
+    baselines: tuple[BaselineRecipe, ...] = key("Networks pruned in one step, for comparison.", default=())
     scratch: Scratch | None = key("Pruned shapes, trained again from random weights.", default=None)
     threads: int = key("CPU threads for timing.", default=1, low=1)
     rounds: int = key("Rounds of timing; in each round the networks take turns.", default=7, low=1)

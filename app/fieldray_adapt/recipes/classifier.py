@@ -33,8 +33,8 @@ NO_WEIGHTS: Final = "none"
 """Value of the key `network.weights` for random initial weights."""
 
 INPUT_KEYS: Final = {
-    "height": Key("Rows of the image as the network sees it.", unit="pixels", low=8, high=2048, example=224),
-    "width": Key("Columns of the image as the network sees it.", unit="pixels", low=8, high=2048, example=224),
+    "height": Key("Height of the network's input.", unit="pixels", low=8, high=2048, example=224),
+    "width": Key("Width of the network's input.", unit="pixels", low=8, high=2048, example=224),
     "channels": Key(
         "Number of input channels: 1 for grey; 3 if the starting weights come from a network for colour.", low=1, high=3
     ),
@@ -300,7 +300,7 @@ class Evaluation:
 
 
 CalibrationImages = Annotated[int, Key("Training images that set the ranges for int8.", unit="images", low=1)]
-PackInput = Annotated[InputSpec, Key("The image as the network sees it; 224 x 224 by default.", keys=INPUT_KEYS)]
+PackInput = Annotated[InputSpec, Key("Size and scaling of the network's input; 224 x 224 by default.", keys=INPUT_KEYS)]
 PatientSplit = Annotated[Split, Key("Split of the patients into training, validation and test.")]
 
 

@@ -27,14 +27,14 @@ def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
     """Add the command `cluster` and its subcommands to a parser."""
     actions = add_commands(commands, "cluster", summary)
     start = add_command(actions, "start", "start the scheduler that other computers join", run=run_start)
-    start.add_argument("--host", required=True, metavar="ADDRESS", help="this computer's own address, in numbers")
+    start.add_argument("--host", required=True, metavar="ADDRESS", help="IP address of this computer")
     start.add_argument(
         "--port", type=whole_number(1, 65535), default=_DEFAULT_PORT, metavar="N", help="the port (default: 8786)"
     )
     _add_member_options(start)
     join = add_command(actions, "join", "join a scheduler as a worker", run=run_join)
-    join.add_argument("address", metavar="HOST:PORT", help="the scheduler's address, in numbers")
-    join.add_argument("--host", required=True, metavar="ADDRESS", help="this computer's own address, in numbers")
+    join.add_argument("address", metavar="HOST:PORT", help="IP address and port of the scheduler")
+    join.add_argument("--host", required=True, metavar="ADDRESS", help="IP address of this computer")
     join.add_argument(
         "--workers", type=whole_number(1, 256), default=1, metavar="N", help="number of worker processes (default: 1)"
     )
@@ -47,7 +47,7 @@ def add_to(commands: argparse._SubParsersAction[Any], summary: str) -> None:
         ("stop", "stop a cluster", run_stop),
     ):
         action = add_command(actions, name, text, run=run)
-        action.add_argument("address", metavar="HOST:PORT", help="the scheduler's address, in numbers")
+        action.add_argument("address", metavar="HOST:PORT", help="IP address and port of the scheduler")
         _add_certificates_option(action)
     text = "make certificates for a cluster; copy them to each computer"
     make = add_command(actions, "certificates", text, run=run_certificates)
@@ -68,7 +68,7 @@ def add_connection_options(parser: argparse.ArgumentParser) -> None:
 
 def add_cluster_options(parser: argparse._ActionsContainer) -> None:
     """Add the options for the address of the cluster: `--cluster`, `--certificates`."""
-    parser.add_argument("--cluster", metavar="HOST:PORT", help="the scheduler's address, in numbers")
+    parser.add_argument("--cluster", metavar="HOST:PORT", help="IP address and port of the scheduler")
     _add_certificates_option(parser)
 
 
@@ -228,8 +228,7 @@ def _add_member_options(parser: argparse.ArgumentParser) -> None:
         type=_network,
         default=[],
         metavar="NETWORK",
-        help="network of the other computers, in numbers (192.168.1.0/24); no other network is reached; may be "
-        "repeated",
+        help="IP network of the other computers (192.168.1.0/24); other networks are never contacted; may be repeated",
     )
     _add_certificates_option(parser)
     parser.add_argument(

@@ -48,8 +48,8 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
         "--mode",
         choices=("local", "sync-join", "sync-split", "async"),
         default="local",
-        help="training mode: local: this process alone; sync-join: each worker a batch, then one step; sync-split: "
-        "each worker a part of a batch; async: no worker waits (default: local)",
+        help="local: this process alone trains; sync-join: each worker computes a batch, then one update follows; "
+        "sync-split: each worker computes a part of one batch; async: no worker waits (default: local)",
     )
     group.add_argument(
         "--server",
@@ -62,13 +62,13 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
         "--placement",
         choices=("even", "whole"),
         default="even",
-        help="parts of distributed servers: equal, or whole tensors by Šlampa's printed algorithm (default: even)",
+        help="parts of distributed servers: equal, or whole tensors by Šlampa's published algorithm (default: even)",
     )
     group.add_argument(
         "--staleness",
         type=whole_number(0, 1000),
         metavar="N",
-        help="maximum staleness with --mode async: updates that a gradient may be late",
+        help="with --mode async: number of updates by which a gradient may be late",
     )
     group.add_argument(
         "--take-turns",
@@ -212,7 +212,7 @@ def add_estimate(actions: argparse._SubParsersAction[Any]) -> None:
 
 
 def _add_corrections(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("corrections to the printed formulas")
+    group = parser.add_argument_group("corrections to the published formulas")
     group.add_argument(
         "--t-update",
         type=_number(least=0.0),
@@ -225,7 +225,7 @@ def _add_corrections(parser: argparse.ArgumentParser) -> None:
         type=_number(least=1.0),
         default=1.0,
         metavar="FACTOR",
-        help="slowness of the slowest worker: its time divided by that of the others",
+        help="time of the slowest worker, divided by the time of the others",
     )
     group.add_argument("--ceil", action="store_true", help="round the batches of a worker up to a whole number")
     group.add_argument(

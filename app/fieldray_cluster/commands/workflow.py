@@ -115,6 +115,6 @@ _COMMANDS: Final = {
     "run": ("run the unfinished tasks of a workflow", run_run),
     "sweep": ("run the unfinished trials of a sweep, and make a pack of the best trial", run_sweep),
     "status": ("list the tasks of a run, while it runs or afterwards", run_status),
-    "cancel": ("stop the run in another window", run_cancel),
+    "cancel": ("stop a workflow that runs in another window", run_cancel),
     "report": ("write the report of a run as one page", run_report),
 }

@@ -75,8 +75,8 @@ def summary_text(states: Sequence[TaskState]) -> str:
     cpu_seconds = sum(state.outcome.cpu_seconds or 0.0 for state in states)
     nodes = {state.outcome.node for state in states} - {""}
     return (
-        f"{len(states)} tasks: {counts}. The last performances took {duration_text(seconds)} together, of CPUs "
-        f"{duration_text(cpu_seconds)}, on {len(nodes)} workers."
+        f"{len(states)} tasks: {counts}. The last attempts took {duration_text(seconds)} together, "
+        f"{duration_text(cpu_seconds)} of CPU time, on {len(nodes)} workers."
     )
 
 
