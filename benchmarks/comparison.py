@@ -209,7 +209,7 @@ def _figures(found: Found, errors: NDArray[np.float64]) -> Table:
     ]
     for kind, counts in found.false_regions.items():
         rows.append((f"False regions per pair, {kind}: mean, median", f"{_shown(counts, np.mean)}, {_shown(counts)}"))
-    return Table("Figures", ("what", "value, with 95 % intervals by patient"), tuple(rows))
+    return Table("Figures", ("what", "value, with 95 % confidence intervals calculated by patient"), tuple(rows))
 
 
 def _share(hits: Sequence[tuple[bool, str]]) -> str:

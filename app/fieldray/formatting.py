@@ -92,7 +92,8 @@ def decision_sentence(translator: Translator, finding: Finding) -> str:
     """Return a sentence on a decision, which speaks of the pack and not of the patient."""
     if finding.is_by_larger_output:
         return translator.text(
-            "Unsigned model without a known operating point. The class follows the larger of the model's two outputs."
+            "Unsigned model without a known operating point. The model has one output for each class, and the "
+            "larger output decides the class."
         )
     if finding.decision == "unsure" and decide(finding.score, finding.point) == "below":  # see `normal_as_uncertain`
         return translator.text(
@@ -110,7 +111,7 @@ def decision_sentence(translator: Translator, finding: Finding) -> str:
 
 def unsigned_notice(translator: Translator) -> str:
     """Return the notice for results of a model without signature and operating point."""
-    return translator.text("unsigned, operating point unknown")
+    return translator.text("unsigned model, operating point unknown")
 
 
 def describe_signer(translator: Translator, *, trust: Trust, fingerprint: str) -> str:
@@ -165,7 +166,7 @@ def advice_text(translator: Translator, category: Category) -> str:
 def point_sentence(translator: Translator, point: OperatingPoint, threshold: str) -> str:
     """Return an operating point's name with its threshold, which is already formatted as text."""
     name = translator.pick(point.titles)
-    return translator.text("Operating point “{name}”: {threshold}", name=name, threshold=threshold)
+    return translator.text("Operating point “{name}”: threshold {threshold}", name=name, threshold=threshold)
 
 
 def measured_sentence(translator: Translator, point: OperatingPoint) -> str:
@@ -186,8 +187,12 @@ def lung_sentences(translator: Translator, lungs: LungFields) -> tuple[str, str]
     """
     text, inside = translator.text, lungs.evidence_inside
     right, left = (number(translator, 100 * share, digits=1) for share in (lungs.right_share, lungs.left_share))
-    areas = text("Area in the image: right lung {right} %, left lung {left} %", right=right, left=left)
-    share = "" if inside is None else text("Heat map inside the lungs: {percent} %", percent=round(100 * inside))
+    areas = text("Share of the image: right lung {right} %, left lung {left} %", right=right, left=left)
+    share = (
+        ""
+        if inside is None
+        else text("Share of the heat map inside the lungs: {percent} %", percent=round(100 * inside))
+    )
     return areas, share
 
 
@@ -308,11 +313,11 @@ def _class_line(translator: Translator, truth: bool, is_elsewhere: bool, values:
     text = translator.text
     if is_elsewhere and truth:
         return text(
-            "Of 100 images with the finding from another hospital: {classes}. Measured on {count} images.", **values
+            "At another hospital, of 100 images with the finding: {classes}. Measured on {count} images.", **values
         )
     if is_elsewhere:
         return text(
-            "Of 100 images without the finding from another hospital: {classes}. Measured on {count} images.", **values
+            "At another hospital, of 100 images without the finding: {classes}. Measured on {count} images.", **values
         )
     if truth:
         return text("Of 100 test images with the finding: {classes}. Measured on {count} images.", **values)
@@ -352,7 +357,7 @@ def calendar_date(translator: Translator, day: datetime.date) -> str:
 def earlier_text(translator: Translator, header: ImageHeader) -> str:
     """Return the mark of an image of an earlier day than its patient's newest image in a run."""
     # Translators: of an X-ray, in a list below the one of today
-    return translator.text("earlier, {date}", date=date(translator, header.study_date))
+    return translator.text("earlier image, {date}", date=date(translator, header.study_date))
 
 
 def time_text(translator: Translator, seconds: float) -> str:

@@ -46,18 +46,23 @@ Template = str | Plural
 NOTES: Final[Mapping[str, Template]] = {
     "presentation_ignored": "The display window (or VOI LUT) in the file would hide almost all of this image. This "
                             "window was ignored.",
-    "rescale_ignored": "Rescale Slope and Intercept or the Modality LUT in the file are invalid and were ignored.",
-    "photometric_unknown": "Photometric Interpretation is missing from the file or unknown. Low pixel values were "
-                           "taken as black. Check that black and white are not swapped.",
-    "bits_stored_ignored": "The number of bits per value in the file (Bits Stored) is invalid and was ignored.",
+    "rescale_ignored": "The conversion of grey values in the file is invalid and was ignored (Rescale Slope, "
+                       "Rescale Intercept or Modality LUT).",
+    "photometric_unknown": "The file does not say whether low pixel values mean black or white (Photometric "
+                           "Interpretation). Low values were taken as black. Check that black and white are not "
+                           "swapped.",
+    "bits_stored_ignored": "The file states an invalid number of bits per pixel value (Bits Stored). This number "
+                           "was ignored.",
     "little_detail": "The image is blurred, or was enlarged from a smaller image. Too little detail is left to "
                      "classify the image as normal. Screen the original image.",
     "decimal_comma": "Numbers in the header have a decimal comma, which DICOM does not allow. Each comma was read "
                      "as a decimal point.",
-    "syntax_contradicted": "The file is not encoded as its transfer syntax states. The actual encoding was used.",
+    "syntax_contradicted": "The pixels are not encoded as the file header says (Transfer Syntax). The actual "
+                           "encoding was used.",
     "end_was_missing": "The end marker of the image is missing. All pixels are present.",
-    "lower_part_dark": "The lower part of the image is empty, and lung may be missing there. The image is therefore "
-                       "not classified as normal. If this is not collimation, the file is incomplete.",
+    "lower_part_dark": "The lower part of the image is empty, so the lung bases may be missing. The image is "
+                       "therefore not classified as normal. Check whether the empty part is collimation. Otherwise "
+                       "the file is incomplete.",
     "further_images": "The file has additional, smaller images, such as a preview. These smaller images were not "
                       "screened.",
     "age_not_stated": "The patient's age is not in the file, and nobody confirmed the age. This pack is for "
@@ -74,57 +79,61 @@ NOTES: Final[Mapping[str, Template]] = {
     "view_unknown": "The file states an unknown view: {view}. Check that the image is a frontal view (PA or AP).",
     "body_part_unknown": "The file states an unknown body part: {body_part}. Check that the image shows the chest.",
     "orientation_mirrored": "The file says that the image is mirrored left to right (Patient Orientation "
-                            "{orientation}). Compare the image with the side marker.",
+                            "{orientation}). Check the side marker in the image (L or R).",
     "orientation_turned": "The file says that the image is not upright (Patient Orientation {orientation}). Check "
                           "the orientation of the image.",
     "burned_in_annotation": "The file says that the image has burned-in text. The text may name the patient.",
     "pixels_not_cleaned": "Text burned into an image may name the patient. This text stays in every exported file "
-                          "that shows the image: PDF, DICOM SC, maps.",
+                          "that shows the image: PDF, DICOM SC (secondary capture) and heat maps.",
     "pixels_not_square": "The pixels of the file are not square. The image is shown and screened with the correct "
                          "aspect ratio.",
     "lungs_cut_off_top": "The lungs are cut off at the top of the image.",
-    "lungs_unseen": "The lungs are hard to distinguish in this chest X-ray.",
+    "lungs_unseen": "The lungs are hard to see in this chest X-ray.",
     "left_lung_unseen": "The patient's left lung was not found, or is far smaller or whiter than the right one.",
     "right_lung_unseen": "The patient's right lung was not found, or is far smaller or whiter than the left one.",
-    "chest_in_doubt": "The image was hardly recognised as a frontal chest X-ray: certainty {own}, limit {limit}. "
-                      "Opacities in both lungs can be the cause.",
+    "chest_in_doubt": "The program doubts that this is a frontal chest X-ray: certainty {own}, at least {limit} "
+                      "expected. Opacities in both lungs can be the cause.",
     "lungs_hardly_found": "Hardly any lung was found: {own} % of the image. In a chest X-ray, both lungs "
                           "together take at least {limit} %.",
-    "left_lung_smaller": "The left lung is far smaller than the right lung: {own} % of the image, right lung "
-                         "{opposite} %.",
-    "left_lung_not_found": "The left lung was not found. The right lung takes {opposite} % of the image.",
-    "right_lung_smaller": "The right lung is far smaller than the left lung: {own} % of the image, left lung "
-                          "{opposite} %.",
-    "right_lung_not_found": "The right lung was not found. The left lung takes {opposite} % of the image.",
-    "left_upper_third_denser": "The upper third of the left lung is denser than that of the right lung: {own} % "
-                               "against {opposite} % (air 0 %, soft tissue 100 %).",
-    "left_middle_third_denser": "The middle third of the left lung is denser than that of the right lung: {own} "
-                                "% against {opposite} % (air 0 %, soft tissue 100 %).",
-    "left_lower_third_denser": "The lower third of the left lung is denser than that of the right lung: {own} % "
-                               "against {opposite} % (air 0 %, soft tissue 100 %).",
-    "right_upper_third_denser": "The upper third of the right lung is denser than that of the left lung: {own} % "
-                                "against {opposite} % (air 0 %, soft tissue 100 %).",
-    "right_middle_third_denser": "The middle third of the right lung is denser than that of the left lung: {own} "
-                                 "% against {opposite} % (air 0 %, soft tissue 100 %).",
-    "right_lower_third_denser": "The lower third of the right lung is denser than that of the left lung: {own} % "
-                                "against {opposite} % (air 0 %, soft tissue 100 %).",
-    "thirds_dense": "One third of each lung is dense: left lung {left} %, right lung {right} % (air 0 %, soft "
-                    "tissue 100 %).",
+    "left_lung_smaller": "The left lung is far smaller than the right lung. Share of the image: left lung {own} %, "
+                         "right lung {opposite} %.",
+    "left_lung_not_found": "The left lung was not found. The right lung covers {opposite} % of the image.",
+    "right_lung_smaller": "The right lung is far smaller than the left lung. Share of the image: right lung {own} "
+                          "%, left lung {opposite} %.",
+    "right_lung_not_found": "The right lung was not found. The left lung covers {opposite} % of the image.",
+    "left_upper_third_denser": "The upper third of the left lung is denser than the upper third of the right lung. "
+                               "Density: left lung {own} %, right lung {opposite} % (air 0 %, soft tissue 100 %).",
+    "left_middle_third_denser": "The middle third of the left lung is denser than the middle third of the right "
+                                "lung. Density: left lung {own} %, right lung {opposite} % (air 0 %, soft tissue "
+                                "100 %).",
+    "left_lower_third_denser": "The lower third of the left lung is denser than the lower third of the right lung. "
+                               "Density: left lung {own} %, right lung {opposite} % (air 0 %, soft tissue 100 %).",
+    "right_upper_third_denser": "The upper third of the right lung is denser than the upper third of the left lung. "
+                                "Density: right lung {own} %, left lung {opposite} % (air 0 %, soft tissue 100 %).",
+    "right_middle_third_denser": "The middle third of the right lung is denser than the middle third of the left "
+                                 "lung. Density: right lung {own} %, left lung {opposite} % (air 0 %, soft tissue "
+                                 "100 %).",
+    "right_lower_third_denser": "The lower third of the right lung is denser than the lower third of the left lung. "
+                                "Density: right lung {own} %, left lung {opposite} % (air 0 %, soft tissue 100 %).",
+    "thirds_dense": "In each lung, one third (upper, middle or lower) is dense. Density: left lung {left} %, right "
+                    "lung {right} % (air 0 %, soft tissue 100 %).",
     "lungs_cut_off_bottom": "The lungs are cut off at the bottom of the image.",
     "lungs_cut_off_left": "The lungs are cut off at the left edge of the image.",
     "lungs_cut_off_right": "The lungs are cut off at the right edge of the image.",
     "lungs_tilted": "The patient is tilted in the image by about 10 degrees or more.",
     "lungs_low": "Low lung volumes, possibly a shallow inspiration. The lung bases may be hidden.",
-    "lungs_black": "Part of the lungs is clipped to black, without detail. A lucency may be hidden. Check "
-                   "exposure and export.",
-    "lungs_white": "Part of the lungs is clipped to white, without detail. An opacity may be hidden. Check "
-                   "exposure and export.",
-    "lungs_few_greys": "The lungs have few grey levels, so subtle changes may be hidden. Check exposure and export.",
-    "perhaps_mirrored": "The image may be mirrored left to right. Compare the image with the side marker.",
+    "lungs_black": "Part of the lungs is clipped to black, without detail. A lucency may be hidden. Check the "
+                   "exposure, and the export of the image.",
+    "lungs_white": "Part of the lungs is clipped to white, without detail. An opacity may be hidden. Check the "
+                   "exposure, and the export of the image.",
+    "lungs_few_greys": "The lungs are shown in few grey levels, so subtle changes may be hidden. Check the "
+                       "exposure, and the export of the image.",
+    "perhaps_mirrored": "The image may be mirrored left to right. Check the side marker in the image (L or R).",
     "unlike_measured": "The image is unlike the images that this pack was measured on. The score may be less "
                        "reliable.",
-    "unsigned_operating_point_unknown": "Unsigned legacy model, operating point unknown. The class follows the "
-                                        "larger of the model's two outputs. The accuracy was not measured.",
+    "unsigned_operating_point_unknown": "Unsigned legacy model, operating point unknown. The accuracy was not "
+                                        "measured. The model has one output for each class, and the larger output "
+                                        "decides the class.",
     "evidence_outside": "Only {percent} % of the heat map is inside the lungs. A border, label or device outside "
                         "the lungs may have raised the score. Read the score with caution.",
 }
@@ -165,8 +174,8 @@ BACKENDS: Final[Mapping[str, Template]] = {
                          "plug the Edge TPU in again.",
     "coral_busy": "Another window of this program is using the Edge TPU (process {process}). To use the Edge TPU in "
                   "this window, close the other window.",
-    "coral_runtime_old": "The pack's Edge TPU file needs runtime {needed}, but runtime {found} is installed. Install "
-                         "a newer libedgetpu.",
+    "coral_runtime_old": "The pack's Edge TPU file needs version {needed} of the Edge TPU runtime, but version "
+                         "{found} is installed. Install a newer libedgetpu.",
     "coral_not_compiled": "The pack {pack} has no file compiled for the Edge TPU, so the pack runs on the CPU only. "
                           "The maker of the pack can compile such a file with Google's edgetpu_compiler.",
     "coral_unplugged": "The Edge TPU was unplugged.",
@@ -221,8 +230,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "unlike_training": "The image is unlike the chest X-rays that this pack was made for.",
     "too_many_frames": Plural("The file has {frames} frame. At most {limit} frames can be read.",
                               "The file has {frames} frames. At most {limit} frames can be read.", by="frames"),
-    "several_images": "The file has {count} images, but this file format is read as one image. Save each image as a "
-                      "separate file. Then screen these files.",
+    "several_images": "The file has {count} images, but only one image per file can be read in this file format. "
+                      "Save each image as a separate file. Then screen these files.",
 
     # ---- what fails
     "unreadable": "The file cannot be opened: {detail}.",
@@ -234,16 +243,17 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "changed": "The file has changed since the start of the run. Screen the file again.",
     "folder_not_read": "This folder cannot be read: {detail}. No image of this folder was screened, and the number "
                        "of its images is unknown.",
-    "folder_lost": "This folder disappeared during the search, so images may not have been screened. If the folder "
-                   "is on a drive, reconnect the drive and start again. Results so far are kept.",
+    "folder_lost": "This folder disappeared during the search for images, so images may not have been screened. If "
+                   "the folder is on a drive, reconnect the drive and start again. Results so far are kept.",
     "missing_listed": "The DICOMDIR lists this file, but the file is missing. Check that the whole disc was copied.",
     "index_alone": Plural("The DICOMDIR lists {count} file, and this file is missing. The DICOMDIR was probably "
                           "copied without its files. Open the original disc, or copy the whole disc.",
                           "The DICOMDIR lists {count} files, and all of them are missing. The DICOMDIR was probably "
                           "copied without its files. Open the original disc, or copy the whole disc.", by="count"),
-    "index_empty": "The DICOMDIR lists no files. If you opened the DICOMDIR alone, open its folder instead.",
-    "index_damaged": "The DICOMDIR is damaged or incomplete. If you opened the DICOMDIR alone, open its folder "
-                     "instead, and check that all files were copied.",
+    "index_empty": "The DICOMDIR lists no files. If you opened only the DICOMDIR file, open the folder of the "
+                   "DICOMDIR instead.",
+    "index_damaged": "The DICOMDIR is damaged or incomplete. If you opened only the DICOMDIR file, open the folder "
+                     "of the DICOMDIR instead, and check that all files were copied.",
     "no_permission": "You do not have permission to read this file.",
     "empty": "The file is empty.",
     "truncated": "The file is incomplete: part of the image is missing.",
@@ -261,8 +271,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                                "read. Unpack the zip file and screen the folder.",
                                "The zip file contains {count} files. At most {limit} files of a zip file can be "
                                "read. Unpack the zip file and screen the folder.", by="count"),
-    "too_many_records": "The DICOMDIR has more than {limit} records, too many to read. If you opened the "
-                        "DICOMDIR alone, open its folder instead.",
+    "too_many_records": "The DICOMDIR has more than {limit} records, too many to read. If you opened only the "
+                        "DICOMDIR file, open the folder of the DICOMDIR instead.",
     "double_members": Plural("In this zip file, {count} name belongs to several different files: {file}. Only "
                              "the last file of this name was read. Make a new zip file in which every file has "
                              "its own name.",
@@ -275,8 +285,9 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "encrypted": "The file is encrypted. Unpack the file with its password first.",
     "executable": "The file looks like a program and is not opened.",
     "outside_folder": "The DICOMDIR refers to a file outside the chosen folder. That file is not opened.",
-    "decoder_crashed": "The decoder crashed twice on this file. The file may be damaged.",
-    "reader_killed": "The system ended the process that read this file, most likely because memory ran out. Close other programs and screen the file again.",
+    "decoder_crashed": "The image decoder crashed twice on this file. The file may be damaged.",
+    "reader_killed": "The operating system ended the process that read this file, most likely because memory ran "
+                     "out. Close other programs and screen the file again.",
     "decoder_timeout": "Reading this file took longer than {seconds} s and was stopped. The file may be damaged.",
     "memory": "Reading this file needs more memory than is allowed ({limit_mb} MB).",
     "inference": "The model could not be run on this image: {detail}.",
@@ -289,10 +300,11 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "file_in_use": "Another window of this program is using {path} ({holder}). Close that window, or wait until it "
                    "has finished. Then try again.",
     "disk_failing": "The disk reported an error at {path}: {detail}. Everything saved before is kept. Try again. If "
-                    "the error happens again, copy your files to another disk and have the disk checked.",
+                    "the error happens again, copy your files to another disk and have the faulty disk checked.",
     "not_plain": "{path} is a link or not a regular file, so the program does not use it. Delete {path}, or replace "
                  "it with a regular file.",
-    "home_unusable": "The program cannot keep its files in {path}: {detail}. Set FIELDRAY_HOME to another folder.",
+    "home_unusable": "The program cannot keep its files in {path}: {detail}. Set the environment variable "
+                     "FIELDRAY_HOME to another folder.",
     "database_newer": "The results database {path} was made by Fieldray {made_by} or a later version, which "
                       "Fieldray {program} cannot read. Nothing was changed. Install version {made_by} or later.",
     "database_of_later": "The results database {path} was made by a later version, which Fieldray {program} cannot "
@@ -312,7 +324,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "store_gone": "The results database {path} was moved, deleted or replaced while the program was running, so "
                   "new results are not saved. Put the file back if that was a mistake. Then start the program "
                   "again.",
-    "pictures_renewed": "The file of previews {path} was damaged, so a new file was begun. No result is lost.",
+    "pictures_renewed": "The preview file {path} was damaged, so the program began a new preview file. No result is "
+                        "lost.",
     "store_in_use": "The results database {path} is in use by another window or command of this program. Close "
                     "the window, or wait until the command has finished. Then try again.",
     "results_lost": "Results are missing from the results database {path}: {found} of {saved} saved results were "
@@ -330,14 +343,16 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "not_judged_yet": "No verdict was given: the next image was not shown yet. Wait until the image is shown, then "
                       "press the key again.",
     "not_judged_replaced": "No verdict was given: the file of this image was replaced. Open the new image first.",
-    "not_judged_not_listed": "No verdict was given: the current image is hidden from the list. Choose an image in "
-                             "the list.",
+    "not_judged_not_listed": "No verdict was given: the search or a filter hides the current image. Choose an image "
+                             "in the list.",
     "not_judged_searching": "No verdict was given: the search field is active, so keys write text. Press Enter to "
                             "go to the list, then press the key again.",
-    "open_files": "This computer lets the program open {limit} files at the same time, but the program needs "
-                  "{needed}. Raise this limit of the computer, or read fewer files at the same time.",
-    "memory_limit": "This computer lets the program use {limit_mb} MB of memory, but the program needs "
-                    "{needed_mb} MB. Raise this limit of the computer, or read fewer files at the same time.",
+    "open_files": "The operating system lets the program open {limit} files at the same time, but the program needs "
+                  "{needed}. Raise the limit of the operating system, or read fewer files at the same time (see the "
+                  "settings).",
+    "memory_limit": "The operating system lets the program use {limit_mb} MB of memory, but the program needs "
+                    "{needed_mb} MB. Raise the limit of the operating system, or read fewer files at the same time "
+                    "(see the settings).",
     "system_short": "The operating system refused the program more memory, threads or open files ({detail}). Close "
                     "other programs. If this computer limits memory, threads or open files, raise the limits. Then "
                     "start again.",
@@ -364,27 +379,28 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                   "press Start. Only failed files are screened again.",
     "next_run": Plural("{count} file or folder will be screened after this run.",
                        "{count} files or folders will be screened after this run.", by="count"),
-    "question_closed": "Another pack was chosen before the question about {paths} was answered. Choose the pack "
-                       "for these images again.",
+    "question_closed": "You chose another pack before you answered the question about {paths}. Choose the pack for "
+                       "these images again.",
     "saved": Plural("{count} file or folder was saved in {folder}.",
                     "{count} files or folders were saved in {folder}.", by="count"),
     "nothing_saved": "Nothing was saved: the chosen formats need screened images, and this run has none.",
-    "watch_stopped": "The folder is no longer watched. New results: {results}. Files that are not screened yet: "
+    "watch_stopped": "Watching the folder has stopped. New results: {results}. Files that are not screened yet: "
                      "{waiting}.",
-    "points_differ": "The packs run at different operating points: {packs}. Choose the operating points on the "
-                     "page of packs.",
+    "points_differ": "The packs run at different operating points: {packs}. Choose the operating points under Packs.",
     "packs_missing": "The last run of this folder also used the packs {packs}. This run uses only {pack}. To use "
-                     "several packs again, choose them on the page of packs, then press Start.",
+                     "several packs again, choose them under Packs, then press Start.",
     "run_elsewhere": "Another window or command (process {process}) is screening the same images with the same "
                      "pack. Each run saves its own results.",
     "not_present": Plural("{count} image file of this run no longer exists. Its result is kept, but no longer "
                           "listed.",
                           "{count} image files of this run no longer exist. Their results are kept, but no longer "
                           "listed.", by="count"),
-    "taken_over": Plural("{count} result was reused from an earlier run. Files recognised by size, times and a "
-                         "sample of the content: {sampled}. Files recognised by the whole content: {whole}.",
-                         "{count} results were reused from an earlier run. Files recognised by size, times and a "
-                         "sample of the content: {sampled}. Files recognised by the whole content: {whole}.", by="count"),
+    "taken_over": Plural("{count} result was reused from an earlier run. Files found unchanged by size, times and a "
+                         "sample of their content: {sampled}. Files found unchanged by their whole content: "
+                         "{whole}.",
+                         "{count} results were reused from an earlier run. Files found unchanged by size, times and "
+                         "a sample of their content: {sampled}. Files found unchanged by their whole content: "
+                         "{whole}.", by="count"),
     "unlike_images": Plural("{count} image is unlike the images that the pack was measured on. The score may be "
                             "less reliable.",
                             "{count} images are unlike the images that the pack was measured on. The scores may be "
@@ -393,19 +409,20 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                                "suitable. The result says so.",
                                "At a user's request, {count} images were turned, or were screened although not "
                                "suitable. The results say so.", by="count"),
-    "read_first_images": Plural("{count} image is to be read first: a lung is not seen. The image also counts in its "
-                                "class.",
-                                "{count} images are to be read first: a lung is not seen. The images also count in "
-                                "their classes.", by="count"),
+    "read_first_images": Plural("Read {count} image first: a lung is missing or hard to see. The image is also "
+                                "counted in the class of its score.",
+                                "Read {count} images first: a lung is missing or hard to see. These images are also "
+                                "counted in the classes of their scores.", by="count"),
     "most_failed": "Most files failed: {count} of {of}. The most common reason: {why}",
     "again_busy": "A run is under way. Wait until the run is over or stop the run, then screen this image again.",
     "again_other_pack": "This result was made by the pack {pack} with settings that are not in use now. Choose that "
                         "pack and its operating point, or screen the folder again.",
     "again_refused": "The image was turned, but is still not suitable. Read the image yourself, or choose to screen "
                      "the image anyway.",
-    "maps_incomplete": Plural("The maps of {count} image could not be written. Its file has changed or cannot be read.",
-                              "The maps of {count} images could not be written. Their files have changed or cannot be "
-                              "read.", by="count"),
+    "maps_incomplete": Plural("The maps (option --maps) of {count} image could not be written, because its file has "
+                              "changed or cannot be read.",
+                              "The maps (option --maps) of {count} images could not be written, because their files "
+                              "have changed or cannot be read.", by="count"),
     "other_patients": Plural("{count} image does not match this pack (age or body part). {patients} Check that "
                              "the right pack was chosen.",
                              "{count} images do not match this pack (age or body part). {patients} Check that the "
@@ -416,8 +433,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "path_missing": "The folder or file {path} does not exist.",
     "path_is_address": "{address} is a network address, but this program opens folders and files of this computer "
                        "only. Name the folder where the share is mounted, or copy the files to this computer.",
-    "command_missing": "This installation has no command {command}. Commands for packs, archives, clusters and "
-                       "workflows need: pip install 'fieldray[adapt,cluster]'",
+    "command_missing": "The command {command} is not installed. Install the commands for making packs and for "
+                       "archives, clusters and workflows with: pip install 'fieldray[adapt,cluster]'",
     "option_without_command": "The option {option} needs a command, for example: fieldray screen FOLDER. Without a "
                               "command, folders and files are opened in the window.",
     "no_image_in": "There is no image file in {path}. If the folder is on a drive, check that the drive is "
@@ -435,8 +452,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "own_image": "The program made this picture from another image, so the picture was not screened.",
     "own_reports": Plural("{count} result file of this program was found among the images and left out.",
                           "{count} result files of this program were found among the images and left out.", by="count"),
-    "ages_apart": "These packs have no patient age in common: {packs}. Screen without confirming the ages, or with "
-                  "one pack at a time.",
+    "ages_apart": "No patient age fits all of these packs: {packs}. Screen without confirming the ages, or with one "
+                  "pack at a time.",
     "operating_point": "The pack has no operating point named {name}. Its operating points are: {known}.",
     "no_screen": "No display is available for the window. Use the command line instead: {command}",
     "setting_type": "The setting {key} cannot be {value}. The value must be of the type {kind}.",
@@ -449,10 +466,10 @@ TEMPLATES: Final[Mapping[str, Template]] = {
 
     # ---- this computer
     "nothing_to_measure": "No readable image was found, so nothing can be measured.",
-    "energy_not_counted": "Power cannot be measured: Linux gives no energy counter on this computer "
+    "energy_not_counted": "Power consumption cannot be measured: Linux gives no energy counter on this computer "
                           "(/sys/class/powercap).",
-    "energy_denied": "Only the administrator may read {path}. Run the command as root to measure power.",
-    "priority_denied": "This user may not change the priority of a process on this computer.",
+    "energy_denied": "Only the administrator may read {path}. Run the command as root to measure power consumption.",
+    "priority_denied": "You may not change the priority of a process on this computer.",
     "host_trial_well": "A test image was read and processed by {pack} on {backend} within {seconds} s.",
     "host_trial_stopped": "The test image could not be screened: {detail}.",
     "host_library_missing": "Parts of the program are missing: {names}. Reinstall the program.",
@@ -460,8 +477,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                        "slower. Use a newer computer or an Edge TPU.",
     "host_power_plan": "The system slows the CPU down to save power (plan {plan}). Choose the high performance plan "
                        "in the system's power settings.",
-    "host_governor": "The system slows the CPU down to save power (governor {governor}). Run: cpupower frequency-set "
-                     "-g performance",
+    "host_governor": "The system slows the CPU down to save power (CPU governor {governor}). Run: cpupower "
+                     "frequency-set -g performance",
     "host_battery": "The computer is running on battery, which slows most computers down. Plug the computer in.",
     "host_memory": "Only {free_mb} MB of memory are free, but large images need {needed_mb} MB. Close other programs.",
     "host_disk": "Only {free_mb} MB are free on the disk with the results ({path}). Free some space.",

@@ -10,7 +10,7 @@ from fieldray.reasons import Plural, Template
 # fmt: off
 TEMPLATES: Final[Mapping[str, Template]] = {
     "recipe_unreadable": "The recipe {path} cannot be read: {detail}.",
-    "recipe_key": "The recipe's {key} {detail}.",
+    "recipe_key": "The recipe's key {key} {detail}.",
     "recipe_problems": Plural("The recipe {path} has {count} problem and cannot be used: {problem}.",
                               "The recipe {path} has {count} problems and cannot be used. The first: {problem}.",
                               by="count"),
@@ -31,8 +31,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                         "repeated.",
     "run_file_changed": "{path} was changed after the step {step}. Delete the file and start again: this step and "
                         "later steps are repeated.",
-    "run_split_changed": "{path} was changed after the images were split. Delete the file and start again: the "
-                         "images are split again. To choose the parts of the split yourself, name a table with the "
+    "run_split_changed": "{path} was changed after the images were split into parts. Delete the file and start "
+                         "again: the images are split again. To choose the parts yourself, name a table with the "
                          "recipe's key split.table.",
     "run_in_use": "Another run is using {path}: {holder}. Stop the other run, wait until it has finished, or use "
                   "another folder.",
@@ -41,37 +41,40 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                          "learning_rate in the recipe and run the recipe again. Training resumes from the last good "
                          "epoch.",
     "data_unreadable": "The data in {path} cannot be read: {detail}.",
-    "objects_not_copied": "The images of {address} are not all on this computer. First: fieldray adapt fetch {path}",
+    "objects_not_copied": "Some images of {address} are not on this computer. First fetch them with: fieldray adapt "
+                          "fetch {path}",
     "data_column": "{path} has no column named {column}. The columns are: {known}.",
     "data_row": "{path}, line {line}: {detail}.",
     "data_empty": "The data set {name} has none of the images that the recipe asks for ({path}).",
     "data_patient": "The pattern {pattern} finds no patient in the file name {name}. The first group in "
-                    "(parentheses) must match the patient.",
+                    "(parentheses) must match the patient ID.",
     "data_leak": "Patient {patient} is in two parts of the split: {first} and {second}. Nothing was trained: the "
                  "results would look better than they are. Put all images of a patient into one part.",
     "data_copies": "Patient {patient} and patient {other} have the same image, so they are one patient in two parts "
-                   "of the split: {first} and {second}. Nothing was trained. Put both patient numbers into one part.",
-    "data_patients_alike": "The patients {patient} ({first}) and {other} ({second}) differ only by case, blanks, leading zeros or "
-                           "letters that look alike. Write the number of a patient in one way.",
+                   "of the split: {first} and {second}. Nothing was trained. Put both patient IDs into one part.",
+    "data_patients_alike": "The patient IDs {patient} ({first}) and {other} ({second}) differ only by case, blanks, "
+                           "leading zeros or letters that look alike. Write the ID of a patient always in the same "
+                           "way.",
     "data_named_twice": "{path} has two entries that differ in class, patient or part: {first}; {second}.",
     "data_changed": "{path} does not match the images and tables, which have changed. Run the command again: every "
                     "step that depends on them is repeated.",
     "data_split": "No row is for training: the split column has the values {values}. In the recipe's key splits, "
                   "name the values that mean training.",
-    "data_split_table": "Row {row} of {path} cannot be used. Each row must name one patient and one part ({parts} "
-                        "or none). A patient may stand in one row only.",
-    "data_split_nobody": "The table {path} lists none of the patients of the data. Compare the patient numbers "
-                         "of the table with those of the data.",
+    "data_split_table": "Row {row} of {path} cannot be used. Each row must name one patient and one part of the "
+                        "split ({parts} or none). A patient may stand in one row only.",
+    "data_split_nobody": "The table {path} lists none of the patients of the data. Compare the patient IDs of the "
+                         "table with those of the data.",
     "data_none_readable": "None of the images in the data set can be read. The first is {path}: {detail}",
     "adapt_not_installed": "The toolchain for making packs is not installed ({name} is missing). Install it: pip "
                            "install 'fieldray[adapt]'.",
     "cross_one_hospital": "Cross-validation by hospital needs two or more hospitals, but the recipe has {found}.",
-    "step_missing": "Run the step {step} first: fieldray adapt {step} RECIPE.",
-    "teacher_unfit": "{path} does not contain the weights of an EfficientNet-Lite0 named as in PyTorch.",
+    "step_missing": "First run the step {step}: fieldray adapt {step} RECIPE",
+    "teacher_unfit": "{path} does not contain the weights of an EfficientNet-Lite0 with the layer names of PyTorch.",
     "weights_unfit": "No layer of the weights in {path} fits the network of the recipe.",
     "data_class_empty": "The {part} part of the data has no {kind} images for the label {label}.",
     "evaluate_refused": "Of {count} test images, only {scored} have a score. The most frequent reason for a missing "
-                        "score: {why} The figures need scored images with the finding and scored images without it.",
+                        "score: {why} The figures need scored images with the finding and scored images without the "
+                        "finding.",
     "pack_shortcut_close": "{label}: the shortcut check failed. A classifier that sees only the image border or a "
                            "thumbnail has an area under the ROC curve of {area}; the network of the pack has {own}. "
                            "The figures say little about the lungs.",

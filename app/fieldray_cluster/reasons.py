@@ -10,36 +10,37 @@ from fieldray.reasons import Plural, Template
 # fmt: off
 TEMPLATES: Final[Mapping[str, Template]] = {
     "cluster_not_installed": "Working with a cluster needs additional modules ({name} is missing). Install them with: pip install 'fieldray[cluster]'",
-    "cluster_address": "{address} is not the address of a scheduler. Write the address in numbers, for example "
-                       "{protocol}://192.168.1.10:8786. With certificates the address begins with tls, without "
-                       "certificates with tcp.",
+    "cluster_address": "{address} is not the address of a scheduler. Write a numeric IP address and a port, for "
+                       "example {protocol}://192.168.1.10:8786. With certificates the address begins with tls, "
+                       "without certificates with tcp.",
     "cluster_no_answer": "No scheduler answers at {address}. Check that the scheduler runs (fieldray cluster start) "
                          "and that the address is right. Check that both computers use the same certificates.",
-    "cluster_other_scheduler": "The versions differ: {there} on the scheduler at {address}, {here} on this "
+    "cluster_other_scheduler": "The program versions differ: {there} on the scheduler at {address}, {here} on this "
                                "computer. Install the same version on every computer, and start the cluster again.",
     "cluster_no_worker": "The scheduler at {address} has no workers. Let computers join with: fieldray cluster join {address}",
     "cluster_node_not_started": "A process of the cluster ({role}) could not be started (exit code {end}). If you "
                                 "named an address and a port, check that the address belongs to this computer and "
                                 "that the port is free.",
     "cluster_node_again": "The process {node} ended unexpectedly (exit code {end}) and is being started again.",
-    "cluster_host": "{host} is not an address in numbers. Name this computer's own address in the network of the cluster, for example 192.168.1.10.",
+    "cluster_host": "{host} is not a numeric IP address. Name this computer's own address in the network of the "
+                    "cluster, for example 192.168.1.10.",
     "cluster_lost": "The connection to the cluster was lost. Results so far are kept. To continue, start the "
                     "command again.",
-    "cluster_node_problem": "{node} gets no work: {detail}",
-    "cluster_other_version": "The versions differ: {there} on the node, {here} on this computer. Install the same "
-                             "versions on every computer.",
+    "cluster_node_problem": "The node {node} gets no work: {detail}",
+    "cluster_other_version": "The program versions differ: {there} on the node, {here} on this computer. Install "
+                             "the same versions on every computer.",
     "cluster_no_pack": "The node cannot use the pack {pack}: {detail}",
     "cluster_other_pack": "The node has another pack under the name {pack}. Install the same pack on every computer.",
     "cluster_other_settings": "The node and this computer have different local operating points for {pack}. Use the "
                               "same local operating points on every computer.",
-    "cluster_no_path": "{path} is missing or empty on the node. Connect the share on the node, or send the images "
-                       "with --send-files.",
+    "cluster_no_path": "The folder {path} is missing or empty on the node. Mount the shared folder on the node, or "
+                       "send the images with --send-files.",
     "cluster_other_answer": "The node sent an invalid answer. Install the program on the node again. Then start the "
                             "node again.",
     "cluster_silent": Plural("A process on the node did not answer for {minutes} minute.",
                              "A process on the node did not answer for {minutes} minutes.", by="minutes"),
     "cluster_no_reply": "A process on the node does not answer, so the process gets no work. Check whether the "
-                        "computer of the node sleeps, or start the node again.",
+                        "computer of the node is asleep, or start the node again.",
     "cluster_node_deaths": Plural("The processes on the node ended {times} time during screening. Check the memory "
                                   "and disk space of the node, then start the command again.",
                                   "The processes on the node ended {times} times in a row during screening. Check "
@@ -52,22 +53,22 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                           "another version of the program. Name another folder with --out.",
     "archive_damaged": "{path} is damaged and cannot be used. Name another folder with --out, or delete the folder "
                        "to begin again.",
-    "archive_list_lost": "The list of images in {folder} is missing, but the folder has results. Restore {name}. To "
-                         "begin again, name another folder with --out, or delete the folder.",
+    "archive_list_lost": "The list of images in {folder} is missing, but the folder has results. Restore the file "
+                         "{name}. To begin again, name another folder with --out, or delete the folder.",
     "archive_failed": Plural("{count} image failed. To try the image again, start the command again.",
                              "{count} images failed. To try these images again, start the command again.", by="count"),
-    "archive_one_address": "An address of images on a server must stand alone. Name only this address, without "
-                           "other paths and without --send-files. Every computer reads the images from the server "
-                           "itself.",
+    "archive_one_address": "To screen images on a server, name only the address of these images, without other "
+                           "paths and without --send-files. Every computer reads the images from the server itself.",
     "archive_no_protocol": "The address {address} is not supported. Supported addresses begin with: s3, http, "
                            "https, sftp.",
     "archive_no_library": "{address} cannot be read: {detail}. Install the missing module.",
     "archive_password": "Leave the password out of the address: results would show the password. Write the password "
                         "into ~/.config/fsspec (for example {protocol}.json).",
-    "archive_no_tag": "The server states no size of {address}, or neither ETag nor Last-Modified. A change of the "
-                      "image could not be detected, so the image cannot be screened.",
-    "archive_not_listed": "The server does not let you list {address}. Check the address, your credentials and your "
-                          "rights.",
+    "archive_no_tag": "The server does not state the size of {address}, or sends neither an ETag nor a "
+                      "Last-Modified header. The program could not detect a change of the image, so the image "
+                      "cannot be screened.",
+    "archive_not_listed": "The server does not let you list the files of {address}. Check the address, your "
+                          "credentials and your rights.",
     "archive_server_gone": "{address} cannot be reached: {detail}. Check the address, the network and your "
                            "credentials. Results so far are kept. To continue, start the command again.",
     "archive_server_awaited": "The node cannot reach the server of the images, and retries for up to 5 minutes. "
@@ -89,7 +90,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                         "certificates FOLDER",
     "cluster_unencrypted": "Name the folder of the certificates with --certificates (made by: fieldray cluster "
                            "certificates FOLDER). Without certificates, everybody who reaches the port of this "
-                           "computer can run programs as you. To allow that, use --unencrypted.",
+                           "computer can run programs as you. To work without certificates all the same, use "
+                           "--unencrypted.",
     "cluster_certificates_there": "{folder} already contains {name}. Choose an empty folder: existing certificates "
                                   "are never replaced.",
     "training_needs_mode": Plural("In this mode, {workers} worker trains alone. Choose another mode for several "
@@ -115,8 +117,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                                    "computers join, or ask for fewer workers.",
                                    "{workers} workers are asked for, but the cluster has {there} processes. Let "
                                    "more computers join, or ask for fewer workers.", by="there"),
-    "training_server_lost": "The process that holds the weights has ended. Training is saved up to the last epoch. "
-                            "To resume, start the command again.",
+    "training_server_lost": "The process that holds the network's weights has ended. Training is saved up to the "
+                            "last epoch. To resume, start the command again.",
     "training_worker_lost": Plural("Worker {worker} was lost {times} time in one epoch. Training is saved up to the "
                                    "last epoch. To resume, start the command again.",
                                    "Worker {worker} was lost {times} times in one epoch. Training is saved up to "
@@ -124,12 +126,14 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "training_worker_again": "Worker {worker} was lost. Another process takes its place.",
     "training_measured_lost": "The process on {host} that measures the network speed does not answer or has ended. "
                               "Check that {host} can be reached, then start the command again.",
-    "training_host_busy": "The process on {host} that should hold the weights is busy with other work or has left "
-                          "the cluster. Wait until the other work ends, or let more computers join. Then start the "
-                          "command again.",
-    "training_server_unreached": "The processes that hold the weights cannot be reached ({hosts}): {detail}. Check that every computer of the cluster may connect to every other one.",
-    "training_node_folder": "{node} cannot read the training images in {path}. Put the folder of the run on a share "
-                            "that every node mounts at the same path.",
+    "training_host_busy": "The process on {host} that should hold the network's weights is busy with other work or "
+                          "has left the cluster. Wait until the other work ends, or let more computers join. Then "
+                          "start the command again.",
+    "training_server_unreached": "The processes that hold the network's weights cannot be reached ({hosts}): "
+                                 "{detail}. Check that every computer of the cluster may connect to every other "
+                                 "one.",
+    "training_node_folder": "The node {node} cannot read the training images in {path}. Put the folder of the run "
+                            "on a share that every node mounts at the same path.",
     "training_node_other": "The images in {path} on {node} differ from those on this computer. Put the folder of "
                            "the run on a share that every node mounts at the same path. Then start the command "
                            "again.",
@@ -142,7 +146,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                         "differs a little from training in one process.",
     "workflow_blocked": "This task was not started, because the task {parent} failed. See the cause with: fieldray "
                         "workflow status RECIPE --task {parent}. Then run the workflow again.",
-    "workflow_other_answer": "The cluster returned the answer of another task. Run the workflow again. If the error "
+    "workflow_other_answer": "The cluster returned the result of another task. Run the workflow again. If the error "
                              "happens again, restart the cluster.",
     "workflow_exit": "The command ended with the exit code {exit_code}.",
     "workflow_signal": "The command was ended by the signal {number}.",
@@ -150,20 +154,21 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "workflow_worker_lost": Plural("The process of this task crashed {count} time.",
                                    "The processes of this task crashed {count} times.", by="count"),
     "workflow_stopped": "The task was stopped before the end.",
-    "workflow_node_failed": "{node} could not run the task: {detail}.",
+    "workflow_node_failed": "The node {node} could not run the task: {detail}.",
     "workflow_input_missing": "{path} does not exist.",
-    "workflow_node_folder": "{node} cannot read {path}. Put the folder of the recipe on a share that every node "
-                            "mounts at the same path.",
+    "workflow_node_folder": "The node {node} cannot read {path}. Put the folder of the recipe on a share that every "
+                            "node mounts at the same path.",
     "workflow_not_running": "No workflow is running in {path}.",
     "workflow_no_run": "There is no run of this recipe yet ({path}).",
-    "workflow_journal": "The journal {path} is damaged in line {line}. Delete that line and run the command again. "
-                        "Finished tasks are kept.",
+    "workflow_journal": "The journal of the workflow {path} is damaged in line {line}. Delete that line and run the "
+                        "command again. Finished tasks are kept.",
     "workflow_no_task": "There is no task {task} in this workflow.",
-    "workflow_is_sweep": "{path} has a table [sweep]. Use: fieldray workflow sweep {path}",
-    "workflow_no_sweep": "{path} has no table [sweep].",
+    "workflow_is_sweep": "The recipe {path} has a table [sweep], so the recipe describes a sweep. Use: fieldray "
+                         "workflow sweep {path}",
+    "workflow_no_sweep": "The recipe {path} has no table [sweep], which a sweep needs.",
     "sweep_differs": "The sweep in {path} was begun with other settings, other data or another version of the "
                      "program. Use another folder, or delete this folder.",
-    "sweep_diverged": "The trial recorded no {metric}.",
+    "sweep_diverged": "The trial recorded no value of {metric}.",
     "sweep_none": "No trial of the sweep finished, so there is no best trial. See the cause with: fieldray workflow "
                   "status RECIPE. Then raise trials in the recipe and run the sweep again.",
     "objects_left": Plural("{count} object of {address} was not copied. The first problem, of {name}: {detail} Run the "
@@ -174,8 +179,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                         "idle. Use at most as many workers as batches.",
     "estimate_most_workers": "The training time with {workers} workers cannot be estimated: at most {limit} "
                              "workers are possible.",
-    "estimate_no_update": "The time to update the weights (--t-update) is left out, as in the source. Training of a "
-                          "large network may take far longer than predicted.",
+    "estimate_no_update": "The prediction leaves out the time to update the weights (--t-update), like the "
+                          "published formulas. Training of a large network may take far longer than predicted.",
     "estimate_best": "With {mode}, training is fastest on {workers} workers with {server}: {speed_up} times as fast as on one machine.",
     "estimate_one_machine": Plural("Train on one machine. With {mode}, {workers} worker is not faster.",
                                    "Train on one machine. With {mode}, no number of workers up to {workers} is "

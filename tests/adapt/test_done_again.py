@@ -188,7 +188,7 @@ def test_a_split_changed_by_hand_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageProblem, match=r"split\.csv does not match the images"):
         load_dataset(run)
     split.unlink()
-    with pytest.raises(UsageProblem, match="Run the step data first"):
+    with pytest.raises(UsageProblem, match="First run the step data"):
         load_dataset(run)
 
 

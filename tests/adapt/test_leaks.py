@@ -52,7 +52,7 @@ def test_numbers_that_a_person_takes_for_one_are_refused_with_both_lines(
     with pytest.raises(UsageProblem) as problem:
         split_rows(rows, Split(by=by), [])  # type: ignore[arg-type]
     said = problem.value.reason.text
-    assert f"The patients {first} (rows.csv, line 2) and {second} (rows.csv, line 3) differ only by case" in said
+    assert f"The patient IDs {first} (rows.csv, line 2) and {second} (rows.csv, line 3) differ only by case" in said
 
 
 def test_blanks_around_a_number_are_no_part_of_it(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_from_images_to_a_pack(tmp_path: Path) -> None:
     recipe = project(tmp_path, "pneumonia-paediatric-quick")
     run = tmp_path / "project" / "runs" / "pneumonia-paediatric-quick"
 
-    with pytest.raises(UsageProblem, match="Run the step data first"):
+    with pytest.raises(UsageProblem, match="First run the step data"):
         _only(recipe, "quantise")
     said = adapted("profile", recipe)
     assert said[0] == "profile ..." and ", 64 " in said[1]

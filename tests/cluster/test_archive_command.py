@@ -240,7 +240,7 @@ OPEN = "everybody who reaches the port of this computer can run programs"
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("start --host ward-pc --unencrypted", "is not an address in numbers"),
+        ("start --host ward-pc --unencrypted", "is not a numeric IP address"),
         # connections without certificates are nobody's mistake
         ("start --host 127.0.0.1", OPEN),
         ("join 127.0.0.1:8786 --host 127.0.0.1", OPEN),

@@ -364,7 +364,7 @@ def test_a_bucket_gets_the_results_of_a_folder_whatever_happens_to_its_server(
     assert "has changed on its server since, needs another folder (--out)" in output
     assert stored(home, moved=("s3:/box/in", str(images))) == stored(other)
     assert not list((home / "cluster").rglob("objects*"))
-    fieldray(*begin, "--send-files").ends_with(2).complains("An address of images on a server must stand alone")
+    fieldray(*begin, "--send-files").ends_with(2).complains("To screen images on a server, name only the address")
 
 
 def killed_at_random(bucket: Bucket, seed: int, is_over: threading.Event, killed: list[int]) -> None:

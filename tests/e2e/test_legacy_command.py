@@ -97,7 +97,7 @@ def test_every_list_and_export_says_that_no_operating_point_is_known(
     reports = [str(found) for found in written if found.Modality == "SR"]
     assert reports and all(report.count(MARK) >= 2 for report in reports)  # the decision's meaning, and a comment
     assert any(found.Modality != "SR" for found in written)
-    assert f"(unsigned, {MARK})" in well("history", "list").out
+    assert f"(unsigned model, {MARK})" in well("history", "list").out
     assert " unknown " in well("history", "show", "1").out
 
 

@@ -22,7 +22,7 @@ def test_results_are_checked_copied_and_put_back_after_damage(
     fieldray("store", "restore", tmp_path / "backup").ends_with(2).complains("--yes")
     restored = fieldray("store", "restore", tmp_path / "backup", "--yes").ends_with(0)
     restored.prints(str(home / "results.damaged-1.sqlite"))
-    assert fieldray("store", "check").ends_with(0).out.startswith("The results database has no fault. Results: 3.")
+    assert fieldray("store", "check").ends_with(0).out.startswith("The results database is not damaged. Results: 3.")
 
 
 def test_pictures_go_and_results_stay_and_are_taken_over(fieldray: Fieldray, screen: Fieldray, tmp_path: Path) -> None:

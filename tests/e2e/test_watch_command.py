@@ -65,7 +65,7 @@ def test_what_arrives_is_screened_once_also_by_a_program_that_was_killed(
     assert f"Watching {inbox}. Ctrl-C stops." in said
     # The search of the last file may not be over yet when its image is.
     assert re.search(
-        r"The folder is no longer watched\. New results: 2\. Files that are not screened yet: [01]\.", said
+        r"Watching the folder has stopped\. New results: 2\. Files that are not screened yet: [01]\.", said
     )
 
     names = [f"image-{number:03}.png" for number in (0, 1, 2, 4, 5)] + ["renamed.png"]

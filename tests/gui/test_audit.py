@@ -54,7 +54,7 @@ def test_what_a_person_chose_is_asked_and_the_figures_are_shown(desk: Desk, page
     assert (request.unit, request.refers) == (None, "above")
     text = texts(page)
     assert "Area under the ROC curve (AUC)" in text
-    assert "those of earlier images of this folder: the mean score is" in text
+    assert "in the reference (earlier images of this folder)" in text
     assert "Local operating point for a sensitivity of 90.0 %" in text
     desk.until(lambda: all(chart.height() == chart.sizeHint().height() for chart in (page.curve, page.calibration)))
     assert page.curve.grab().toImage() != page.calibration.grab().toImage()

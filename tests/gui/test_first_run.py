@@ -286,13 +286,13 @@ def test_a_pack_that_comes_while_the_ages_are_asked_closes_the_question(desk: De
     desk.until_shown("A pack was found on a drive")
     press(desk.window.banners, "Use this pack")
     desk.until(lambda: desk.asks == "pack" and not dialogs(desk.window, QMessageBox))
-    desk.until_shown("before the question about /images was answered.")
+    desk.until_shown("before you answered the question about /images.")
     screening.answer(before, True)
     assert desk.rooms.session.started_with == []
     desk.answer("children-1.0.0")
     desk.until(lambda: desk.rooms.session.ages_confirmed == [True])
     assert desk.in_use == "children-1.0.0"
-    desk.until(lambda: "before the question about" not in desk.notices)
+    desk.until(lambda: "before you answered the question about" not in desk.notices)
 
 
 def open_past(desk: Desk, folder: str) -> None:

@@ -63,7 +63,7 @@ def test_a_chosen_row_fills_the_panel(desk: Desk) -> None:
     for part in ("Flagged", "The pack flags this image.", "Score 0.90", "0.41", "95.1 % (93.0–96.7)", "lung opacity"):
         assert part in words
     assert "Limits of this pack" in words
-    assert "CPU: 8.4 ms" in words
+    assert "Computed on CPU in 8.4 ms" in words
     assert "patient has" not in words
 
 
@@ -417,7 +417,9 @@ def test_what_is_saved_is_chosen_and_nobody_is_named_unasked(more_formats: None,
     desk.window.actions_by_name["export"].trigger()
     dialog = desk.window.findChild(ExportDialog)
     assert list(dialog.boxes)[:2] == ["csv", "json"]
-    assert {"PDF, the run", "DICOM SR, structured reports", "Count"} <= {box.text() for box in dialog.boxes.values()}
+    assert {"PDF, one document for the whole run", "DICOM SR, structured reports", "Count"} <= {
+        box.text() for box in dialog.boxes.values()
+    }
     assert dialog.formats() == ("csv", "json", "pdf", "count")
     assert dialog.options() == ReportOptions(language="en", names_people=False)
     dialog.comma_box.setChecked(True)
@@ -486,8 +488,8 @@ def test_what_cannot_be_opened_says_why_and_a_button_tries_again(begin: Begin, r
 def test_without_a_pack_the_window_asks_for_a_drive_and_starts_when_it_comes(begin: Begin, rooms: FakeRooms) -> None:
     rooms.library.always = []
     with begin() as desk:
-        desk.until_shown("Plug in a model drive")
-        desk.until(lambda: "No pack was found. Plug in a model drive." in texts(desk.window.welcome))
+        desk.until_shown("Plug in a drive with packs")
+        desk.until(lambda: "No pack was found. Plug in a drive with packs." in texts(desk.window.welcome))
         desk.choose()
         assert desk.window.toolbar.progress_text.text() == "Waiting: choose a pack"
         assert rooms.session.started_with == []

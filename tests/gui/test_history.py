@@ -325,7 +325,7 @@ def test_a_patient_is_deleted_by_the_number_and_the_runs_stay(desk: Desk, page: 
     for answer in ("Do not delete", "Delete for good"):
         assert sum(found.total for found in History(store).runs()) == 7
         ask("PX-1001")
-        desk.until(lambda: "Delete all images of the patient PX-1001?" in question(desk))
+        desk.until(lambda: "Delete all results of the patient with the ID PX-1001?" in question(desk))
         press(desk.dialog(QMessageBox), "Delete…")
         desk.until(lambda: "2 results will be deleted for good." in question(desk))
         press(desk.dialog(QMessageBox), answer)

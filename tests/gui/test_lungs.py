@@ -51,7 +51,7 @@ def test_the_panel_says_how_large_the_lungs_are_and_what_lies_inside(lung_desk: 
     assert card.isVisible()
     # 200 and 160 of 1600 cells
     assert "right lung 12.5 %, left lung 10.0 %" in texts(card)
-    assert "Heat map inside the lungs: 62 %" in texts(card)
+    assert "Share of the heat map inside the lungs: 62 %" in texts(card)
     assert not card._warning.isVisible()
 
 

@@ -174,7 +174,7 @@ def unknown(desk: Desk) -> Desk:
 
 @pytest.mark.parametrize("is_trusted", [True, False])
 def test_an_unknown_key_waits_for_an_explicit_yes(unknown: Desk, is_trusted: bool) -> None:
-    press(unknown.window.banners, "Review…")
+    press(unknown.window.banners, "Review this pack…")
     asked = unknown.dialog(PackDialog)
     assert "\n".join(fingerprint_lines(FOREIGN)) in texts(asked)
     assert asked.no_button.isDefault()
@@ -196,7 +196,7 @@ def test_an_unknown_key_waits_for_an_explicit_yes(unknown: Desk, is_trusted: boo
 def test_a_question_goes_with_the_drive_it_is_about(unknown: Desk, is_open: bool) -> None:
     packs = unknown.bench.packs
     if is_open:
-        press(unknown.window.banners, "Review…")
+        press(unknown.window.banners, "Review this pack…")
         unknown.dialog(PackDialog)
     question = packs.question
     unknown.pull_out()
@@ -243,7 +243,7 @@ def test_a_pack_by_another_signer_of_a_known_name_needs_a_yes(desk: Desk) -> Non
     packs = desk.bench.packs
     assert desk.in_use == "made-up-1.2.0"
     assert packs.available_packs.named("made-up") == packs.available_packs.named("made-up-1.2.0") == packs.source
-    press(desk.window.banners, "Review…")
+    press(desk.window.banners, "Review this pack…")
     asked = desk.dialog(PackDialog)
     assert asked.no_button.isDefault() and not asked.yes_button.isDefault()
     assert "\n".join(fingerprint_lines(FINGERPRINT)) in texts(asked)
@@ -282,7 +282,7 @@ def test_a_pack_that_turns_out_broken_is_told_and_hides_none_beside_it(desk: Des
     assert desk.in_use == "made-up-1.2.0"
     desk.window.actions_by_name["packs"].trigger()
     buttons = desk.window.packs_page.findChildren(QPushButton)
-    [button for button in buttons if button.text() == "Use"][1].click()
+    [button for button in buttons if button.text() == "Use this pack"][1].click()
     desk.until(lambda: desk.in_use == "lungs-2.0.0")
 
 

@@ -140,11 +140,11 @@ def test_dates_gap_scores_and_notice_are_in_sight_in_every_mode(desk: Desk, view
         view.set_mode(command)
         bar = desk.window.prior_bar
         assert bar.isVisible()
-        assert bar.dates.text() == "Current: 2024-04-05. Prior: 2021-02-05, 3 years 2 months earlier"
+        assert bar.dates.text() == "Current image: 2024-04-05. Prior image: 2021-02-05, 3 years 2 months earlier"
         assert bar.notice.text() == NOTICE and "0 of 12 were detected in X-rays of different days" in NOTICE
         assert bar.notice.visibleRegion().boundingRect().height() == bar.notice.height() > 0
     said = texts(desk.window.prior_card)
-    assert "Current: Flagged  0.90" in said and "Prior: Not flagged  0.10" in said
+    assert "Current image: Flagged  0.90" in said and "Prior image: Not flagged  0.10" in said
 
 
 def test_side_by_side_is_where_it_begins_with_linked_zoom(desk: Desk, view: PriorView) -> None:
@@ -203,8 +203,8 @@ def test_the_difference_is_in_two_colours_inside_its_regions(desk: Desk, view: P
     assert desk.window.prior_card.opacity.isVisible()
     said = texts(desk.window.prior_card)
     assert "2 regions differ by more than the noise." in said
-    assert "1. Denser in the current image: 5.0 times the noise, 0.6 % of the image" in said
-    assert "2. Less dense in the current image: 4.0 times the noise" in said
+    assert "1. Denser in the current image: difference 5.0 times the noise, area 0.6 % of the image" in said
+    assert "2. Less dense in the current image: difference 4.0 times the noise" in said
 
 
 def test_what_is_no_region_has_no_colour(desk: Desk, comparing: Comparing) -> None:
@@ -393,7 +393,9 @@ def test_a_file_that_says_nothing_of_its_patient_is_compared_and_says_so(desk: D
     comparing.choose_file(plain.ref.path)
     compared(desk)
     bar = desk.window.prior_bar
-    assert bar.dates.text() == "Current: 2024-04-05. Prior: date not known, time between the images not known"
+    assert bar.dates.text() == (
+        "Current image: 2024-04-05. Prior image: date not known, time between the images not known"
+    )
     assert "The program cannot tell whether both images show the same patient" in bar.doubts.text()
     assert "The order of the two images is unknown" in bar.doubts.text()
 

@@ -51,7 +51,7 @@ def test_speed_and_load_are_drawn_over_the_run_and_a_new_run_begins_anew(desk: D
     page = desk.window.status_page
     empty = [plot.grab().toImage() for plot in page.plots]
     assert [plot.accessibleName().split(",")[0] for plot in page.plots] == [
-        "Images per second", "CPU of the whole computer", "Memory of this program",
+        "Images per second of the network alone", "CPU load of the whole computer", "Memory used by this program",
     ]  # fmt: skip
     for fps, cpu in ((None, 10.0), (31.0, 90.0), (33.4, 40.0)):
         desk.bench.machine.take(Speed(fps_now=fps, cpu_percent=cpu, memory_mb=300.0))
@@ -80,7 +80,7 @@ def test_what_was_measured_last_is_shown_and_measured_again(desk: Desk, rooms: F
     open_page(desk)
     desk.until(lambda: rows(desk))
     assert rows(desk) == [
-        ["CPU", "no other load", "10.00", "50.0 / 100.0 / 110.0", "", ""],
+        ["CPU", "without other load", "10.00", "50.0 / 100.0 / 110.0", "", ""],
         ["CPU", "40 %", "11.00", "50.0 / 90.9 / 110.0", "10.0 %", ""],
         ["CPU", "60 %", "12.00", "50.0 / 83.3 / 110.0", "20.0 %", ""],
         ["CPU", "100 %", "14.00", "50.0 / 71.4 / 110.0", "40.0 %", ""],

@@ -43,7 +43,8 @@ AUC ROC abnormal positive our clinic z
     mode sync async split server central distributed staleness torch workers PyTorch
     chmod unencrypted task status trials e table uncertain Last Modified
  BY CC COVID Data Goldbaum Image Kermany Mendeley ROC Repository Winther Zhang al et default packs pack fieldray ID
-W L PPV NPV Photometric Interpretation Bits Stored Patient Orientation FOR PRESENTATION PROCESSING
+W L R IP Transfer Syntax maps
+PPV NPV Photometric Interpretation Bits Stored Patient Orientation FOR PRESENTATION PROCESSING
 Rescale Slope Intercept Modality LUT VOI SOP Instance history list
 screen Google compile key EfficientNet Enter Esc UID sys class powercap root http https sftp s config fsspec json ETag
 Photometric Interpretation Bits Stored Patient Orientation FOR PROCESSING PRESENTATION

@@ -804,16 +804,16 @@ def test_the_panel_says_what_reports_print_of_the_verdict(desk: Desk) -> None:
     screen(desk)
     desk.open_row(1)
     panel = desk.window.result.verdict
-    assert "Reports print: Verdict of the reader: not given." in texts(panel)
+    assert "Reports will say: Verdict of the reader: not given." in texts(panel)
     desk.bench.judging.choose("disagree")
     desk.until(lambda: "Your verdict was saved." in texts(panel))
     printed = f"Verdict of the reader: Disagree · {time_text(Translator(), time.time())[:10]}"
-    assert f"Reports print: {printed}" in texts(panel) and "enter your name in the settings" in texts(panel)
+    assert f"Reports will say: {printed}" in texts(panel) and "enter your name in the settings" in texts(panel)
     desk.window.actions_by_name["settings"].trigger()
     dialog = desk.dialog(SettingsDialog)
     dialog.fields["reader"].setText("Dr Reader")
     dialog.accept()
-    assert "Reports print: Verdict of the reader: Disagree · Dr Reader · 20" in texts(panel)
+    assert "Reports will say: Verdict of the reader: Disagree · Dr Reader · 20" in texts(panel)
     assert "enter your name" not in texts(panel)
 
 
@@ -838,7 +838,7 @@ def test_an_image_that_a_filter_leaves_out_takes_no_verdict(desk: Desk) -> None:
     desk.window.work_list.filter_bar.search.setText("nobody of this name")
     desk.until(lambda: desk.bench.rows.is_current and desk.bench.rows.rowCount() == 0)
     desk.bench.judging.choose("agree")
-    assert "the current image is hidden from the list" in desk.notices and desk.rooms.session.judged == []
+    assert "the search or a filter hides the current image" in desk.notices and desk.rooms.session.judged == []
 
 
 def test_while_somebody_searches_the_first_match_is_not_judged_by_a_key(desk: Desk) -> None:

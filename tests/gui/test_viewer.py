@@ -76,7 +76,7 @@ def test_middle_drag_moves_and_right_drag_zooms(viewer: Viewer) -> None:
 def test_right_click_without_a_drag_opens_the_menu(desk: Desk, viewer: Viewer) -> None:
     drag(viewer, Qt.MouseButton.RightButton, (0, 0))
     menu = next(menu for menu in desk.window.findChildren(QMenu) if menu.isVisible())
-    assert "Invert\tI" in [action.text() for action in menu.actions()]
+    assert "Invert black and white\tI" in [action.text() for action in menu.actions()]
     assert viewer.state == ViewState()
     menu.close()
 
@@ -402,7 +402,7 @@ def test_the_picture_is_what_is_in_sight_with_its_marks_and_that_it_is_for_resea
 def test_a_picture_is_copied_and_laid_on_a_page(desk: Desk, viewer: Viewer) -> None:
     picture = picture_of(viewer, Translator("en"))
     desk.qtbot.keyClick(viewer, Qt.Key.Key_C, Qt.KeyboardModifier.ControlModifier)
-    desk.until_shown("The image was copied as shown.")
+    desk.until_shown("The image was copied to the clipboard as shown.")
     assert QGuiApplication.clipboard().image() == picture
     desk.window.actions_by_name["packs"].trigger()
     assert "is copied" not in desk.notices
@@ -490,9 +490,12 @@ def test_the_kept_image_stays_while_the_list_goes_on(desk: Desk, area: ImageArea
     desk.open_row(3)
     assert bench.second_image.row.row_id == 1
     names = [head.name.text() for head in area._heads]
-    assert names == ["Current: DOE PERSON 003, 2026-03-04", "Pinned: DOE PERSON 001, 2026-03-02"]
+    assert names == ["Current image: DOE PERSON 003, 2026-03-04", "Pinned image: DOE PERSON 001, 2026-03-02"]
     desk.bench.switches.set(hide_patient=True)
-    assert [head.name.text() for head in area._heads] == ["Current: Image 3, 2026-03-04", "Pinned: Image 1, 2026-03-02"]
+    assert [head.name.text() for head in area._heads] == [
+        "Current image: Image 3, 2026-03-04",
+        "Pinned image: Image 1, 2026-03-02",
+    ]
 
 
 def test_zoom_place_and_preset_go_along_and_turns_and_lines_do_not(desk: Desk, area: ImageArea) -> None:

@@ -37,10 +37,10 @@ def test_an_empty_folder_is_watched_until_stop_is_pressed(desk: Desk, tmp_path: 
     assert desk.rooms.session.watched == [True]
     desk.until_shown(f"Watching {tmp_path} since ")
     desk.rooms.publish(Progress(done=3, total=5, total_is_final=False, images_per_s=0.1, remaining_s=20.0))
-    desk.until(lambda: desk.window.toolbar.progress_text.text() == "Watching: 3 done, 2 waiting")
+    desk.until(lambda: desk.window.toolbar.progress_text.text() == "Watching: 3 images done, 2 waiting")
     stop(desk)
-    desk.until_shown("The folder is no longer watched. New results: 1. Files that are not screened yet: 2.")
-    assert "Watching" not in desk.notices
+    desk.until_shown("Watching the folder has stopped. New results: 1. Files that are not screened yet: 2.")
+    assert f"Watching {tmp_path}" not in desk.notices
 
 
 def test_a_folder_that_vanishes_is_said_until_it_is_back(desk: Desk, tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_a_folder_that_vanishes_is_said_until_it_is_back(desk: Desk, tmp_path: P
         desk.until_shown(f"{tmp_path} {words}", f"Watching {tmp_path} since ")
     assert "cannot be read now" not in desk.notices
     stop(desk)
-    desk.until_shown("The folder is no longer watched.")
+    desk.until_shown("Watching the folder has stopped.")
     assert "can be read again" not in desk.notices
 
 

@@ -397,7 +397,7 @@ class WindowWalk(RuleBasedStateMachine):
         self._settle()
         self._wait(lambda: bool(self._boxes() or self._has_ended))
         while boxes := self._boxes():
-            is_lost = boxes[0].text().startswith("These verdicts")
+            is_lost = boxes[0].text().startswith("If you close the window now")
             boxes[0].buttons()[0 if which % 2 else 1].click()
             self._settle()
             if not which % 2:

@@ -544,7 +544,7 @@ def test_a_film_of_an_earlier_day_is_marked_and_lies_below_the_one_of_today(
     marks = [model.data(model.index(place, KEYS.index("patient")), EARLIER_ROLE) for place in range(2)]
     assert marks == [False, True]
     said = model.data(model.index(1, KEYS.index("patient")), Qt.ItemDataRole.AccessibleTextRole)
-    assert "earlier, 2026-06-15" in said
+    assert "earlier image, 2026-06-15" in said
 
 
 @pytest.mark.parametrize("choice", ["agree", "disagree", "unsure"])

@@ -392,8 +392,8 @@ def test_without_the_packages_beside_the_program_says_what_is_missing() -> None:
     code, said, *rest = python(WITHOUT_THEM).stderr.splitlines()
     assert (code, rest[0], rest[2]) == ("0", "2", "2"), (said, rest)
     assert said == (
-        "fieldray: This installation has no command adapt. Commands for packs, archives, clusters and workflows need: "
-        "pip install 'fieldray[adapt,cluster]'"
+        "fieldray: The command adapt is not installed. Install the commands for making packs and for archives, "
+        "clusters and workflows with: pip install 'fieldray[adapt,cluster]'"
     )
 
 

@@ -15,22 +15,21 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "audit_table_empty": "The table {path} has no rows below its header line.",
     "audit_table_column": "The table {path} has no column named {column}. Its columns are: {known}. Rename the "
                           "right column, or choose the column.",
-    "audit_table_doubled": "The table {path} has several columns with one name: {columns}. Capitals and blanks "
-                           "around a name are ignored. Rename or delete all but one of these columns.",
+    "audit_table_doubled": "The table {path} has several columns with one name: {columns}. Upper and lower case, "
+                           "and blanks around a name, are ignored. Rename or delete all but one of these columns.",
     "audit_table_problems": "Rows of the table {path} that cannot be used: {count}. Correct the rows, then audit "
                             "again. Lines without an image or a label: {gaps}. Lines with a label other than 1, 0, "
                             "-1 or empty: {values}. Lines that match several images (write more of the path): "
-                            "{several}. Lines that give one image two labels: {two_labels}. Lines with patient "
-                            "numbers that differ only by case, blanks, leading zeros or letters that look alike: "
-                            "{numbers}.",
-    "audit_table_no_match": "No row of the table {path} matches a screened image. Lines of the table: {rows}. "
-                            "After the sign ≠ stands an image that has this file name but lies in another folder.",
+                            "{several}. Lines that give one image two labels: {two_labels}. Lines with patient IDs "
+                            "that differ only by case, blanks, leading zeros or letters that look alike: {numbers}.",
+    "audit_table_no_match": "No row of the table {path} matches a screened image. Lines of the table: {rows}. An "
+                            "image after the sign ≠ has the same file name, but is in another folder.",
     "audit_rows_unknown": Plural("{count} row of the table matches no image of this run and was left out. Line: "
-                                 "{rows}. After the sign ≠ stands an image that has this file name but lies in "
-                                 "another folder.",
+                                 "{rows}. An image after the sign ≠ has the same file name, but is in another "
+                                 "folder.",
                                  "{count} rows of the table match no image of this run and were left out. Lines: "
-                                 "{rows}. After the sign ≠ stands an image that has this file name but lies in "
-                                 "another folder.",
+                                 "{rows}. An image after the sign ≠ has the same file name, but is in another "
+                                 "folder.",
                                  by="count"),
     "audit_rows_doubled": Plural("{count} row of the table repeats an earlier row and was counted once.",
                                  "{count} rows of the table repeat an earlier row and were counted once.", by="count"),
@@ -38,9 +37,9 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                                    "was left out.",
                                    "{count} rows have the label -1 or uncertain (neither positive nor negative) and "
                                    "were left out.", by="count"),
-    "audit_readers_split": Plural("{count} image was left out, because equal numbers of readers saw and did not see "
-                                  "the finding.",
-                                  "{count} images were left out, because equal numbers of readers saw and did not "
+    "audit_readers_split": Plural("{count} image was left out, because as many readers saw the finding as did not "
+                                  "see the finding.",
+                                  "{count} images were left out, because as many readers saw the finding as did not "
                                   "see the finding.",
                                   by="count"),
     "audit_both_labels": Plural("{count} patient has images with the condition and images without it: {numbers}. An "
@@ -62,21 +61,22 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "audit_no_class": "No image is labelled {missing}. The labels are: {known}.",
     "audit_which_positive": "The labels are: {known}. Choose which of these labels mean positive.",
     "audit_one_class": "All labels are equal ({known}). An audit needs positive and negative images.",
-    "audit_one_class_scored": "Of {units} with a label, {scored} have a score. All of these have the condition, "
-                              "or none has. An audit needs both groups. If patients have images with the "
-                              "condition and images without it, audit by image or by examination.",
+    "audit_one_class_scored": "An audit needs two groups: with the condition and without the condition. Of {units} "
+                              "with a label, {scored} have a score, and all of these are in one group. If patients "
+                              "have images with the condition and images without the condition, audit by image or "
+                              "by examination.",
     "audit_prevalence": "The prevalence is a share between 0 and 1, for example 0.05, not {value}.",
     "audit_sensitivity": "The sensitivity is a share between 0 and 1, for example 0.9, not {value}.",
     "audit_specificity": "The specificity is a share between 0 and 1, for example 0.7, not {value}.",
     "audit_threshold": "The threshold {value} is not between 0 and 1, or detects no positive image. Choose a lower "
                        "threshold from the threshold plan.",
-    "audit_against": "{text} is not the number of a run. To compare with a pack, first screen the folder with that "
-                     "pack: fieldray screen FOLDER --pack {text}. Then name the number of the new run, which this "
-                     "command shows: fieldray history list",
+    "audit_against": "{text} is not the number of a run. To compare two packs, first screen the folder with the "
+                     "other pack: fieldray screen FOLDER --pack {text}. Then name the number of the new run. To "
+                     "list all runs: fieldray history list",
     "audit_price": "A cost must be a number of 0 or more, not {value}.",
-    "audit_pairs_one_class": "The runs cannot be compared. Images with a label that are also in run {run}: "
-                             "{images}. Images with a score in both runs: {both}. All of these have the "
-                             "condition, or none has. A comparison needs both groups.",
+    "audit_pairs_one_class": "The runs cannot be compared. A comparison needs images with the condition and images "
+                             "without the condition. Images with a label that are also in run {run}: {images}. "
+                             "Images with a score in both runs: {both}, all of one group.",
     "audit_no_score": Plural("{count} image with a label has no score: not suitable or failed.",
                              "{count} images with a label have no score: not suitable or failed.",
                              by="count"),
@@ -94,26 +94,26 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "audit_no_label": "The pack has no label {label}. Its labels are: {known}.",
     "audit_no_verdicts": "No image of run {run} has a verdict Agree or Disagree, so the audit has no labels. Give "
                          "verdicts in the window, or take the labels from folders or a table.",
-    "audit_other_pack": "{pack} is not the pack of run {run}. Only the operating points that the run used are "
+    "audit_other_pack": "Run {run} did not use the pack {pack}. Only the operating points that the run used can be "
                         "audited.",
     "audit_run_unfinished": "The run did not finish, so no audit can be made.",
-    "drift_scores": "The scores of this run differ from those of {reference}: the mean score is {now}, and was "
-                    "{before}. Population stability index: {index} (limit {limit}; {images} images in this run, "
-                    "{others} in the reference).",
+    "drift_scores": "The scores have changed. The mean score is {now} in this run, and {before} in the reference "
+                    "({reference}). Population stability index: {index} (limit {limit}). Compared: {images} images "
+                    "of this run with {others} reference images.",
     "instances_shared": Plural("{count} file shares a SOP Instance UID with a different image. A PACS will treat both as one "
                                "image. Correct the UID before archiving.",
                                "{count} files share a SOP Instance UID with a different image. A PACS will treat them as "
                                "one image. Correct the UIDs before archiving.", by="count"),
-    "drift_evidence": "The images may show other patients than the pack was made for. Check that the right pack "
-                      "was chosen. The heat map lies outside the lungs in {now} of 100 images of this run. The "
-                      "reference is {reference}, with {before} of 100. Population stability index: {index} (limit "
-                      "{limit}; {images} images in this run, {others} in the reference).",
-    "drift_refused": "In this run, {now} of 100 images are not suitable. Of {reference}, {before} of 100 were not "
-                     "suitable. Population stability index: {index} (limit {limit}; {images} images in this run, "
-                     "{others} in the reference).",
-    "drift_exposure": "The exposure of this run differs from that of {reference}: the mean grey level is {now} of "
-                      "255, and was {before}. Population stability index: {index} (limit {limit}; {images} images in "
-                      "this run, {others} in the reference).",
+    "drift_evidence": "The images may show other patients than the pack was made for. Check that the right pack was "
+                      "chosen. The heat map lies outside the lungs in {now} of 100 images of this run, and in "
+                      "{before} of 100 images of the reference ({reference}). Population stability index: {index} "
+                      "(limit {limit}). Compared: {images} images of this run with {others} reference images.",
+    "drift_refused": "The share of images that are not suitable has changed: {now} of 100 in this run, and {before} "
+                     "of 100 in the reference ({reference}). Population stability index: {index} (limit {limit}). "
+                     "Compared: {images} images of this run with {others} reference images.",
+    "drift_exposure": "The exposure of the images has changed. The mean grey level (0 to 255) is {now} in this run, "
+                      "and {before} in the reference ({reference}). Population stability index: {index} (limit "
+                      "{limit}). Compared: {images} images of this run with {others} reference images.",
     "drift_no_reference": "The pack has no reference distribution of scores. Scores can only be compared with those "
                           "of earlier images of this folder.",
     "constancy_passed": "Constancy test of {pack} ({device}), {day}: passed. {images} images gave the expected "
@@ -127,7 +127,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                        "nothing was compared. Today's results of {images} images were kept for comparison in later "
                        "tests. Next test: {due}.",
     "constancy_never": "Constancy test of {pack}: not run on this computer yet.",
-    "constancy_due": "The constancy test is overdue since {due}. Run the constancy test.",
+    "constancy_due": "The constancy test has been overdue since {due}. Run the constancy test.",
     "constancy_not_run": "Constancy test ({device}): not run. {detail}",
     "constancy_image": "{image}: expected result {expected}, found {found}.",
     "constancy_busy": "The constancy test was not run: a run is under way, or another pack was chosen. Wait until "

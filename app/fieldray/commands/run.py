@@ -252,7 +252,7 @@ class RunReport:
         model = pack.model
         signer = {
             "builtin": "comes with the program",
-            "legacy": "unsigned legacy model, operating point unknown: the class is that of the larger output",
+            "legacy": "unsigned legacy model, operating point unknown: the larger output decides the class",
         }
         trust = signer.get(model.trust, f"signed with key {model.fingerprint}")
         manifest = model.manifest

@@ -79,7 +79,7 @@ class AuditPage(Page):
             "computer. The pack is not changed."
         )
         kinds = {
-            "folders": text("Names of the folders"),
+            "folders": text("Folder names"),
             "table": text("A table (CSV)"),
             "verdicts": text("My verdicts"),
         }
@@ -94,10 +94,10 @@ class AuditPage(Page):
         )
         rules = (
             (text("Read first, or a score at or above the threshold"), "above"),
-            (text("A score in the uncertain zone too"), "unsure"),
+            (text("Also a score in the uncertain zone"), "unsure"),
         )
-        self.unit = choice_box(units, named=text("What the figures count"))
-        self.refers = choice_box(rules, named=text("What counts as referred"))
+        self.unit = choice_box(units, named=text("Count images, examinations or patients"))
+        self.refers = choice_box(rules, named=text("Images that count as referred"))
         self.table_button = push_button(text("Choose the table…"), self._choose_table)
         self.positive, self.prevalence, self.sensitivity = QLineEdit(), QLineEdit(), number_box(50, 100, 90)
         self.prices, self.against = (QLineEdit(), QLineEdit(), QLineEdit()), choice_box(())
@@ -109,11 +109,11 @@ class AuditPage(Page):
             field.setFixedWidth(_FIELD_WIDTH)
         rows = form(
             (text("Source of the reference labels"), lay_row(None, self.labels, self.table_button, 1)),
-            (text("Which label means positive"), self.positive),
-            (text("What the figures count"), self.unit),
-            (text("What counts as referred"), self.refers),
+            (text("Label that means positive"), self.positive),
+            (text("Count images, examinations or patients"), self.unit),
+            (text("Images that count as referred"), self.refers),
             (text("Prevalence among your patients, %"), self.prevalence),
-            (text("Wanted sensitivity, %"), self.sensitivity),
+            (text("Target sensitivity, %"), self.sensitivity),
             (text("Cost of one screening"), self.prices[0]),
             (text("Cost of the confirmatory test, per referral"), self.prices[1]),
             (text("Cost of a second reading, per uncertain result"), self.prices[2]),
@@ -235,7 +235,7 @@ class AuditPage(Page):
         grid = QGridLayout()
         grid.setHorizontalSpacing(18)
         grid.setVerticalSpacing(4)
-        intervals = self._translator.text("95 % intervals by patient")
+        intervals = self._translator.text("95 % confidence intervals, calculated by patient")
         how = f"{audit.rule()} {intervals}."
         grid.addWidget(label(how, role="muted"), 0, 0, 1, 3)
         rows = audit.figures()

@@ -377,8 +377,8 @@ def choice_label(translator: Translator, choice: str) -> str:
         "accelerator": translator.text("Edge TPU only"),
         "fastest": translator.text("The faster of CPU and Edge TPU"),
         "both": translator.text("CPU and Edge TPU together"),
-        "std": translator.text("Standard"),
-        "max": translator.text("Highest"),
+        "std": translator.text("Standard clock speed"),
+        "max": translator.text("Highest clock speed"),
         **languages(),
     }
     return known.get(choice, choice)
@@ -399,7 +399,9 @@ class ExportDialog(QDialog):
         self.setWindowTitle(translator.text("Save the results"))
         self.save = push_button(translator.text("Choose a folder…"), role="primary")
         self.boxes = {name: self._box(exporter) for name, exporter in exporters().items()}
-        self.comma_box = QCheckBox(translator.text("CSV for Excel with decimal commas: columns divided by semicolons"))
+        self.comma_box = QCheckBox(
+            translator.text("CSV for Excel with decimal commas: columns separated by semicolons")
+        )
         self.boxes["csv"].toggled.connect(self.comma_box.setEnabled)
         self.comma_box.setEnabled(self.boxes["csv"].isChecked())
         self.comma_box.setChecked(translator.decimal(".") == ",")
@@ -410,13 +412,13 @@ class ExportDialog(QDialog):
         formats = card(label(translator.text("Formats"), role="heading"), *self.boxes.values(), self.comma_box)
         why = (
             translator.text(
-                "Without patient names, patients and files get pseudonyms, and studies and images get new UIDs. "
-                "Dates, age, sex, notes and the SHA-256 of each file are kept."
+                "Without patient names, patients and files get pseudonyms. In CSV, JSON and PDF, studies and images "
+                "also get new UIDs. Dates, age, sex, notes and the SHA-256 of each file are kept."
             ),
             translator.text(
-                "With patient names, DICOM formats keep the UIDs: anybody who may search your archive (PACS) can "
-                "find the patient. Reports for your archive need patient names: the archive files a report with a "
-                "pseudonym under another patient."
+                "DICOM formats always keep the UIDs, also without patient names: anybody who may search your "
+                "archive (PACS) can find the patient. Reports for your archive need patient names, because the "
+                "archive would store a report with a pseudonym under another patient."
             ),
             translator.reason(reason("pixels_not_cleaned")),
         )

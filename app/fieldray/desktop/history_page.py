@@ -114,7 +114,7 @@ class HistoryPage(Page):
             icon=icon("export", self._theme),
         )
         self.delete_button = push_button(text("Delete…"), lambda: self._runs.plan(self.chosen()))
-        self.patient_button = push_button(text("Delete a patient…"), self._ask_patient)
+        self.patient_button = push_button(text("Delete the results of a patient…"), self._ask_patient)
         self.month_button = push_button(text("Monthly report"))
         self.month_button.setMenu(self._make_months())
         buttons = self.open_button, self.compare_button, self.export_button, self.month_button
@@ -123,7 +123,7 @@ class HistoryPage(Page):
     def _make_months(self) -> QMenu:
         """Make the menu of months: this month and the previous one; the command line exports earlier months."""
         menu, text = QMenu(self), self._translator.text
-        for name, back in ((text("This month…"), 0), (text("Last month…"), 1)):
+        for name, back in ((text("Report for this month…"), 0), (text("Report for last month…"), 1)):
             menu.addAction(name).triggered.connect(partial(self._save_month, back))
         return menu
 
@@ -193,7 +193,7 @@ class HistoryPage(Page):
         text = self._translator.text
         ask_for_text(
             self,
-            text("Delete a patient"),
+            text("Delete the results of a patient"),
             text("Patient ID, as written in the image files:"),
             self._runs.plan_patient_deletion,
         )
@@ -206,7 +206,9 @@ class HistoryPage(Page):
         count = len(plan.run_ids)
         question = translator.plural("Delete {count} run?", "Delete {count} runs?", count)
         if plan.patient_id:
-            question = translator.text("Delete all images of the patient {number}?", number=plan.patient_id)
+            question = translator.text(
+                "Delete all results of the patient with the ID {number}?", number=plan.patient_id
+            )
         more = " ".join(map(translator.reason, plan_sentences(plan)))
         answers = {translator.text("Delete…"): lambda: self._ask_again(plan)}
         question_box(self, question, more, answers=answers, no=translator.text("Do not delete")).open()

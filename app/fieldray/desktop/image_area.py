@@ -185,11 +185,11 @@ class ImageArea(QWidget):
         text, opened, kept = self._translator.text, self._image.row, self._kept.row
         if self._comparing.prior is not None:  # names stand in the corners of both; here is room for the days
             days = [day_text(self._translator, row.header) if row else "" for row in (opened, kept)]
-            texts = text("Current: {image}", image=days[0]), text("Prior: {day}", day=days[1])
+            texts = text("Current image: {image}", image=days[0]), text("Prior image: {day}", day=days[1])
         else:
             texts = (
-                text("Current: {image}", image=self._named(opened)) if opened else "",
-                text("Pinned: {image}", image=self._named(kept)) if kept else "",
+                text("Current image: {image}", image=self._named(opened)) if opened else "",
+                text("Pinned image: {image}", image=self._named(kept)) if kept else "",
             )
         for head, caption in zip(self._heads, texts, strict=True):
             head.name.setText(plain(caption))
@@ -338,7 +338,7 @@ def copy_picture(viewer: Viewer, translator: Translator, board: NoticeBoard) -> 
     picture = picture_of(viewer, translator)
     if picture is not None:
         QGuiApplication.clipboard().setImage(picture)
-        board.post("copied", lambda t: t.text("The image was copied as shown."))
+        board.post("copied", lambda t: t.text("The image was copied to the clipboard as shown."))
 
 
 def print_picture(viewer: Viewer, translator: Translator) -> None:

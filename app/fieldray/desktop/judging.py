@@ -344,7 +344,8 @@ class VerdictBar(QWidget):
         captions: dict[State | None, str] = {
             None: self._printed(None),
             "saving": text("Your verdict is being saved…"),
-            "saved": text("Your verdict is saved, the note is not. Enter saves the note, Esc discards the note.")
+            "saved": text("Your verdict is saved, but the note is not. Press Enter to save the note, or Esc to "
+                          "discard the note.")
             if given.is_typing else text("Your verdict was saved.") + " " + self._printed(given.wanted),
             "not_saved": "",
         }  # fmt: skip
@@ -357,7 +358,7 @@ class VerdictBar(QWidget):
             widget.setVisible(is_lost)
         self.withdraw.setVisible(not is_lost and given.wanted is not None)
         self.again.setText(text("Save my verdict") if given.asks else text("Try again"))
-        keeps = text("Keep the verdict") if given.wanted is None else text("Withdraw")
+        keeps = text("Keep my verdict") if given.wanted is None else text("Withdraw")
         self.keep_stored_verdict.setText(text("Keep the other verdict") if given.asks else keeps)
 
     def discard_note(self) -> None:
@@ -382,7 +383,7 @@ class VerdictBar(QWidget):
         """What reports print of the verdict, and how the reader's name gets into them."""
         text, reader = self._translator.text, self._reader()
         said = text(
-            "Reports print: Verdict of the reader: {verdict}.",
+            "Reports will say: Verdict of the reader: {verdict}.",
             verdict=verdict_line(self._translator, verdict, reader=reader),
         )
         named = text("To print your name too, enter your name in the settings.")
@@ -415,7 +416,7 @@ def close_when_saved(parent: QWidget, judging: Judging, translator: Translator, 
 
     text = translator.text
     answers = {text("Close without saving"): give_up}
-    lost = text("These verdicts are not saved and would be lost:")
+    lost = text("If you close the window now, these verdicts are lost:")
     box = question_box(parent, lost, answers=answers, no=text("Keep the window open"))
 
     def refresh() -> None:

@@ -55,12 +55,14 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("search", ("Ctrl+F",), "list", lambda t: t.text("Search")),
     Key("heat_map", ("H",), "view", lambda t: t.text("Show or hide the heat map")),
     Key("lung_outline", ("O",), "view", lambda t: t.text("Show or hide the outline of the lungs")),
-    Key("network_view", ("N",), "view", lambda t: t.text("Switch between the model's input and the image")),
-    Key("full_screen", ("F11",), "view", lambda t: t.text("Full screen: show only the image, or the window again")),
+    Key("network_view", ("N",), "view", lambda t: t.text("Switch between the image and the model's input (made "
+                                                         "smaller and cropped)")),
+    Key("full_screen", ("F11",), "view", lambda t: t.text("Full screen: show only the image, or return to the window")),
     Key("panels", ("F8",), "view", lambda t: t.text("Hide or show the list and the result")),
-    Key("keep_image", ("C",), "view", lambda t: t.text("Pin this image to compare it with other images, or unpin")),
+    Key("keep_image", ("C",), "view", lambda t: t.text("Pin this image to compare it with other images, or unpin "
+                                                       "this image")),
     Key("link", ("K",), "view", lambda t: t.text("Link or unlink window, level and zoom of two images")),
-    Key("invert", ("I",), "view", lambda t: t.text("Invert")),
+    Key("invert", ("I",), "view", lambda t: t.text("Invert black and white")),
     Key("rotate_right", ("R",), "view", lambda t: t.text("Rotate right")),
     Key("rotate_left", ("L",), "view", lambda t: t.text("Rotate left")),
     Key("flip_left_right", ("F",), "view", lambda t: t.text("Flip left-right")),
@@ -71,7 +73,7 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("pan_right", ("Shift+Right",), "view", lambda t: t.text("Move the view right"), "reading"),
     Key("pan_up", ("Shift+Up",), "view", lambda t: t.text("Move the view up"), "reading"),
     Key("pan_down", ("Shift+Down",), "view", lambda t: t.text("Move the view down"), "reading"),
-    Key("fit", ("=",), "view", lambda t: t.text("Fit to window")),
+    Key("fit", ("=",), "view", lambda t: t.text("Fit the image to the window")),
     Key("reset", ("Space",), "view", lambda t: t.text("Reset the view"), "reading"),
     Key("undo", ("Ctrl+Z",), "view", lambda t: t.text("Undo the last verdict or view change")),
     Key("prior", ("E",), "compare", lambda t: t.text("Compare with the newest prior image, or stop comparing")),
@@ -84,15 +86,16 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("divider_right", ("Alt+Right",), "compare", lambda t: t.text("Swipe: move the divider right"), "reading"),
     Key("prior_blink", ("B",), "compare", lambda t: t.text("Blink: switch between prior and current image")),
     Key("prior_difference", ("D",), "compare", lambda t: t.text("Show the difference in colours")),
-    Key("prior_mesh", ("X",), "compare", lambda t: t.text("Show or hide the alignment grid: how the prior image was "
-                                                          "deformed")),
-    Key("tool_window", ("W",), "tools", lambda t: t.text("Left drag: window and level")),
-    Key("tool_zoom", ("Z",), "tools", lambda t: t.text("Left drag: zoom")),
-    Key("tool_pan", ("P",), "tools", lambda t: t.text("Left drag: pan")),
-    Key("tool_measure", ("M",), "tools", lambda t: t.text("Left drag: measure")),
-    Key("tool_angle", ("J",), "tools", lambda t: t.text("Left drag: angle between two lines")),
-    Key("tool_ratio", ("T",), "tools", lambda t: t.text("Left drag: cardiothoracic ratio of two lines")),
-    Key("tool_region", ("Q",), "tools", lambda t: t.text("Left drag: mean value of a region")),
+    Key("prior_mesh", ("X",), "compare", lambda t: t.text("Show or hide the alignment grid, which shows how the "
+                                                          "prior image was deformed")),
+    Key("tool_window", ("W",), "tools", lambda t: t.text("Left mouse button: window and level")),
+    Key("tool_zoom", ("Z",), "tools", lambda t: t.text("Left mouse button: zoom")),
+    Key("tool_pan", ("P",), "tools", lambda t: t.text("Left mouse button: move the image")),
+    Key("tool_measure", ("M",), "tools", lambda t: t.text("Left mouse button: measure a length")),
+    Key("tool_angle", ("J",), "tools", lambda t: t.text("Left mouse button: measure the angle between two lines")),
+    Key("tool_ratio", ("T",), "tools", lambda t: t.text("Left mouse button: measure the cardiothoracic ratio with "
+                                                        "two lines")),
+    Key("tool_region", ("Q",), "tools", lambda t: t.text("Left mouse button: measure the mean value of a region")),
     Key("mark", ("Return", "Enter"), "tools", lambda t: t.text("Measure: set a point in the centre of the "
                                                                   "view"), "reading"),
     Key("magnifier", ("G",), "tools", lambda t: t.text("Show or hide the magnifier")),
@@ -100,11 +103,11 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("wider", ("Ctrl+Right",), "tools", lambda t: t.text("Less contrast: widen the window"), "reading"),
     Key("brighter", ("Ctrl+Up",), "tools", lambda t: t.text("Brighter: lower the level"), "reading"),
     Key("darker", ("Ctrl+Down",), "tools", lambda t: t.text("Darker: raise the level"), "reading"),
-    Key("preset_1", ("1",), "tools", lambda t: t.text("Window: from the file")),
-    Key("preset_2", ("2",), "tools", lambda t: t.text("Window: full range")),
-    Key("preset_3", ("3",), "tools", lambda t: t.text("Window: lungs")),
-    Key("preset_4", ("4",), "tools", lambda t: t.text("Window: mediastinum and bones")),
-    Key("preset_5", ("5",), "tools", lambda t: t.text("Window: high contrast")),
+    Key("preset_1", ("1",), "tools", lambda t: t.text("Display window: from the file")),
+    Key("preset_2", ("2",), "tools", lambda t: t.text("Display window: full range")),
+    Key("preset_3", ("3",), "tools", lambda t: t.text("Display window: lungs")),
+    Key("preset_4", ("4",), "tools", lambda t: t.text("Display window: mediastinum and bones")),
+    Key("preset_5", ("5",), "tools", lambda t: t.text("Display window: high contrast")),
     Key("hide_patient", ("Ctrl+H",), "program", lambda t: t.text("Hide or show patient data")),
     Key("open_folder", ("Ctrl+O",), "program", lambda t: t.text("Open a folder")),
     Key("open_files", ("Ctrl+Shift+O",), "program", lambda t: t.text("Open files")),
@@ -122,9 +125,9 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("export", ("Ctrl+S",), "program", lambda t: t.text("Save the results")),
     *(Key(choice, (value.key,), "program", value.command) for choice, value in VERDICT_VALUES.items()),
     Key("withdraw", ("Ctrl+0",), "program", lambda t: t.text("Withdraw my verdict")),
-    Key("cancel", ("Esc",), "program", lambda t: t.text("Cancel, or leave the search")),
+    Key("cancel", ("Esc",), "program", lambda t: t.text("Cancel, or leave the search field")),
     Key("guide", ("F1",), "program", lambda t: t.text("User guide")),
-    Key("keys", ("?",), "program", lambda t: t.text("This list of keys")),
+    Key("keys", ("?",), "program", lambda t: t.text("List of keys and mouse actions")),
 )
 # fmt: on
 _VERDICTS: Final = (*VERDICT_VALUES, "withdraw")
@@ -175,7 +178,7 @@ def group_title(translator: Translator, group: Group) -> str:
         "list": translator.text("Work list"),
         "view": translator.text("Image"),
         "compare": translator.text("Prior image"),
-        "tools": translator.text("Mouse and window"),
+        "tools": translator.text("Mouse, display window and level"),
         "program": translator.text("Program"),
     }
     return titles[group]
@@ -271,11 +274,11 @@ def _group_card(translator: Translator, group: Group) -> QWidget:
 def mouse_lines(translator: Translator) -> list[tuple[str, str]]:
     """Return the mouse actions on the image, each with its explanation."""
     return [
-        (translator.text("Left drag"), translator.text("Window (across) and level (up and down)")),
-        (translator.text("Middle drag"), translator.text("Pan the image")),
-        (translator.text("Right drag"), translator.text("Zoom")),
+        (translator.text("Drag with left button"), translator.text("Window (left and right) and level (up and down)")),
+        (translator.text("Drag with middle button"), translator.text("Move the image")),
+        (translator.text("Drag with right button"), translator.text("Zoom")),
         (translator.text("Right click"), translator.text("Menu")),
-        (translator.text("Double click"), translator.text("Full screen: show only the image, or the window again")),
+        (translator.text("Double click"), translator.text("Full screen: show only the image, or return to the window")),
         (translator.text("Wheel"), translator.text("Next or previous image")),
-        (translator.text("Ctrl + wheel"), translator.text("Zoom at the pointer")),
+        (translator.text("Ctrl + wheel"), translator.text("Zoom at the mouse pointer")),
     ]

@@ -243,7 +243,7 @@ def _kept_or(row: WorkRow, before: WorkRow | None) -> WorkRow:
 
 def pack_title(translator: Translator, manifest: Manifest | None) -> str:
     """Return the title of a pack, for an image with results of several packs."""
-    return f"{translator.pick(manifest.names)} {manifest.version}" if manifest else translator.text("Other pack")
+    return f"{translator.pick(manifest.names)} {manifest.version}" if manifest else translator.text("Unknown pack")
 
 
 def image_title(translator: Translator, row_id: int, outcome: Outcome) -> str:
@@ -307,7 +307,7 @@ COLUMNS: Final[tuple[Column, ...]] = (
     Column("class", lambda t: t.text("Class"), _class_text),
     Column("score", lambda t: t.text("Score"), score_cell),
     Column("backend", lambda t: t.text("Device"), _device_text),
-    Column("ms", lambda t: t.text("ms"), _time_text),
+    Column("ms", lambda t: t.text("Time, ms"), _time_text),
     Column("status", lambda t: t.text("Status"), _status_text),
 )
 KEYS: Final[tuple[ListColumn, ...]] = get_args(ListColumn)

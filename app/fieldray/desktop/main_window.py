@@ -302,7 +302,7 @@ class MainWindow(QMainWindow):
             self._box.deleteLater()
         self._asked = self._box = None
         if question is not None and is_typing():
-            action = Action(lambda t: t.text("Answer…"), self.setFocus, is_offer=True)
+            action = Action(lambda t: t.text("Answer the question…"), self.setFocus, is_offer=True)
             bench.board.post_reason("asked", reason("question_waits"), level="info", action=action)
             return
         bench.board.withdraw("asked")
@@ -530,7 +530,7 @@ class MainWindow(QMainWindow):
 
     def _ask_to_close(self) -> None:
         text = self._translator.text
-        more = text("Results so far are kept. The next start continues this run.")
+        more = text("Results so far are kept. If you open the folder again, the run continues.")
         answers = {text("Stop and close"): self._leave}
         question_box(self, text("A run is in progress."), more, answers=answers, no=text("Continue the run")).open()
 

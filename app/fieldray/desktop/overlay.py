@@ -103,7 +103,7 @@ def draw_legend(painter: QPainter, strip: QRect, translator: Translator, font: Q
 def _legend_label(translator: Translator, *, is_blank: bool) -> str:
     if is_blank:
         return translator.text("No part of the image raised the score")
-    return translator.text("Influence on the score, not the outline of a lesion")
+    return translator.text("The colours show the influence on the score, not the outline of a lesion")
 
 
 def _scale_width(translator: Translator, metrics: QFontMetrics) -> int:

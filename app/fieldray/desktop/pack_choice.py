@@ -322,7 +322,7 @@ class PackChoice(QObject):
         """Announce a pack on a drive that is not put in use: it needs a question, or another pack is in use."""
         self._offered, why, name = candidate, candidate.problem, candidate.pack_name
         use = Action(
-            lambda t: t.text("Review…") if why else t.text("Use this pack"),
+            lambda t: t.text("Review this pack…") if why else t.text("Use this pack"),
             lambda: self.use(candidate),
             is_offer=True,
         )
@@ -350,7 +350,8 @@ class PackChoice(QObject):
     def _say_none(self) -> None:
         action = Action(lambda t: t.text("Refresh"), self.look)
         self._say(
-            lambda t: t.text("No model pack is ready. Plug in a model drive, or choose a pack under Packs."), action
+            lambda t: t.text("No model pack is ready. Plug in a drive with packs, or choose a pack under Packs."),
+            action,
         )
 
     def _say(self, text: LocalText, action: Action | None = None) -> None:

@@ -92,7 +92,8 @@ def _texts(translator: Translator, question: PackQuestion) -> tuple[str, str, st
             translator.text("Do you trust this signing key?"),
             translator.text(
                 "Compare this fingerprint with the one that the signer gives you by telephone, on paper or on a "
-                "website. Trust the key only if all groups match. Every pack signed with this key is then accepted."
+                "website. Trust the key only if all groups of letters and digits match. Every pack signed with this "
+                "key is then accepted."
             ),
             translator.text("The fingerprints match: trust this key"),
         )
@@ -110,18 +111,18 @@ def _texts(translator: Translator, question: PackQuestion) -> tuple[str, str, st
             translator.text("Use an unsigned legacy model?"),
             translator.text(
                 "This model is unsigned and was not verified: the model may have been changed. The operating point "
-                "and the accuracy are unknown. The class follows the larger of the model's two outputs. Each result "
-                "says that the model is unsigned."
+                "and the accuracy are unknown. The model has one output for each class, and the larger output "
+                "decides the class. Each result says that the model is unsigned."
             ),
             translator.text("Use this model once"),
         )
     return (
-        translator.text("Use an older version?"),
+        translator.text("Use an older version of the pack?"),
         translator.text(
-            "A newer version comes with the program or has been used on this computer. The older version may have "
-            "known faults."
+            "A newer version of this pack comes with the program or has been used on this computer. The older "
+            "version may have known faults."
         ),
-        translator.text("Use the older version once"),
+        translator.text("Use the older version of the pack once"),
     )
 
 
@@ -149,7 +150,7 @@ class PacksPage(Page):
         discard(*self._cards)
         self._cards = [self._make_used(), *(self._make_card(candidate) for candidate in self._packs.candidates)]
         if not self._packs.candidates:
-            none = self._translator.text("No packs found. Plug in a model drive, then press Refresh.")
+            none = self._translator.text("No packs found. Plug in a drive with packs, then press Refresh.")
             if not self._packs.is_listed:
                 none = looking_for_packs(self._translator)
             self._cards.append(card(label(none)))
@@ -161,7 +162,7 @@ class PacksPage(Page):
         text, model = self._translator.text, self._packs.model
         in_use = label(text("In use"), role="muted")
         if model is None:
-            return card(in_use, label(text("No pack is in use. Plug in a model drive, or choose a pack below.")))
+            return card(in_use, label(text("No pack is in use. Plug in a drive with packs, or choose a pack below.")))
         others = ", ".join(pack_title(self._translator, one.manifest) for one in self._packs.models[1:])
         manifest, facts = model.manifest, [text("Model file (SHA-256): {checksum}", checksum=model.model_sha256)]
         if model.fingerprint:
@@ -256,7 +257,7 @@ class PacksPage(Page):
             used = push_button(translator.text("In use"), icon=icon("check", self._theme, "disabled"))
             used.setEnabled(False)
             return [*buttons, used]
-        use = translator.text("Review…") if candidate.problem else translator.text("Use")
+        use = translator.text("Review this pack…") if candidate.problem else translator.text("Use this pack")
         return [*buttons, push_button(use, lambda: self._packs.use(candidate))]
 
 
@@ -297,13 +298,13 @@ def standing(translator: Translator, candidate: PackCandidate, *, is_of_shipped_
         "drive": translator.text("On a drive"),
     }
     trust = {
-        "builtin": translator.text("Trusted"),
+        "builtin": translator.text("Trusted signer"),
         "trusted": translator.text("Signed with the key of the packs that come with the program")
         if is_of_shipped_key
         else translator.text("Signed by a key you trust"),
         "unknown_key": translator.text("Signed by a key that is not trusted yet"),
         "legacy": translator.text("Unsigned legacy model, operating point unknown"),
-        "broken": translator.text("Cannot be used"),
+        "broken": translator.text("This pack cannot be used"),
     }
     return f"{origins[candidate.origin]}. {trust[candidate.trust]}"
 
@@ -356,7 +357,7 @@ class PackCard(QFrame):
 def answer_lines(translator: Translator, candidate: PackCandidate) -> tuple[str, ...]:
     """Return the statements to which a person agrees by choosing a pack."""
     if candidate.problem is not None:
-        return (translator.text("Review…"),)
+        return (translator.text("Review this pack…"),)
     ages = candidate.manifest.accepted.ages_years if candidate.manifest else None
     if ages is None:
         return (translator.text("Use this pack"),)
@@ -377,7 +378,7 @@ def purpose(
     measured = (of_point,) if of_point else performance_of_pack(translator, manifest)
     return [
         label(translator.reason(patients_sentence(manifest.accepted)), role="heading"),
-        label(translator.text("Looks for: {meaning}", meaning=meanings)),
+        label(translator.text("This pack looks for: {meaning}", meaning=meanings)),
         *(part for one in measured for part in (label(one.sentence), PerformanceBars(one, theme))),
         *(label(translator.reason(why), role="muted") for why in performance_sentences(manifest)),
         *(label(*lines, role="warning") for lines in warnings),

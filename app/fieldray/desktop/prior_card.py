@@ -53,7 +53,7 @@ class PriorCard(QWidget):
         super().__init__(parent)  # it shows itself: without one it would be a window
         switches, comparing = controller.switches, controller.comparing
         self._comparing, self._translator = comparing, translator
-        self.start = push_button(translator.text("Compare (E)"), comparing.start_or_stop)
+        self.start = push_button(translator.text("Compare with prior image (E)"), comparing.start_or_stop)
         self.file = push_button(translator.text("Choose a file…"), self.file_wanted.emit)
         for button in (self.start, self.file):
             button.setFocusPolicy(Qt.FocusPolicy.TabFocus)
@@ -61,7 +61,7 @@ class PriorCard(QWidget):
         self.scores.setAccessibleName(translator.text("Scores of both images"))
         self.maps = PairMaps(comparing, translator)
         self.opacity = slider(switches.difference_opacity)
-        self.opacity.setAccessibleName(translator.text("Opacity of the difference"))
+        self.opacity.setAccessibleName(translator.text("Opacity of the difference colours"))
         self.opacity.valueChanged.connect(lambda percent: switches.set(difference_opacity=percent))
         self._strength = QWidget()
         self.priors = choice_box((), named=translator.text("Prior images of this patient"))
@@ -75,7 +75,7 @@ class PriorCard(QWidget):
         self.refresh()
 
     def _lay_out(self, switches: Switches, theme: Theme) -> None:
-        lay_row(self._strength, label(self._translator.text("Opacity of the difference")), (self.opacity, 1))
+        lay_row(self._strength, label(self._translator.text("Opacity of the difference colours")), (self.opacity, 1))
         buttons = lay_column(None, self.start, self.file, spacing=6)
         parts = self.said, self.priors, buttons, self.scores, self.maps, self.found, self._strength
         title = self._translator.text("Prior image")
@@ -90,7 +90,9 @@ class PriorCard(QWidget):
         self.setVisible(row is not None)
         if row is None:
             return
-        self.start.setText(translator.text("Stop comparing") if comparing.is_on else translator.text("Compare (E)"))
+        self.start.setText(
+            translator.text("Stop comparing") if comparing.is_on else translator.text("Compare with prior image (E)")
+        )
         self.start.setEnabled(comparing.is_on or bool(comparing.priors))
         self.said.setText(self._said())
         self._show_priors(row)
@@ -136,8 +138,11 @@ class PriorCard(QWidget):
 
     def _score_lines(self, row: WorkRow, second_row: WorkRow) -> tuple[str, ...]:
         text = self._translator.text
-        scores = text("Current: {image}", image=self._score(row)), text("Prior: {day}", day=self._score(second_row))
-        differ = text("Scores of two different packs say nothing about a change.")
+        scores = (
+            text("Current image: {image}", image=self._score(row)),
+            text("Prior image: {day}", day=self._score(second_row)),
+        )
+        differ = text("Scores of two different packs cannot be compared, so they show no change.")
         return (*scores, differ) if _packs_differ(row, second_row) else scores
 
     def _score(self, row: WorkRow) -> str:
@@ -157,7 +162,11 @@ class PriorCard(QWidget):
         values = alignment.similarity_before, alignment.similarity_after
         before, after = (number(translator, value, digits=2) for value in values)
         return (
-            text("Similarity inside the lungs: {before}, after alignment {after}", before=before, after=after),
+            text(
+                "Similarity inside the lungs: {before} before alignment, {after} after alignment",
+                before=before,
+                after=after,
+            ),
             text(
                 "Matching points: {kept} accepted, {rejected} rejected",
                 kept=alignment.kept,
@@ -247,7 +256,7 @@ class PriorBar(QWidget):
         self.dates, self.doubts = label(role="heading"), label(role="warning")
         self.state, self.notice = label(), label(comparison_notice(translator), role="muted")
         self.buttons = self._make_buttons(actions)
-        self.list_key = push_button(translator.text("Show the list ({key})", key="F8"), actions["panels"].trigger)
+        self.list_key = push_button(translator.text("Show the work list ({key})", key="F8"), actions["panels"].trigger)
         self.list_key.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.list_key.hide()  # until the list is hidden
         close = push_button("", comparing.stop, icon=icon("close", theme), named=translator.text("Stop comparing"))
@@ -285,11 +294,11 @@ class PriorBar(QWidget):
             return
         translator = self._translator
         if prior is None:
-            self.dates.setText(translator.text("Current: {image}", image=day_text(translator, row.header)))
+            self.dates.setText(translator.text("Current image: {image}", image=day_text(translator, row.header)))
         else:
             self.dates.setText(
                 translator.text(
-                    "Current: {open}. Prior: {prior}, {gap}",
+                    "Current image: {open}. Prior image: {prior}, {gap}",
                     open=day_text(translator, row.header),
                     prior=day_text(translator, prior.header),
                     gap=gap_of_images(translator, prior.header, row.header),

@@ -132,7 +132,7 @@ class PriorView(QObject):
         elif mode == "blink":
             draw_tag(painter, area, prior if self.shows_prior else own, middle)
         elif mode == "difference" and laid is not None:
-            between = self._translator.text("Difference: {open} – {prior}", open=own, prior=prior)
+            between = self._translator.text("Difference ({open}; {prior})", open=own, prior=prior)
             draw_tag(painter, area, between, middle)
             return draw_difference_legend(painter, area, self._translator, is_blank=laid.difference.is_blank)
         return area
@@ -141,8 +141,8 @@ class PriorView(QObject):
         """Return the names of prior and current image, each with its date."""
         translator, row, prior = self._translator, self._comparing.image.row, self._comparing.prior
         return (
-            translator.text("Prior: {day}", day=day_text(translator, prior.header)) if prior else "",
-            translator.text("Current: {image}", image=day_text(translator, row.header)) if row else "",
+            translator.text("Prior image: {day}", day=day_text(translator, prior.header)) if prior else "",
+            translator.text("Current image: {image}", image=day_text(translator, row.header)) if row else "",
         )
 
     # ---- the divider under the mouse
@@ -245,7 +245,7 @@ def draw_difference_legend(painter: QPainter, area: QRect, translator: Translato
     """Draw the legend of the difference colours. Returns the remaining area."""
     metrics, room, text = painter.fontMetrics(), area.width() - 2 * _MARGIN, translator.text
     rest = text(
-        "Shown: differences inside the lungs above {times} times the noise, each with a number",
+        "Shown are differences inside the lungs that exceed {times} times the noise. Each has a number.",
         times=f"{CHANGE_SHOWN:g}",
     )
     lines: list[tuple[tuple[int, int, int] | None, str, int]] = [

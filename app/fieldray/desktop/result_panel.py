@@ -189,9 +189,9 @@ class ResultPanel(QScrollArea):
         self.heat_map_box.setFocusPolicy(Qt.FocusPolicy.TabFocus)
         self.heat_map_box.setChecked(self._switches.heat_map)
         self.opacity = slider(self._switches.heat_map_opacity)
-        self.opacity.setAccessibleName(self._translator.text("Opacity of the heat map"))
+        self.opacity.setAccessibleName(self._translator.text("Heat map opacity"))
         opacity = lay_row(None, label(self._translator.text("Heat map opacity")), (self.opacity, 1))
-        meaning = self._translator.text("Influence on the score, not the outline of a lesion")
+        meaning = self._translator.text("The colours show the influence on the score, not the outline of a lesion")
         parts = self.heat_map_box, opacity, label(meaning, role="muted")
         return self._folding("heat_map", self._translator.text("Heat map"), *parts)
 
@@ -217,7 +217,9 @@ class ResultPanel(QScrollArea):
         for said in found:
             self._add_finding(column, said)
         if override_notes(outcome):
-            self._add_override(column, self._translator.text("Undo: the image is not suitable"), Overrides())
+            self._add_override(
+                column, self._translator.text("Undo my decision: the image is not suitable"), Overrides()
+            )
         return box
 
     def _packs_for(self, why: Reason) -> list[str]:
@@ -265,7 +267,7 @@ class ResultPanel(QScrollArea):
         column.addWidget(label(found.sentence))
         if found.performance:
             column.addWidget(label(found.performance.sentence))
-        column.addWidget(label(text("Looks for: {meaning}", meaning=found.meaning), role="muted"))
+        column.addWidget(label(text("This pack looks for: {meaning}", meaning=found.meaning), role="muted"))
         column.addWidget(label(text("Score {score}", score=found.score), role="title"))
         if found.point:
             column.addWidget(label(found.point, role="heading"))
@@ -290,7 +292,7 @@ class ResultPanel(QScrollArea):
     def _ran_on(self, outcome: Screened) -> str:
         translator = self._translator
         return translator.text(
-            "{backend}: {milliseconds} ms. Reading the file: {reading} ms. Pack {pack}.",
+            "Computed on {backend} in {milliseconds} ms. File read in {reading} ms. Pack {pack}.",
             backend=backend_name(translator, outcome.backend),
             milliseconds=number(translator, outcome.inference_ms, digits=1),
             reading=round(outcome.facts.decode_ms),

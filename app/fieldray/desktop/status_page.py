@@ -62,7 +62,7 @@ class StatusPage(Page):
             text("Lowest images per second"),
             text("Mean images per second"),
             text("Highest images per second"),
-            text("First image, ms"),
+            text("Time of the first image, ms"),
             text("Time per image, 95th percentile, ms"),
         )
         for index, (name, value) in enumerate(zip(names, self._values, strict=True)):
@@ -80,9 +80,9 @@ class StatusPage(Page):
     def _make_plot(self) -> QWidget:
         text, machine = self._translator.text, self._machine
         figures: dict[str, tuple[Callable[[Sample], float | None], float]] = {
-            text("Images per second, network alone"): (lambda sample: sample.fps, 2.0),
-            text("CPU of the whole computer, %"): (lambda sample: sample.cpu_percent, 100.0),
-            text("Memory of this program, MB"): (lambda sample: sample.memory_mb, 100.0),
+            text("Images per second of the network alone"): (lambda sample: sample.fps, 2.0),
+            text("CPU load of the whole computer, %"): (lambda sample: sample.cpu_percent, 100.0),
+            text("Memory used by this program, MB"): (lambda sample: sample.memory_mb, 100.0),
         }
         self.plots = [
             RunPlot(title, figure, machine, full=full, translator=self._translator, theme=self._theme)
@@ -96,7 +96,7 @@ class StatusPage(Page):
         events = self._bench.backends.values()
         lines = [backend_text(self._translator, event, self._bench.devices) for event in events]
         how = self._translator.text(
-            "Each line names a device, the runtime of the model, and the number of processes x threads."
+            "Each line names a device, the software that runs the model, and the number of processes x threads."
         )
         self.devices.setText(*(f"{name}: {detail}" for name, detail in lines), how)
         self.devices.setVisible(bool(lines))
@@ -121,7 +121,7 @@ class StatusPage(Page):
     def _show_study(self) -> None:
         machine, translator = self._machine, self._translator
         done, total = machine.progress
-        self.button.setText(translator.text("Stop") if machine.is_busy else translator.text("Measure now"))
+        self.button.setText(translator.text("Stop") if machine.is_busy else translator.text("Measure speed now"))
         self.button.setEnabled(machine.is_busy or machine.can_measure)
         self.state.setText(*_state(translator, machine, done, total))
         if machine.study is self._shown_study:
@@ -131,10 +131,10 @@ class StatusPage(Page):
         if machine.study is not None:
             headings = (
                 translator.text("Device"),
-                translator.text("Load"),
-                translator.text("One image, ms"),
+                translator.text("Other load"),
+                translator.text("Time per image, ms"),
                 translator.text("Images per second, min / avg / max"),
-                translator.text("Slower by"),
+                translator.text("Measured slowdown"),
                 translator.text("Slowdown (Taran 2022)"),
             )
             self._table = reading_table(headings, list(self._rows()))
@@ -148,7 +148,7 @@ class StatusPage(Page):
             figures = (number(translator, fps, digits=1) for fps in (cell.fps_min, cell.fps_avg, cell.fps_max))
             yield (
                 backend_name(translator, cell.backend),
-                _share(translator, cell.level.share) if cell.level.share else translator.text("no other load"),
+                _share(translator, cell.level.share) if cell.level.share else translator.text("without other load"),
                 number(translator, cell.mean_ms, digits=2),
                 " / ".join(figures),
                 _share(translator, cell.increase, digits=1) if cell.level.share else "",
@@ -167,16 +167,18 @@ def _state(translator: Translator, machine: ComputerLoad, done: int, total: int)
         yield translator.text("Measuring: {done} of {total}", done=done, total=total)
         return
     yield translator.text(
-        "The program measures the pack in use for about a minute, on one thread. Meanwhile all CPU cores are kept "
-        "busy for a share of the time. The last column shows the slowdown that Taran published in 2022 for other "
-        "computers."
+        "The program measures the speed of the pack in use for about a minute, on one thread. To imitate other "
+        "programs, all CPU cores are kept busy for the share of time in the column “Other load”. The last column "
+        "shows the slowdown that Taran published in 2022 for other computers."
     )
     if machine.problem is not None:
         yield translator.reason(machine.problem)
     if study is not None:
         packs = ", ".join(sorted({cell.pack for cell in study.shown}))
         yield translator.text(
-            "Measured {when} with {pack}.", when=time_text(translator, study.made.timestamp()), pack=packs
+            "Speed measured {when} with the pack {pack}.",
+            when=time_text(translator, study.made.timestamp()),
+            pack=packs,
         )
         if study.is_disturbed:
             yield translator.text(

@@ -217,7 +217,7 @@ class Toolbar(QWidget):
             action = menu.addAction(plain(folder).replace("&", "&&"))
             action.triggered.connect(lambda _=False, path=Path(folder): self._choose([path]))
         menu.addSeparator()
-        forget = self._translator.text("Forget these folders")
+        forget = self._translator.text("Forget recent folders")
         menu.addAction(forget).triggered.connect(lambda _=False: self._controller.remember_folders())
         menu.setEnabled(bool(folders))
 
@@ -232,7 +232,7 @@ def screening_label(translator: Translator, screening: Screening) -> str:
     if screening.question and screening.question.kind == "ages":
         waits = translator.text("Waiting: confirm the patients' ages")
     states = {
-        "empty": translator.text("Nothing selected yet"),
+        "empty": translator.text("No folder or files chosen yet"),
         "waiting": waits,
         "starting": translator.text("Starting…"),
         "running": "" if screening.progress else translator.text("Looking for images…"),
@@ -247,7 +247,7 @@ def screening_label(translator: Translator, screening: Screening) -> str:
         return translator.text("From the history: run {number}, {day}", number=number, day=day)
     if screening.watches and screening.state == "running" and (progress := screening.progress):
         waiting = progress.total - progress.done
-        return translator.text("Watching: {done} done, {waiting} waiting", done=progress.done, waiting=waiting)
+        return translator.text("Watching: {done} images done, {waiting} waiting", done=progress.done, waiting=waiting)
     parts = [states[screening.state], *(_progress_label(translator, screening.progress, screening.state == "running"))]
     return "   ".join(part for part in parts if part)
 
@@ -328,7 +328,8 @@ class Status(QStatusBar):
         self._translator = translator
         self.speed, self.load, self.research = PlainLabel(), PlainLabel(), PlainLabel(research_only(translator))
         set_tip(
-            self.speed, translator.text("Images per second of the model alone: current value; lowest / mean / highest")
+            self.speed,
+            translator.text("Images per second of the network alone: current value; lowest / mean / highest"),
         )
         set_tip(self.load, translator.text("CPU load of the whole computer; memory used by all parts of this program"))
         self.research.setProperty("role", "research")

@@ -220,7 +220,9 @@ class Viewer(QWidget):
         if layer is not None:
             area = layer.draw_label(painter, area, font)
         if self.shows_network_view:
-            caption = self._translator.text("Input of the model. Press N to return to the image.")
+            caption = self._translator.text(
+                "This is the model's input: the image made smaller and cropped. Press N to return to the image."
+            )
             self._draw_label(painter, caption, edge=Qt.AlignmentFlag.AlignTop)
         else:
             percent = 100 * self.state.scale(self.image_size, self.view_size) * self.devicePixelRatio()

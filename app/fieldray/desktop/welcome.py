@@ -132,7 +132,7 @@ class Welcome(QWidget):
         discard(*self._shown)
         choose = partial(self._choose, question)
         self.cards = [PackCard(entry, packs, self._translator, self._theme, partial(choose, entry)) for entry in found]
-        none = self._translator.text("No pack was found. Plug in a model drive.")
+        none = self._translator.text("No pack was found. Plug in a drive with packs.")
         if not packs.is_listed:
             none = looking_for_packs(self._translator)
         self._shown = list(self.cards) or [card(label(none))]

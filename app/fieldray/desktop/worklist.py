@@ -71,7 +71,7 @@ def verdict_box(translator: Translator, chosen: ReadingFilter, *, has_unread: bo
         *(((translator.text("Unread"), "unread"),) if has_unread else ()),
         (translator.text("With a verdict"), "given"),
         (translator.text("Without a verdict"), "none"),
-        (translator.text("Disagreed"), "disagreed"),
+        (translator.text("Verdict: disagree"), "disagreed"),
     )
     return choice_box(choices, named=translator.text("Verdict"), chosen=chosen)
 
@@ -110,7 +110,7 @@ class FilterBar(QWidget):
                 button.setIconSize(QSize(_SHAPE, _SHAPE))
             group.addButton(button)
             self._buttons[category] = button
-        self.search = search_field(translator.text("Search name, number, date, file"), model.wanted.text)
+        self.search = search_field(translator.text("Search name, patient ID, date, file"), model.wanted.text)
         self.search.textChanged.connect(self._search)
         self.verdicts = verdict_box(translator, model.wanted.verdict, has_unread=True)
         self.verdicts.activated.connect(lambda _: model.filter(verdict=self.verdicts.currentData()))
@@ -169,7 +169,7 @@ class FilterBar(QWidget):
     def _show_order(self) -> None:
         """Show the column by which the list is sorted, unless it is sorted by urgency. A click restores that order."""
         title = self._model.sorted_title
-        text = self._translator.text("Sorted by {column}. Click to sort by urgency", column=title.lower())
+        text = self._translator.text("Sorted by the column {column}. Click to sort by urgency", column=title.lower())
         self.by_urgency.setText(text)
         self.by_urgency.setVisible(bool(title))
 

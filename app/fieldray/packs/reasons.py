@@ -10,7 +10,7 @@ from fieldray.reasons import Template
 # fmt: off
 TEMPLATES: Final[Mapping[str, Template]] = {
     "for_ages": "For patients aged {youngest} to {oldest} years.",
-    "for_any_age": "The pack names no age range.",
+    "for_any_age": "The pack states no age range.",
     "measured_own": "Internal test on {images} images from the hospital or hospitals of the training images. The "
                     "training used none of these images. Area under the ROC curve: {auc} (95 % confidence interval "
                     "{low} to {high}).",
@@ -22,7 +22,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                        "default ID",
     "pack_twice": "This command works with only one pack, but several were named. Name one pack: --pack ID",
     "default_gone": "The default pack {name} is no longer available. Choose another pack.",
-    "no_pack": "No model pack was found. Plug in a model drive, or name the folder of a pack with --pack.",
+    "no_pack": "No model pack was found. Plug in a drive with packs, or name the folder of a pack with --pack.",
     "pack_not_found": "No pack named {name} was found. List the packs with: fieldray packs list",
     "pack_no_manifest": "The folder {path} is not a pack and contains no pack: the file {name} is missing.",
     "pack_is_file": "{path} is a file, but a pack is a folder. Name the folder with the file {name}. Unpack a zip "
@@ -45,24 +45,25 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "pack_manifest": "The pack's manifest is not valid: {detail}.",
     "pack_bad_name": "The pack contains a file name that is not allowed: {name}.",
     "pack_too_large": "The pack's file {name} is too large: {size_mb} MB. At most {limit_mb} MB are allowed.",
-    "pack_newer_format": "The pack needs a newer version of the program (format {version}).",
+    "pack_newer_format": "The pack needs a newer version of the program (pack format {version}).",
     "pack_older_format": "The pack is in an older format ({version}), which this program does not read. Ask its maker for a new version.",
     "pack_not_classifier": "This pack (kind: {kind}) does not screen images itself. Other packs use this pack.",
     "pack_companion_missing": "This pack needs the pack {companion}, which was not found.",
     "pack_companion_older": "This pack needs a newer version of the pack {companion}. The version found is {seen}.",
     "pack_companion_unusable": "This pack needs the pack {companion}, which cannot be used. {detail}",
-    "pack_legacy": "This legacy model is unsigned and was not verified. The model is used only if you confirm. The "
-                   "operating point and the accuracy are unknown. The class follows the larger of the model's two "
-                   "outputs.",
+    "pack_legacy": "This legacy model is unsigned and was not verified, so the model is used only if you confirm. "
+                   "The operating point and the accuracy are unknown. The model has one output for each class, and "
+                   "the larger output decides the class.",
     "pack_legacy_no_cpu": "The legacy model has only the file for the Edge TPU, {found}. Copy the file for the CPU, "
                           "{missing}, into the same folder.",
-    "pack_namesake": "This pack has the name of a pack that is known here ({pack}), but another signer. The pack is "
-                     "used only if you confirm.",
+    "pack_namesake": "This pack has the name of a pack that is known on this computer ({pack}), but another signer. "
+                     "The pack is used only if you confirm.",
     "pack_namesake_shipped": "This pack has the name of a pack that comes with the program ({pack}), but another "
                              "signer. The pack is used only if you confirm.",
     "pack_several_signers": "Several signers have packs with this name. Name one pack: {first} or {second}",
-    "pack_companion_other_signer": "This pack needs the pack {companion} by the same signer or from the program. "
-                                   "The pack {companion} that was found is signed with another key: {fingerprint}.",
+    "pack_companion_other_signer": "This pack needs the pack {companion}, signed by the same signer or supplied "
+                                   "with the program. The pack {companion} that was found is signed with another "
+                                   "key: {fingerprint}.",
     "pack_several": "Several packs were found: {names}. Name one of these packs.",
     "trust_damaged": "The list of trusted keys and versions cannot be read: {path} ({detail}). No signed pack is "
                      "used until this file is repaired. If you delete the file, you must trust the keys again, and "
@@ -70,7 +71,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "pack_in_the_way": "Nothing was written: {path} is not a pack signed with this key, or contains other files. "
                        "{detail} Move or delete the folder.",
     "pack_other_signer": "The pack is signed with the key {there}, not with the key {here}.",
-    "pack_not_of_it": "{name} is not part of the pack.",
+    "pack_not_of_it": "The file {name} is not part of the pack.",
     "pack_passed_over": "The pack in {folder} cannot be used, so another pack is used. {detail}",
     "drive_gone": "The drive was removed during reading, or is failing. Nothing was loaded. Plug the drive in "
                   "again. If that does not help, use another drive.",

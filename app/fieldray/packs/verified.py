@@ -378,14 +378,14 @@ def _refuse_older(folder: Path, description: PackManifest) -> None:
 
 
 _ASSUMED_EN: Final = (
-    "Unsigned: nobody vouches for these files. Operating point unknown: the class is that of the larger output; how "
-    "often it is right was not measured. Assumed, since the files do not say: 128 x 128 grey levels of 0..255, outputs "
-    "in the order abnormal, normal."
+    "These files are unsigned and were not verified. Operating point unknown: the larger output decides the class. The "
+    "accuracy was not measured. The files do not state their input and outputs. The program assumes 128 x 128 grey "
+    "levels from 0 to 255, and the outputs abnormal and normal in this order."
 )
 _ASSUMED_UK: Final = (
-    "Без підпису: за ці файли ніхто не ручається. Робоча точка невідома: клас визначає більший вихід, і як часто він "
-    "правильний, не виміряно. Припущено, бо файли про це мовчать: 128 x 128 рівнів сірого 0..255, виходи в порядку "
-    "«відхилення», «норма»."
+    "Ці файли без підпису, і їх не перевірено. Робоча точка невідома: клас визначає більший вихід. Точність не "
+    "виміряно. У файлах не вказано входу й виходів моделі. Програма припускає 128 x 128 рівнів сірого від 0 до 255 і "
+    "виходи «відхилення» та «норма» в цьому порядку."
 )
 LEGACY_MANIFEST: Final = Manifest(
     pack_id="legacy-chest-resnet50",

@@ -229,7 +229,7 @@ def comparison_blocks(
     return (
         Points(text("Two runs compared"), tuple(said)),
         Table("", (*columns[::2], text("Images")), rows),
-        Table("", (*columns, text("Change"), text("Image")), changes),
+        Table("", (*columns, text("Change of score"), text("Image")), changes),
     )
 
 
@@ -277,7 +277,7 @@ def deletion_sentences(done: Deletion) -> tuple[Reason, ...]:
 
 def month_title(translator: Translator, month: Month) -> str:
     """Return the title of the monthly report."""
-    return translator.text("Monthly report from {date}", date=calendar_date(translator, month.first))
+    return translator.text("Report for the month that begins on {date}", date=calendar_date(translator, month.first))
 
 
 def month_blocks(month: Month, translator: Translator) -> tuple[Block, ...]:

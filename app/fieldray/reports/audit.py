@@ -53,7 +53,7 @@ class AuditText(AuditWords):
     def _not_assessed(self, missed: NotAssessed) -> Figure:
         text = self.translator.text
         counts = text(
-            "{positives} with the condition, {negatives} without",
+            "{positives} with the condition, {negatives} without the condition",
             positives=missed.positives,
             negatives=missed.negatives,
         )
@@ -62,7 +62,7 @@ class AuditText(AuditWords):
 
     def _agreement(self, found: Agreement) -> Figure:
         text = self.translator.text
-        names = {"pack": text("the pack"), "reference": text("the reference")}
+        names = {"pack": text("the pack"), "reference": text("the reference labels")}
         first, second = (names.get(one) or text("reader {name}", name=one) for one in (found.first, found.second))
         counts = text("{count} of {of}", count=found.agreed, of=found.units)
         what = text(
@@ -74,7 +74,7 @@ class AuditText(AuditWords):
         translator = self.translator
         prevalence = self._number(100 * self.report.audit.prevalence, digits=1)
         needed = translator.text(
-            "{positives} with the condition, {negatives} without",
+            "{positives} with the condition, {negatives} without the condition",
             positives=images_needed(at.detected.value),
             negatives=images_needed(at.falsely_referred.value),
         )
@@ -82,8 +82,8 @@ class AuditText(AuditWords):
         negative = translator.text("Negative predictive value at {prevalence} % prevalence", prevalence=prevalence)
         return [
             Figure(self.point_title(at), "", ""),
-            self._share(translator.text("Detected, of all with the condition"), at.detected),
-            self._share(translator.text("Falsely referred, of all without the condition"), at.falsely_referred),
+            self._share(translator.text("Share detected, of all with the condition"), at.detected),
+            self._share(translator.text("Share falsely referred, of all without the condition"), at.falsely_referred),
             *self._classes(at),
             self._share(translator.text("Sensitivity, assessed results only"), at.sensitivity),
             self._share(translator.text("Specificity, assessed results only"), at.specificity),
@@ -116,7 +116,8 @@ class AuditText(AuditWords):
             shares = [self._percent(share) for share in ((at.detected, at.falsely_referred) if at else (None, None))]
             rows.append((self._group_name(group.by, group.name), str(group.units), self.auc(group.auc), *shares))
         title = text(
-            "Groups with at least 20 {units} with the condition and 20 without, at the first operating point",
+            "Groups at the first operating point (with at least 20 {units} with the condition and 20 without the "
+            "condition)",
             units=self._units(),
         )
         return (Table(title, columns, _rows(rows), widths=(54.0, 18.0, 38.0, 34.0, 34.0)),) if rows else ()
@@ -129,13 +130,13 @@ class AuditText(AuditWords):
         if not drifts:
             return [
                 translator.text(
-                    "Drift: not checked. The check needs 50 images of this run and 50 reference images, of the pack "
-                    "or of earlier runs."
+                    "Drift was not checked. The check needs 50 images of this run, and 50 reference images of the "
+                    "pack or of earlier runs."
                 )
             ]
         out = [translator.reason(drift.summary) for drift in drifts if drift.is_out]
         steady = translator.text(
-            "Drift: none found. The scores, the share of images that are not suitable, and the exposure were "
+            "No drift was found. The scores, the share of images that are not suitable, and the exposure were "
             "compared as far as there are enough images."
         )
         return out or [steady]
@@ -153,8 +154,8 @@ class AuditText(AuditWords):
         values = {"low": found.unsure_low, "high": found.unsure_high, "threshold": found.threshold}
         said = text(
             "Local operating point for {aim}: threshold {threshold}, uncertain from {low} to {high}. On these "
-            "images, sensitivity is {sensitivity} (referred, of the {units} with the condition), and specificity is "
-            "{specificity} (not referred, of the {units} without the condition). The threshold was chosen on these "
+            "images, of the {units} with the condition, {sensitivity} are referred (sensitivity). Of the {units} "
+            "without the condition, {specificity} are not referred (specificity). The threshold was chosen on these "
             "images, so expect slightly lower figures on other images.",
             aim=aim,
             units=self._units(),
@@ -187,7 +188,7 @@ class AuditText(AuditWords):
             )
         prevalence = self._number(100 * plan.prevalence, digits=1)
         screened = text(
-            "Of {count} {units} screened at a prevalence of {prevalence} %",
+            "Expected numbers for {count} {units} screened at a prevalence of {prevalence} %",
             count=SCREENED,
             units=self._units(),
             prevalence=prevalence,
@@ -261,23 +262,23 @@ class AuditText(AuditWords):
             return ()
         names = {
             "auc": text("Area under the ROC curve (AUC) of the scores"),
-            "detected": text("Detected, of all with the condition"),
-            "falsely_referred": text("Falsely referred, of all without the condition"),
+            "detected": text("Share detected, of all with the condition"),
+            "falsely_referred": text("Share falsely referred, of all without the condition"),
             "sensitivity": text("Sensitivity, results that both packs assessed"),
             "specificity": text("Specificity, results that both packs assessed"),
         }
-        only = text("Correct with the first pack only"), text("Correct with the second pack only")
+        only = text("Only first pack correct"), text("Only second pack correct")
         columns = (
             text("Figure"),
             text("First pack"),
             text("Second pack"),
-            text("Second minus first (95 % interval)"),
+            text("Second pack minus first pack (95 % interval)"),
             *only,
         )
         rows = [(names[one.of], *self._paired(one)) for one in found.figures]
         title, heading = (
             text("Two packs compared on one set of images"),
-            text("Figures, with 95 % intervals by patient"),
+            text("Figures, with 95 % confidence intervals calculated by patient"),
         )
         widths = (50.0, 17.0, 17.0, 50.0, 22.0, 22.0)
         return Points(title, tuple(self._said_of_pairs(found))), Table(heading, columns, _rows(rows), widths=widths)
@@ -344,7 +345,9 @@ class AuditText(AuditWords):
         )
         return (
             ShareChart(titles=(text("ROC curve"), text("1 – specificity"), text("Sensitivity")), line=found.curve),
-            ShareChart(titles=(text("Calibration"), text("Mean score"), text("Share with the condition")), marks=marks),
+            ShareChart(
+                titles=(text("Calibration"), text("Mean score"), text("Observed share with the condition")), marks=marks
+            ),
             *([ShareChart(titles=workload, line=line)] if line else []),
         )
 
@@ -358,7 +361,7 @@ class AuditText(AuditWords):
             Paragraph(research_only(self.translator), "notice"),
             Fields("", tuple(Field(label, shorten(fact)) for label, fact in self.facts())),
             Table(
-                text("Figures, with 95 % intervals by patient"),
+                text("Figures, with 95 % confidence intervals calculated by patient"),
                 (text("Figure"), self._units(), text("Value (95 % interval)")),
                 _rows(self.figures()),
                 widths=(98.0, 30.0, 50.0),
@@ -396,7 +399,7 @@ class AuditText(AuditWords):
         )
         return Table(
             title,
-            (text("Mistake"), text("Score"), "", text("Image"), text("Pack")),
+            (text("Mistake of the pack"), text("Score"), "", text("Image"), text("Pack")),
             rows,
             widths=(30.0, 18.0, 6.0, 100.0, 24.0),
             categories=tuple((case.category,) for case in found),

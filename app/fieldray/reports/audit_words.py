@@ -44,7 +44,7 @@ class AuditWords:
             "legacy": translator.text("unsigned legacy model, operating point unknown"),
         }
         counted = translator.text(
-            "{units}: {positives} with the condition, {negatives} without it; {assessed} assessed",
+            "{units}: {positives} with the condition, {negatives} without the condition; {assessed} assessed",
             units=f"{found.units} {unit_label(translator, found.rule.unit)}",
             positives=found.positives,
             negatives=found.units - found.positives,
@@ -52,7 +52,7 @@ class AuditWords:
         )
         images = translator.text("{images} of {patients} patients", images=found.images, patients=found.patients)
         missing = translator.text(
-            "{positives} rows with the condition, {negatives} rows without it. No figure counts these rows.",
+            "{positives} rows with the condition, {negatives} rows without the condition. No figure counts these rows.",
             positives=self.report.missing[True],
             negatives=self.report.missing[False],
         )
@@ -64,8 +64,8 @@ class AuditWords:
             (translator.text("Finding"), translator.pick(subject.meaning) or subject.label),
             (translator.text("Reference labels"), self._labels_from()),
             (translator.text("Images"), images),
-            (translator.text("What is counted"), counted),
-            (translator.text("Rule of referral"), self.rule()),
+            (translator.text("Unit of counting"), counted),
+            (translator.text("Referral rule"), self.rule()),
             *(
                 [(translator.text("Table rows without a screened image"), missing)]
                 if any(self.report.missing.values())
@@ -81,7 +81,7 @@ class AuditWords:
 
     def _labels_from(self) -> str:
         known = {
-            "folders": self.translator.text("names of the folders"),
+            "folders": self.translator.text("folder names"),
             "verdicts": self.translator.text("the reader's verdicts"),
         }
         source = self.report.subject.labels_from  # else the path of a table

@@ -65,7 +65,7 @@ def _scale(translator: Translator, finding: Finding) -> Scale:
         threshold=threshold,
         ends=(text("below"), text("above")),
         unsure=text("uncertain") if point.unsure_low < point.unsure_high else "",
-        spoken=text("Score {score}, threshold of the operating point {threshold}.", score=score, threshold=threshold),
+        spoken=text("Score {score}. Threshold of the operating point: {threshold}.", score=score, threshold=threshold),
     )
 
 

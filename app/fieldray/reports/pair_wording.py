@@ -62,8 +62,10 @@ def region_sentence(translator: Translator, region: ChangeRegion, count: int) ->
     }
     if region.is_denser:
         return translator.text(
-            "{number}. Denser in the current image: {strength} times the noise, {area} % of the image", **values
+            "{number}. Denser in the current image: difference {strength} times the noise, area {area} % of the image",
+            **values,
         )
     return translator.text(
-        "{number}. Less dense in the current image: {strength} times the noise, {area} % of the image", **values
+        "{number}. Less dense in the current image: difference {strength} times the noise, area {area} % of the image",
+        **values,
     )

@@ -129,7 +129,7 @@ class Wording:
             Paragraph(_joined(heading, text("Summary")), "heading"),
             *(Paragraph(f"{self._word(category)}: {counts[category]}", "count", category) for category in came),
             *map(Paragraph, self.run_remarks()),
-            Fields(text("The pack"), self.pack()),
+            Fields(text("Model pack"), self.pack()),
             *(part for point in self._pack.operating_points for part in self._point_blocks(point)),
             Fields(text("Program, packs and settings"), self.provenance()),
         )
@@ -223,7 +223,7 @@ class Wording:
         text, run = self.translator.text, self._stored.run
         state = run_state(self.translator, run) + (f": {self.translator.reason(run.reason)}" if run.reason else "")
         return (
-            Field(text("Run"), text("No. {number}, {state}", number=run.run_id, state=state)),
+            Field(text("Run"), text("Run {number}, {state}", number=run.run_id, state=state)),
             Field(text("Started"), time_text(self.translator, run.started_s)),
             *([Field(text("Ended"), time_text(self.translator, run.ended_s))] if run.ended_s else []),
         )
@@ -342,13 +342,13 @@ class Wording:
         return _filled(
             (
                 Field(text("Image"), self._image_name(ref)),
-                Field(text("Type"), kind),
+                Field(text("File type"), kind),
                 Field(text("Projection"), shorten(view_label(ref.header))),
-                Field(text("Size"), size),
+                Field(text("Image size"), size),
                 Field(text("Manufacturer"), shorten(ref.header.manufacturer)),
                 Field(text("Device"), ran),
                 Field(text("File (SHA-256)"), facts.content_sha256),
-                Field(text("Image ID"), image_alias(ref.key, key=self._stored.pseudonym_key)),
+                Field(text("Image ID in exports"), image_alias(ref.key, key=self._stored.pseudonym_key)),
             )
         )
 

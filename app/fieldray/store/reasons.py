@@ -23,8 +23,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "history_month": "{text} is not a month. Write a month as year-month, for example 2026-11.",
     "history_confirm": "Nothing was deleted. Add --yes to delete.",
     "history_which": "Name the numbers of the runs to delete, or delete all runs with --all.",
-    "history_deletes": Plural("{results} result will be deleted for good, with its preview and its map.",
-                              "{results} results will be deleted for good, with their previews and maps.", by="results"),
+    "history_deletes": Plural("{results} result will be deleted for good, with its preview and its heat map.",
+                              "{results} results will be deleted for good, with their previews and heat maps.", by="results"),
     "history_verdicts": Plural("{count} verdict on these results will be deleted too and cannot be restored.",
                                "{count} verdicts on these results will be deleted too and cannot be restored.", by="count"),
     "history_verdicts_kept": Plural("{count} verdict is kept, because another run has the same result.",
@@ -33,31 +33,31 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "history_files_stay": "The image files are not touched.",
     "history_no_patient": "No result has the patient ID {patient}. Write the whole patient ID.",
     "history_patient_deletes": Plural("{results} result of this patient will be deleted for good from all runs, "
-                                      "with its preview and its map. The runs stay.",
+                                      "with its preview and its heat map. The runs stay.",
                                       "{results} results of this patient will be deleted for good from all runs, "
-                                      "with their previews and maps. The runs stay.", by="results"),
+                                      "with their previews and heat maps. The runs stay.", by="results"),
     "history_patient_deleted": Plural("{results} result of the patient was deleted.", "{results} results of the patient were deleted.", by="results"),
     "history_deleted": Plural("{count} run was deleted.", "{count} runs were deleted.", by="count"),
-    "history_freed": "The results database is {freed_mb} MB smaller.",
+    "history_freed": "The results database is now {freed_mb} MB smaller.",
     "history_copies_left": "The deleted results may still be in damaged files that were set aside in {folder}: "
                            "{names}. Delete these files if you do not need them.",
-    "history_not_wiped": "The results are deleted, but their bytes may still be on the disk: another program is "
-                         "using the results database, or the disk is full. Close that program or free disk space, "
-                         "then delete once more.",
+    "history_not_wiped": "The results are deleted, but their data may still be readable on the disk: another "
+                         "program is using the results database, or the disk is full. Close that program or free "
+                         "disk space, then delete once more.",
     "history_files_gone": Plural("The file of {count} image no longer exists. The window still shows its result, "
-                                 "map and preview.",
+                                 "heat map and preview.",
                                  "The files of {count} images no longer exist. The window still shows their "
-                                 "results, maps and previews.", by="count"),
+                                 "results, heat maps and previews.", by="count"),
     "history_other_label": "The two packs look for different findings, so their scores cannot be compared.",
-    "store_whole": "The results database has no fault. Results: {results}. Verdicts: {verdicts}. Previews: "
+    "store_whole": "The results database is not damaged. Results: {results}. Verdicts: {verdicts}. Previews: "
                    "{pictures}. The files take {size_mb} MB.",
-    "store_compacted": "The results database and previews are {freed_mb} MB smaller.",
+    "store_compacted": "The results database and the preview file are now {freed_mb} MB smaller.",
     "store_not_compacted": "Disk space was only partly freed: another program is using the results database, or "
                            "the disk is full. Close that program or free disk space, then try again.",
-    "store_pictures_dropped": Plural("The preview of {count} image was deleted. No result is lost. The files are "
-                                     "{freed_mb} MB smaller.",
-                                     "The previews of {count} images were deleted. No result is lost. The files are "
-                                     "{freed_mb} MB smaller.", by="count"),
+    "store_pictures_dropped": Plural("The preview of {count} image was deleted. No result is lost. The preview file "
+                                     "is now {freed_mb} MB smaller.",
+                                     "The previews of {count} images were deleted. No result is lost. The preview "
+                                     "file is now {freed_mb} MB smaller.", by="count"),
     "store_copying": "Copying the results: {percent} %",
     "store_checking": "Checking the results: {percent} %",
     "store_updating": "Updating the results database for this version of the program. This may take some minutes. Do not turn "
@@ -71,13 +71,15 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "store_replaced": "The earlier results are now in {path}. Delete that file if you do not need it.",
     "store_confirm_restore": "Nothing was changed. Add --yes to replace the results on this computer by those of "
                              "the backup.",
-    "store_confirm_drop": "Nothing was deleted. Add --yes to delete all previews. Results, maps and verdicts stay.",
-    "pictures_damaged": "The file of previews {path} is damaged. No result is lost. The next run begins a new file.",
+    "store_confirm_drop": "Nothing was deleted. Add --yes to delete all previews. Results, heat maps and verdicts "
+                          "are kept.",
+    "pictures_damaged": "The preview file {path} is damaged. No result is lost. The next run begins a new preview "
+                        "file.",
     "preview_shown": "The image shown is the small preview that was kept with the result, not the image itself.",
     "preview_missing": "No preview of this image was kept.",
     "preview_damaged": "The preview that was kept with the result is damaged.",
-    "no_capture": "No segmentation was written, because there is no DICOM image that it could refer to: the file has no "
-                  "UIDs. Export secondary captures (DICOM SC) too.",
+    "no_capture": "No lung segmentation (DICOM SEG) was written: the image file has no UIDs, so a segmentation "
+                  "cannot refer to the image. Also export secondary captures (DICOM SC).",
     "left_out": Plural("{count} image is missing from {file}: {image}. {why}",
                        "{count} images are missing from {file}. The first one is {image}. {why}",
                        by="count"),

@@ -248,7 +248,7 @@ def _the_test_part() -> Mapping[str, str]:
     fields, found = {name: f"{{{name}}}" for name in ("images", "patients")}, dict[str, str]()
     for translator in map(Translator, languages()):
         # Translators: completes "Measured on", in the case that this asks for.
-        text = translator.text("the test part ({images} images, {patients} patients)", **fields)
+        text = translator.text("the test part of the data ({images} images, {patients} patients)", **fields)
         if text not in found.values():  # a language without a translation would repeat the English text
             found[translator.language.replace("_", "-")] = text
     return found

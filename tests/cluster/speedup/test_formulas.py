@@ -338,7 +338,9 @@ def test_corrections_are_named() -> None:
 def test_an_update_that_is_left_out_is_told() -> None:
     plain = ("--t-grad", "5", "--t-comm", "2", "--workers", "3", "--batches", "12")
     _, out, _ = estimate(*plain)
-    assert "1.957 times" in out and "(--t-update) is left out" in out  # 60 / (4 * (8/3 + 5))
+    assert (
+        "1.957 times" in out and "leaves out the time to update the weights (--t-update)" in out
+    )  # 60 / (4 * (8/3 + 5))
     _, out, _ = estimate(*plain, "--t-update", "1")
     assert "2.250 times" in out and "(--t-update)" not in out  # 72 / 32
     assert "as printed, without corrections: 1.957." in out

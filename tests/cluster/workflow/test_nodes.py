@@ -100,7 +100,7 @@ def test_a_full_disk_on_a_node_is_the_task_s_end_and_names_the_node(tmp_path: Pa
             answer = perform_task(spec_in(small))
         outcome = answer.outcome
         assert answer.node_problem and not outcome.is_done and outcome.node and outcome.exit_code is None
-        assert outcome.problem.startswith(f"{outcome.node} could not run the task: ")
+        assert outcome.problem.startswith(f"The node {outcome.node} could not run the task: ")
     finally:
         subprocess.run(["umount", str(small)], check=True)
 
@@ -219,7 +219,7 @@ def test_two_drivers_on_one_cluster_get_their_own_answers(client: Client, tmp_pa
 def test_an_answer_that_is_not_its_own_task_s_is_refused(client: Client, run: Path) -> None:
     event = performed(client, run, work="answer_another")
     assert event.status == "failed" and event.outcome.problem.startswith(
-        "The cluster returned the answer of another task"
+        "The cluster returned the result of another task"
     )
 
 

@@ -28,9 +28,11 @@ def test_a_run_that_moved_is_told_and_one_that_did_not_is_not() -> None:
     assert not any(drift.is_out for drift in compare_histograms(same, before, against="earlier"))
     out = compare_histograms(moved, before, against="earlier")
     assert [drift.of for drift in out if drift.is_out] == ["scores", "refused", "exposure"]
-    assert "earlier images of this folder: the mean score is 0.85, and was 0.25." in out[0].summary.text
-    assert "Of earlier images of this folder, 2 of 100 were not suitable." in out[1].summary.text
-    assert "60 images in this run, 100 in the reference" in out[0].summary.text
+    assert (
+        "score is 0.85 in this run, and 0.25 in the reference (earlier images of this folder)." in out[0].summary.text
+    )
+    assert "and 2 of 100 in the reference (earlier images of this folder)." in out[1].summary.text
+    assert "60 images of this run with 100 reference images" in out[0].summary.text
 
 
 def test_fewer_than_fifty_images_are_not_compared() -> None:

@@ -98,7 +98,7 @@ def test_no_pack_is_taken_silently_and_those_there_are_are_listed(clinic: Clinic
     assert caught.value.reason.code == "pack_not_chosen"
     first, second = caught.value.choices
     assert first.startswith("for-adults") and second.startswith("shipped")
-    assert "Test chest. The pack names no age range." in second or "years." in second
+    assert "Test chest. The pack states no age range." in second or "years." in second
 
 
 def test_the_sites_default_is_taken_and_no_higher_version_of_another_pack(clinic: Clinic, home: Path) -> None:

@@ -16,6 +16,6 @@ def test_the_two_classes_of_a_bare_model_count_all_images_and_read_first_stands_
     run.count(ResultCount(category=name, codes=codes, number=number) for name, codes, number in counted)  # type: ignore[arg-type]
     classes, unsigned, beside = run.lines()
     assert classes.startswith("abnormal 11  uncertain 0  normal 5  ") and "read first" not in classes
-    assert "unsigned" in unsigned.lower() and beside.startswith("2 images are to be read first")
+    assert "unsigned" in unsigned.lower() and beside.startswith("Read 2 images first")
     run.last_notes = [reason("read_first_images", count=2)]  # the end of the run says the same
     assert list(run.lines()) == [classes, unsigned, beside]

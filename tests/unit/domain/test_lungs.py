@@ -148,28 +148,29 @@ def test_a_lung_that_is_not_seen_is_a_reason_to_read_the_image_first(
         # 64 cells of 1600 against 200
         (
             {"hidden": np.s_[0:22, 20:40]},
-            "The left lung is far smaller than the right lung: 4.0 % of the image, right lung 12.5 %.",
+            "The left lung is far smaller than the right lung. Share of the image: left lung 4.0 %, right lung 12.5 %.",
         ),
-        ({"hidden": np.s_[0:40, 0:20]}, "The right lung was not found. The left lung takes 10.0 % of the image."),
+        ({"hidden": np.s_[0:40, 0:20]}, "The right lung was not found. The left lung covers 10.0 % of the image."),
         (
             {"frontal_chest": 0.499},
-            "The image was hardly recognised as a frontal chest X-ray: certainty 0.49, limit 0.50. "
+            "The program doubts that this is a frontal chest X-ray: certainty 0.49, at least 0.50 expected. "
             "Opacities in both lungs can be the cause.",
         ),
         # air 40, soft tissue 200: 190 is 150 of 160
         (
             {"white": [np.s_[24:30, 25:33]]},
-            "The lower third of the left lung is denser than that of the right lung: 94 % against 0 % "
-            "(air 0 %, soft tissue 100 %).",
+            "The lower third of the left lung is denser than the lower third of the right lung. "
+            "Density: left lung 94 %, right lung 0 % (air 0 %, soft tissue 100 %).",
         ),
         (
             {"white": [np.s_[10:16, 5:15]]},
-            "The upper third of the right lung is denser than that of the left lung: 94 % against 0 % "
-            "(air 0 %, soft tissue 100 %).",
+            "The upper third of the right lung is denser than the upper third of the left lung. "
+            "Density: right lung 94 %, left lung 0 % (air 0 %, soft tissue 100 %).",
         ),
         (
             {"white": [np.s_[10:16, 5:15], np.s_[24:30, 25:33]]},
-            "One third of each lung is dense: left lung 94 %, right lung 94 % (air 0 %, soft tissue 100 %).",
+            "In each lung, one third (upper, middle or lower) is dense. "
+            "Density: left lung 94 %, right lung 94 % (air 0 %, soft tissue 100 %).",
         ),
     ],
 )

@@ -46,7 +46,7 @@ def children() -> Manifest:
 
 def test_a_pack_says_for_whom_it_is() -> None:
     assert patients_sentence(CHILDREN).text == "For patients aged 1 to 5 years."
-    assert patients_sentence(HeaderRules()).text == "The pack names no age range."
+    assert patients_sentence(HeaderRules()).text == "The pack states no age range."
 
 
 def test_a_pack_says_how_good_it_is_and_what_was_not_measured(children: Manifest) -> None:

@@ -94,7 +94,7 @@ def test_one_that_breaks_off_says_so_and_its_folder_has_its_images_all_the_same(
 def test_one_that_is_damaged_says_so(data: bytes, medium: Path) -> None:
     (medium / "DICOMDIR").write_bytes(data)
     assert _found(medium / "DICOMDIR") == [("DICOMDIR", "index_damaged")]
-    assert "open its folder instead" in _texts(medium / "DICOMDIR")[0]
+    assert "open the folder of the DICOMDIR instead" in _texts(medium / "DICOMDIR")[0]
 
 
 def test_one_that_was_copied_without_its_files_is_one_line(tmp_path: Path) -> None:

@@ -315,7 +315,7 @@ def test_a_legacy_model_needs_a_yes_and_has_no_operating_point(library: PackLibr
     assert model.manifest.operating_points == ()
     assert (model.manifest.input.height, model.manifest.input.width, model.manifest.input.channels) == (128, 128, 1)
     assert model.files["litert"] == MODEL_BYTES
-    assert "Assumed" in model.manifest.limits["en"]
+    assert "The program assumes" in model.manifest.limits["en"]
     assert [label.code for label in model.manifest.labels] == ["abnormal", "normal"]
     assert model.manifest.is_bare
     (legacy_drive / LEGACY_EDGETPU_NAME).write_bytes(b"edge")

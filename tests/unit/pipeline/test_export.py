@@ -129,7 +129,7 @@ def test_what_is_left_out_is_named_and_nothing_refers_to_it(tmp_path: Path) -> N
     assert len(list(reports.iterdir())) == 2 and set(referred) == written and len(referred) == 1
     assert [note.code for note in notes] == ["left_out", "left_out"]
     assert all("0.png" in note.text and "1 image is missing from fieldray-run-1-" in note.text for note in notes)
-    assert "The file no longer exists." in notes[0].text and "Export secondary captures" in notes[1].text
+    assert "The file no longer exists." in notes[0].text and "export secondary captures" in notes[1].text
 
 
 def test_every_format_is_written_again_and_what_another_run_of_the_same_number_wrote_is_kept(

@@ -11,7 +11,7 @@ from fieldray.pipeline.history import deletion_sentences
 @pytest.mark.parametrize(
     ("freed_bytes", "said"),
     [
-        (2_340_000, ["1 run was deleted.", "The results database is 2.3 MB smaller."]),
+        (2_340_000, ["1 run was deleted.", "The results database is now 2.3 MB smaller."]),
         (49_000, ["1 run was deleted."]),
         (-8_192, ["1 run was deleted."]),
     ],

@@ -131,13 +131,13 @@ def test_a_study_is_told_in_words(language: str, one: Screened, tmp_path: Path) 
         "en": (
             "Flagged",
             "0.80",
-            "Operating point “screening”: 0.50",
+            "Operating point “screening”: threshold 0.50",
             "right lung 13.0 %",
             "Verdict of the reader: Disagree · Dr Reader · 2026-11-29 12:00",
         ),
         "uk": (
             "Позначено",
-            "Робоча точка «screening»: 0,50",
+            "Робоча точка «screening»: поріг 0,50",
             "13,0 %",
             "Оцінка лікаря: Незгода · Dr Reader · 29.11.2026 12:00",
         ),
@@ -166,7 +166,8 @@ def test_a_prior_image_that_was_compared_is_named(language: str, one: Screened, 
     said = {
         "en": (
             "Compared with a prior image", "2021-02-05 · 3 years 2 months earlier", "0.83",
-            "1. Denser in the current image: 5.0 times the noise, 0.5 % of the image", "The images are not comparable.",
+            "1. Denser in the current image: difference 5.0 times the noise, area 0.5 % of the image",
+            "The images are not comparable.",
             "The program cannot tell whether both images show the same patient", "not show the course of a disease",
         ),
         "uk": (
@@ -276,7 +277,7 @@ def test_why_an_image_is_read_first_stands_above_all_else_and_once(one: Screened
     assert lungs.read_first is not None
     unseen = replace(one, lungs=lungs, notes=(lungs.read_first,))
     text = Wording(run_with([])).image(results_of([unseen])[0])
-    said = "The left lung is far smaller than the right lung: 2.0 % of the image, right lung 12.0 %."
+    said = "The left lung is far smaller than the right lung. Share of the image: left lung 2.0 %, right lung 12.0 %."
     assert (text.word, text.why) == ("Read first", said)
     assert said not in text.remarks
 

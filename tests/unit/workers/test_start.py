@@ -48,7 +48,10 @@ def said_by(script: str) -> str:
     ("limits", "says"),
     [
         # 32 and 6 for each of two
-        ("(20, 20)", "This computer lets the program open 20 files at the same time, but the program needs 44. "),
+        (
+            "(20, 20)",
+            "The operating system lets the program open 20 files at the same time, but the program needs 44.",
+        ),
         ("(20, 44)", "(44, 44)"),
         ("(44, 44)", "(44, 44)"),
         ("(300, 300)", "(300, 300)"),
@@ -84,6 +87,6 @@ def test_too_little_memory_is_said_before_any_process_or_thread(limit_mb: int) -
     said = said_by(script)
     # 1300 and 22 for each of two
     assert said.startswith(
-        f"This computer lets the program use {limit_mb} MB of memory, but the program needs 1344 MB. "
+        f"The operating system lets the program use {limit_mb} MB of memory, but the program needs 1344 MB. "
     )
     assert said.split()[-1] == "1"

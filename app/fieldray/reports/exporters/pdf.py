@@ -19,7 +19,7 @@ def write_pdf(path: Path, stored: StoredRun) -> None:
 EXPORTER: Final = Exporter(
     name="pdf",
     suffix=".pdf",
-    title="PDF, the run",
+    title="PDF, one document for the whole run",
     write=write_pdf,
     is_own=is_own_pdf,
     is_default=False,

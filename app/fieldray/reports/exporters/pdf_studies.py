@@ -20,7 +20,7 @@ def _files(stored: StoredRun) -> Generator[tuple[str, bytes]]:
 EXPORTER: Final = Exporter(
     name="pdf-studies",
     suffix="-studies",
-    title="PDF, a document per study",
+    title="PDF, one document for each study",
     write=folder_writer(_files, is_own_pdf),
     is_own=is_own_pdf,
     is_default=False,

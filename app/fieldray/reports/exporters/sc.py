@@ -49,7 +49,7 @@ def _files(stored: StoredRun) -> Generator[tuple[str, bytes]]:
 EXPORTER: Final = Exporter(
     name="sc",
     suffix="-sc",
-    title="DICOM SC, images as shown",
+    title="DICOM SC (secondary captures), images as shown",
     write=folder_writer(_files, is_own_dicom),
     is_own=is_own_dicom,
     is_default=False,

@@ -29,7 +29,7 @@ def _files(stored: StoredRun) -> Generator[tuple[str, bytes]]:
 EXPORTER: Final = Exporter(
     name="seg",
     suffix="-seg",
-    title="DICOM SEG, lung fields",
+    title="DICOM SEG (segmentation), lung fields",
     write=folder_writer(_files, is_own_dicom),
     is_own=is_own_dicom,
     is_default=False,
