@@ -1,1 +1,1 @@
-{"key": "LRC4Q22Xa5jTRQ4vT6NePVwTHsWO3NwIavkgqmLdu+A=", "signature": "rKawypXFdO0cfcUuxO+CE0BZp+i5RlnimKlVnUBtcCY52qv6K4vTKvH8X2qH+1mbnDp1tzja7jLdJUN+nYx8CA=="}
+{"key": "yihyrbKtwLfhjsciUQAAL9M9CzkklP8hgJkh/dMgSao=", "signature": "az9Ce+hHhPl60QH+YRpoaz3Nyn4G4rWs0utWUgS8kNfC4HuPBwShQWuF1WmRt76Hy7SDoIhJVhP9E+W2MIsnCQ=="}

@@ -16,7 +16,7 @@ from PIL import Image
 
 from fieldray.domain.model import InputSpec
 from fieldray.errors import UsageProblem
-from fieldray_adapt.data.dataset import label_targets, require_all_classes
+from fieldray_adapt.data.dataset import label_targets, require_all_classes, without_unknown_training
 from fieldray_adapt.data.image_set import DIGESTS_NAME, ImageSet, read_images, read_rows
 from fieldray_adapt.data.layouts import Row, read_source, refuse_table_patients, split_rows
 from fieldray_adapt.files import file_sha256
@@ -232,6 +232,12 @@ def test_a_class_without_images_is_named() -> None:
     parts = ["training", "training", "validation", "validation", "test"]
     with pytest.raises(UsageProblem, match="The test part of the data has no negative images for the label abnormal"):
         require_all_classes(parts, targets, [_label()])
+
+
+def test_training_images_without_a_known_label_are_left_out() -> None:
+    targets = np.array([[np.nan, np.nan], [np.nan, 0], [1, 0], [np.nan, np.nan]], np.float32)
+    parts = ["training", "training", "training", "test"]
+    assert without_unknown_training(parts, targets) == ["none", "training", "training", "test"]
 
 
 def _images(folder: Path, count: int) -> list[Row]:

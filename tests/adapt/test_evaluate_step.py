@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -215,6 +216,29 @@ def test_what_speaks_against_the_figures_is_warned_of() -> None:
     assert codes(label(best=0.5, area=0.9, positive=400, refused=0.06)) == ["pack_gate_refuses"]
     (warning,) = find_warnings(label(best=0.88, area=0.9, positive=400), meanings={"x": "затемнення"})
     assert "затемнення" in Translator("uk").reason(warning) and "0,88" in Translator("uk").reason(warning)
+
+
+@pytest.mark.parametrize("rule", ["balance", "sensitivity"])
+def test_an_operating_point_can_hold_at_each_source(rule: Literal["balance", "sensitivity"]) -> None:
+    large, small = _evaluated(1), _evaluated(2).where(np.arange(400) < 60)
+    lower = EvaluatedImages(
+        scores=small.scores * 0.5, truth=small.truth, rows=[replace(row, source="small") for row in small.rows]
+    )
+    both = EvaluatedImages(
+        scores=np.append(large.scores, lower.scores),
+        truth=np.append(large.truth, lower.truth),
+        rows=[*large.rows, *lower.rows],
+    )
+    wanted = OperatingPointChoice(
+        name="x", rule=rule, sensitivity=0.95, band_catches=0.95, band_clears=0.9, each_source=True
+    )
+    chosen, alone = (choose_operating_point(wanted, label="x", validation=images) for images in (both, large))
+    pooled = choose_operating_point(replace(wanted, each_source=False), label="x", validation=both)
+    assert chosen.threshold < pooled.threshold <= alone.threshold  # 400 images outvote 60
+    for images in (large, lower):
+        assert (images.scores[images.truth] >= chosen.unsure_low).mean() >= 0.95
+        assert (images.scores[~images.truth] < chosen.unsure_high).mean() >= 0.9
+        assert rule == "balance" or (images.scores[images.truth] >= chosen.threshold).mean() >= 0.95
 
 
 def test_a_card_counts_as_an_audit_of_images_does() -> None:

@@ -342,6 +342,20 @@ def test_retraining_averages_the_networks_of_groups_as_the_training_did(tmp_path
     np.testing.assert_allclose(trained[kernel], (alone[0][kernel] + alone[1][kernel]) / 2, atol=1e-6)
 
 
+def test_networks_with_different_seeds_are_averaged(tmp_path: Path) -> None:
+    task, effort = _task(tmp_path), Effort(batch_size=8, epochs=0.5, learning_rate=1e-3)
+    twice = replace(task.options, schedule=replace(task.options.schedule, networks=2))
+    network, weights = _network()
+    trained = replace(task, options=twice).retrain(network, weights, effort=effort, seed=4)
+    alone = [
+        replace(task, folder=tmp_path / str(seed)).retrain(network, weights, effort=effort, seed=seed)
+        for seed in (4, 5)
+    ]
+    kernel = "class_maps/kernel"
+    assert not np.array_equal(alone[0][kernel], alone[1][kernel])
+    np.testing.assert_allclose(trained[kernel], (alone[0][kernel] + alone[1][kernel]) / 2, atol=1e-6)
+
+
 def test_quality_is_the_auc_where_the_label_is_known(tmp_path: Path) -> None:
     network, weights = _network()
     weights["class_maps/kernel"][:] = 0

@@ -94,14 +94,19 @@ def threshold_for_specificity(scores: Scores, truth: Truth, *, wanted: float) ->
     return float((lowest + above.min(initial=1.0)) / 2)
 
 
-def threshold_for_balance(scores: Scores, truth: Truth) -> float:
+def threshold_for_balance(scores: Scores, truth: Truth, *, groups: NDArray[np.str_] | None = None) -> float:
     """Return the threshold with the largest sensitivity + specificity (Youden's index).
 
-    Of several such thresholds, the middle one is returned.
+    Of several such thresholds, the middle one is returned. `groups` (n,) are, for example, the hospitals of the images,
+    each with images of both classes. The smallest sum of all groups then counts.
     """
+    members = [np.ones(len(scores), bool)] if groups is None else [groups == name for name in np.unique(groups)]
     levels = np.unique(scores)
     middles = np.concatenate([[levels[0] / 2], (levels[1:] + levels[:-1]) / 2])
-    gains = [(scores[truth] >= middle).mean() + (scores[~truth] < middle).mean() for middle in middles]
+    gains = [
+        min((scores[own & truth] >= middle).mean() + (scores[own & ~truth] < middle).mean() for own in members)
+        for middle in middles
+    ]
     best = np.flatnonzero(np.isclose(gains, max(gains)))
     return float(middles[best[len(best) // 2]])
 

@@ -280,10 +280,10 @@ BUILTIN: Final[Mapping[str, str]] = {
     "adult-normal-abnormal-0.5.1": "f707c8736cbff733dcd5b327795176abacd37bb4aaa79239365aa0efbb9cd998",
     "lung-fields-1.1.0": "0ec8fce785dc200cb42950f594db71617d384d8908fc13af0feb61bd741a54e6",
     "lung-fields-2.0.1": "7416ebbb5d1a94e660c2ebe3a4270bc63052a16b9ace8996a182340c251463a3",
-    "pneumonia-paediatric-1.3.3": "b394330e10ceef074264ad7677f2bd2c640419b3de7989c81893cb99d46e74eb",
+    "pneumonia-paediatric-1.4.0": "cf8cd4d6a1ef8e617e219066f40036cbd30e7ab65e10470e9dcfb554b1592d54",
     "tuberculosis-adult-0.2.5": "55730c39d1a08cb7bac84beb0fa29b49f0b126daa17c61dd978d1ebe7f77777c",
 }
 # The lung-field pack for every classifier that does not require another one. No such classifier loads without it.
 BUILTIN_LUNGS: Final = "lung-fields-1.1.0"
 # The key that signed the expected answers of the constancy test (`assets/constancy.json`).
-CONSTANCY_SIGNER: Final = "c5c9-a3c5-646c-e0d1-8540-5e97-961d-afb8-fe34-e341-1022-18fa-aead-ec3d-ef1f-4c17"
+CONSTANCY_SIGNER: Final = "43ab-6d95-f03f-2d6b-05a2-9a53-e1f5-05f9-9541-43db-6e9d-ecea-5b91-a236-cc0b-fea9"

@@ -187,6 +187,15 @@ def _target(row: Row, label: LabelRule) -> float:
     return 0.0 if not negative or values & negative else float("nan")
 
 
+def without_unknown_training(parts: Sequence[str], targets: NDArray[np.float32]) -> list[str]:
+    """Return the parts, with "none" for training images without any known target (rows, labels).
+
+    Such images have no loss. Balanced drawing would draw them as a class of their own, in place of the others.
+    """
+    known = ~np.isnan(targets).all(axis=1)
+    return [part if has_target or part != "training" else "none" for part, has_target in zip(parts, known, strict=True)]
+
+
 def require_all_classes(parts: Sequence[str], targets: NDArray[np.float32], labels: Sequence[LabelRule]) -> None:
     """Require images with and without each label in every part. Raises UsageProblem with the first of
     `missing_classes`.
@@ -287,6 +296,7 @@ def data_step(run: Run) -> StepFacts:
     parts = ["none" if index in found.training_copies else part for index, part in enumerate(parts)]
     parts = _judged_once(image_set.rows, parts)
     targets = label_targets(image_set.rows, recipe.labels)
+    parts = without_unknown_training(parts, targets)
     require_all_classes(parts, targets, recipe.labels)
     write_atomically(run.folder("data") / SPLIT_NAME, _split_file(image_set.rows, parts))
     split = _read_split(run.folder("data") / SPLIT_NAME)

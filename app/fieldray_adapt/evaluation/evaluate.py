@@ -186,6 +186,11 @@ class EvaluatedImages:
         return [row.person for row in self.rows]
 
     @property
+    def sources(self) -> NDArray[np.str_]:
+        """The source of the recipe that each image (n,) comes from."""
+        return np.array([row.source for row in self.rows])
+
+    @property
     def counts(self) -> dict[str, int]:
         """The numbers of images and patients, by the fields of `figures.ImageCounts`."""
         positive = int(self.truth.sum())
@@ -217,6 +222,10 @@ class EvaluatedImages:
         rows = [row for row, kept in zip(self.rows, keep, strict=True) if kept]
         return EvaluatedImages(scores=self.scores[keep], truth=self.truth[keep], rows=rows)
 
+    def by_source(self) -> list[EvaluatedImages]:
+        """Return the images of each source of the recipe, in the order of the sources' names."""
+        return [self.where(self.sources == name) for name in np.unique(self.sources)]
+
     def calibrated(self, calibration: Calibration) -> EvaluatedImages:
         """Return the images with calibrated scores in place of the raw ones."""
         return replace(self, scores=metrics.calibrate_scores(self.scores, calibration))
@@ -238,12 +247,22 @@ def choose_operating_point(point: OperatingPointChoice, *, label: str, validatio
     label
         The code of the label.
     """
+    sources = validation.by_source() if point.each_source else [validation]
     if point.rule == "balance":
-        threshold = metrics.threshold_for_balance(validation.scores, validation.truth)
+        groups = validation.sources if point.each_source else None
+        threshold = metrics.threshold_for_balance(validation.scores, validation.truth, groups=groups)
     else:
-        threshold = metrics.threshold_for_sensitivity(validation.scores, validation.truth, wanted=point.sensitivity)
-    low = metrics.threshold_for_sensitivity(validation.scores, validation.truth, wanted=point.band_catches)
-    high = 1 - metrics.threshold_for_sensitivity(1 - validation.scores, ~validation.truth, wanted=point.band_clears)
+        threshold = min(
+            metrics.threshold_for_sensitivity(images.scores, images.truth, wanted=point.sensitivity)
+            for images in sources
+        )
+    low = min(
+        metrics.threshold_for_sensitivity(images.scores, images.truth, wanted=point.band_catches) for images in sources
+    )
+    high = max(
+        1 - metrics.threshold_for_sensitivity(1 - images.scores, ~images.truth, wanted=point.band_clears)
+        for images in sources
+    )
     return OperatingPoint(
         name=point.name,
         titles=point.titles,

@@ -182,6 +182,12 @@ class ClassifierTraining:
         "needs a pretrained network and small learning rates.",
         default=False,
     )
+    networks: int = key(
+        "Number of networks that are trained one after another from equal starting weights, with the seeds seed, "
+        "seed + 1 and so on. Their weights are averaged. This needs a pretrained network and small learning rates.",
+        default=1,
+        low=1,
+    )
     evidence_outside: float = key(
         "Weight of a second loss on evidence outside the lungs: class-map values above 0. Needs the key lungs.",
         default=0.0,
@@ -218,6 +224,12 @@ class OperatingPointChoice:
     )
     sensitivity: float = key(
         "With the rule sensitivity: the lowest allowed sensitivity.", default=0.95, low=0.5, high=1
+    )
+    each_source: bool = key(
+        "The rule holds at every source of the validation images, so that a large source does not outvote a small "
+        "one. balance: the largest sum at the source where the sum is smallest; sensitivity and uncertain zone: at "
+        "every source. Each source needs images of both classes.",
+        default=False,
     )
     band_catches: float = key(
         "Share of the positive images that are not below the uncertain zone.", default=0.98, low=0.5, high=1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -131,6 +131,9 @@ class Schedule:
     groups
         Groups of sources. A network is trained for each group, and the networks are averaged. Empty to train one
         network.
+    networks
+        How many networks are trained in this way, from equal starting weights with the seeds `seed`, `seed` + 1 and so
+        on. All are averaged.
     """
 
     epochs: int
@@ -143,6 +146,7 @@ class Schedule:
     seed: int = 0
     shares: tuple[tuple[str, float], ...] = ()
     groups: tuple[tuple[str, ...], ...] = ()
+    networks: int = 1
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch_size < 2 or not self.learning_rate > 0:
@@ -207,7 +211,7 @@ def train_groups(
     progress: Callable[[Path], Progress],
     train_one: Callable[..., tuple[Weights, list[EpochFigures]]] = train,
 ) -> tuple[Weights, list[EpochFigures]]:
-    """Train a network, or average one network for each group of the schedule.
+    """Train a network, or average the networks of the groups and seeds of the schedule.
 
     Returns the weights, and the figures of each epoch. Raises as `train`.
 
@@ -219,24 +223,30 @@ def train_groups(
         Trains one network; has the arguments of `train`.
     """
 
-    def on(samples: Samples, subfolder: Path) -> tuple[Weights, list[EpochFigures]]:
+    def on(samples: Samples, subfolder: Path, seed: int) -> tuple[Weights, list[EpochFigures]]:
         return train_one(
             specification,
             dict(weights),
             training=samples,
             validation=validation,
-            options=options,
+            options=replace(options, schedule=replace(schedule, seed=seed)),
             folder=subfolder,
             progress=progress(subfolder),
         )
 
     schedule = options.schedule
     groups = [names for names in schedule.groups if set(names) & set(training.sources)]
-    if not groups:
-        return on(training, folder)
-    parts = [on(training.of_sources(names), folder / f"group-{number}") for number, names in enumerate(groups)]
+    seeds = range(schedule.seed, schedule.seed + schedule.networks)
+    if not groups and len(seeds) == 1:
+        return on(training, folder, schedule.seed)
     share = dict(schedule.shares)
-    mean = _mean([sum(share.get(name, 1.0) for name in names) for names in groups], [own for own, _ in parts])
+    parts, weight = list[tuple[Weights, list[EpochFigures]]](), list[float]()
+    for number, names in enumerate(groups or [tuple(sorted(set(training.sources)))]):
+        for seed in seeds:
+            subfolder = folder / (f"group-{number}" if len(seeds) == 1 else f"group-{number}-seed-{seed}")
+            parts.append(on(training.of_sources(names) if groups else training, subfolder, seed))
+            weight.append(sum(share.get(name, 1.0) for name in names))
+    mean = _mean(weight, [own for own, _ in parts])
     last, history = open_engine(specification, mean, settings=options.settings, name=options.engine), parts[-1][1]
     recalibrate_batchnorm(last, specification, training, schedule=schedule, augmentation=options.augmentation)
     averaged = last.weights()

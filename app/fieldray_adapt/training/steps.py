@@ -237,7 +237,7 @@ def make_schedule(recipe: ClassifierRecipe) -> Schedule:
     """Return the schedule of a recipe's training."""
     names = (
         *("epochs", "batch_size", "learning_rate", "warm_up_epochs", "average_epochs"),
-        *("label_smoothing", "images_per_epoch", "seed"),
+        *("label_smoothing", "images_per_epoch", "seed", "networks"),
     )
     values = {name: getattr(recipe.training, name) for name in names}
     groups = [tuple(shares) for _, shares in sorted(recipe.groups.items())] if recipe.training.average_sources else ()

@@ -42,6 +42,16 @@ def test_thresholds_reach_what_is_asked() -> None:
     assert math.isnan(auc(SCORES, np.ones(6, bool)))
 
 
+def test_a_balanced_threshold_holds_at_the_worst_of_several_hospitals() -> None:
+    # the large hospital alone would take 0.5, where half of the small one's images without the finding are positive
+    scores = np.array([0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9, 0.3, 0.65, 0.75, 0.9])
+    truth = np.array([False] * 4 + [True] * 4 + [False, False, True, True])
+    hospitals = np.array(["large"] * 8 + ["small"] * 4)
+    assert metrics.threshold_for_balance(scores[:8], truth[:8]) == pytest.approx(0.5)
+    # between 0.65 and 0.7 the small one's sum is 2 and the large one's 1.75; at 0.5 they are 1.5 and 2
+    assert metrics.threshold_for_balance(scores, truth, groups=hospitals) == pytest.approx(0.675)
+
+
 def test_calibration_recovers_the_chance() -> None:
     generator = np.random.default_rng(2)
     true_logit = generator.normal(-0.5, 1.5, 6000)
