@@ -192,8 +192,9 @@ def without_unknown_training(parts: Sequence[str], targets: NDArray[np.float32])
 
     Such images have no loss. Balanced drawing would draw them as a class of their own, in place of the others.
     """
-    known = ~np.isnan(targets).all(axis=1)
-    return [part if has_target or part != "training" else "none" for part, has_target in zip(parts, known, strict=True)]
+    return [
+        "none" if part == "training" and np.isnan(row).all() else part for part, row in zip(parts, targets, strict=True)
+    ]
 
 
 def require_all_classes(parts: Sequence[str], targets: NDArray[np.float32], labels: Sequence[LabelRule]) -> None:
