@@ -39,7 +39,6 @@ Logits = NDArray[np.float64]
 _SITES: Final[Mapping[str, tuple[str, ...]]] = {
     "adult-normal-abnormal": ("india_da", "montgomery"),
     "tuberculosis-adult": ("india_da", "montgomery"),
-    "pneumonia-paediatric": ("nih_children",),
 }
 _CHOOSE_ON: Final = ("india_da",)  # beside the recipe's own validation images: of no other hospital edges are chosen
 _FILMS: Final = 150
