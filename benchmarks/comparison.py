@@ -216,7 +216,7 @@ def _share(hits: Sequence[tuple[bool, str]]) -> str:
     """Format the share of hits. Each hit has its patient, for the interval."""
     if not hits:
         return "-"
-    found = metrics.share(np.array([hit for hit, _ in hits]), patients=[patient for _, patient in hits])
+    found = metrics.share_of_hits(np.array([hit for hit, _ in hits]), patients=[patient for _, patient in hits])
     return f"{found.count} of {found.of}: {found.value:.1%} ({found.low:.1%} to {found.high:.1%})"
 
 

@@ -250,7 +250,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "folder_not_read": "This folder cannot be read: {detail}. No image of this folder was screened, and the number "
                        "of its images is unknown.",
     "folder_lost": "This folder disappeared during the search for images, so images may not have been screened. If "
-                   "the folder is on a drive, reconnect the drive and start again. Results so far are kept.",
+                   "the folder is on a removable or network drive, reconnect the drive and start again. Results so "
+                   "far are kept.",
     "missing_listed": "The DICOMDIR lists this file, but the file is missing. Check that the whole disc was copied.",
     "index_alone": Plural("The DICOMDIR lists {count} file, and this file is missing. The DICOMDIR was probably "
                           "copied without its files. Open the original disc, or copy the whole disc.",

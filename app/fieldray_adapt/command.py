@@ -160,7 +160,7 @@ def perform_step(
     with lock_run_folder(recipe.run):
         wanted = steps[step]
         if wanted[0].name == DATA_STEP.name and (problems := (kind.check_run or kind.check)(recipe)):
-            raise RecipeProblems(document.path, document.lines(problems))
+            raise RecipeProblems(document.path, document.problem_lines(problems))
         run = Run(recipe=recipe, text=document.text, progress=progress, trainer=trainer)
         _execute(run, wanted, say)
 
@@ -191,7 +191,7 @@ def check_recipe(path: Path) -> list[str]:
     recipe = with_absolute_paths(document.parsed(kind.schema), path)
     _require_copies(document)
     if problems := kind.check(recipe):
-        raise RecipeProblems(path, document.lines(problems))
+        raise RecipeProblems(path, document.problem_lines(problems))
     return describe_left_out(recipe.run)
 
 

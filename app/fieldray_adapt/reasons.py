@@ -81,10 +81,10 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "pack_shortcut": "{label}: a classifier that sees only the image border or a thumbnail has an area under the "
                      "ROC curve of {area}; the network of the pack has {own}. The classes probably also differ "
                      "outside the lungs, so the figures are too optimistic.",
-    "pack_few_images": Plural("{label}: the smaller group (with or without the finding) has only {count} test "
-                              "image. Check the width of the intervals.",
-                              "{label}: the smaller group (with or without the finding) has only {count} test "
-                              "images. Check the width of the intervals.",
+    "pack_few_images": Plural("{label}: one of the two groups (with the finding, without the finding) has only "
+                              "{count} test image. Check the width of the confidence intervals.",
+                              "{label}: one of the two groups (with the finding, without the finding) has only "
+                              "{count} test images. Check the width of the confidence intervals.",
                               by="count"),
     "pack_gate_refuses": "{percent} of 100 chest X-rays look unlike the training images of the pack. Such an image "
                          "is screened with a note if the lungs are found. Otherwise the image is not suitable.",

@@ -15,7 +15,7 @@ from fieldray_adapt.data.check_images import (
     OOD_KIND_WEIGHTS,
     SYNTHETIC_KINDS,
     UNKNOWN_TARGET,
-    CheckImages,
+    ImagesForChecks,
     reorient,
 )
 from fieldray_adapt.lungs import train as training
@@ -351,7 +351,7 @@ def test_a_turned_image_has_the_targets_of_what_was_done_to_it() -> None:
 @pytest.mark.parametrize("kind", [*OOD_KIND_WEIGHTS, "files"])
 def test_every_kind_of_ood_image_is_an_image_of_its_own(kind: str) -> None:
     chests = np.random.default_rng(0).integers(0, 256, (3, 64, 64), np.uint8)
-    images = CheckImages(chests={"a": (chests, 1.0)}, ood_images=chests[:2])
+    images = ImagesForChecks(chests={"a": (chests, 1.0)}, ood_images=chests[:2])
     first, again, other = (
         images.draw_ood_image(PairAugmentation(noise=0.05), generator=np.random.default_rng(seed), kind=kind)
         for seed in (0, 0, 1)
@@ -362,7 +362,7 @@ def test_every_kind_of_ood_image_is_an_image_of_its_own(kind: str) -> None:
 
 def test_of_a_ood_image_nothing_is_known_but_that_it_is_one() -> None:
     chests = np.zeros((1, 64, 64), np.uint8)
-    images = CheckImages(chests={"a": (chests, 1.0)}, ood_images=np.zeros((0, 64, 64), np.uint8))
+    images = ImagesForChecks(chests={"a": (chests, 1.0)}, ood_images=np.zeros((0, 64, 64), np.uint8))
     generator = np.random.default_rng(0)
     _, targets = images.draw(PairAugmentation(), ood_share=1.0, generator=generator)
     assert targets.tolist() == [0] + [UNKNOWN_TARGET] * 5
@@ -373,7 +373,7 @@ def test_of_a_ood_image_nothing_is_known_but_that_it_is_one() -> None:
 
 def test_sources_are_drawn_by_their_weights() -> None:
     dark, light = np.zeros((1, 64, 64), np.uint8), np.full((1, 64, 64), 255, np.uint8)
-    images = CheckImages(chests={"dark": (dark, 3.0), "light": (light, 1.0)}, ood_images=dark)
+    images = ImagesForChecks(chests={"dark": (dark, 3.0), "light": (light, 1.0)}, ood_images=dark)
     generator = np.random.default_rng(0)
     drawn = [images.draw_chest(generator)[0, 0] for _ in range(400)]
     assert 0.68 < np.mean(np.array(drawn) == 0) < 0.82  # three of four

@@ -589,7 +589,7 @@ def test_another_windows_newer_verdict_is_asked_about(desk: Desk, second_desk: D
     assert said in texts(bar)
     assert (bar.again.text(), bar.keep_stored_verdict.text(), stored(desk, 1)) == (
         "Save my verdict",
-        "Keep the other verdict",
+        "Keep the saved verdict",
         theirs,
     )
     getattr(bar, answer).click()

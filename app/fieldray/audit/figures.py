@@ -22,7 +22,7 @@ from fieldray.audit.units import ALWAYS_REFERRED, Case, Rule, is_assessed, is_re
 from fieldray.domain import metrics
 from fieldray.domain.finding import WORK_LIST_ORDER, Category, Decision, decide
 from fieldray.domain.image import day_of
-from fieldray.domain.metrics import Scores, Share, Truth, share
+from fieldray.domain.metrics import Scores, Share, Truth, share_of_hits
 from fieldray.domain.model import Estimate, OperatingPoint
 from fieldray.errors import UsageProblem
 from fieldray.reasons import Reason, merged_by_code, reason
@@ -193,8 +193,8 @@ def audit(
         points=tuple(performance_at(units, point, rule=rule, prevalence=known) for point in points),
         prevalence=known,
         counts=_counts(units),
-        unsure=share(np.array([unit.category == "unsure" for unit in units]), patients=everyone),
-        refused=share(np.array([unit.category == "refused" for unit in units]), patients=everyone),
+        unsure=share_of_hits(np.array([unit.category == "unsure" for unit in units]), patients=everyone),
+        refused=share_of_hits(np.array([unit.category == "refused" for unit in units]), patients=everyone),
         not_assessed=tuple(_not_assessed(units)),
         bins=bins,
         calibration_error=metrics.calibration_error(scores, truth, bins=len(bins)),
@@ -236,7 +236,7 @@ def performance_at(units: Sequence[Case], point: OperatingPoint, *, rule: Rule, 
     patients = [unit.patient for unit in units]
 
     def part(hits: NDArray[np.bool_], of: NDArray[np.bool_]) -> Share:
-        return share(hits[of], patients=[who for who, own in zip(patients, of, strict=True) if own])
+        return share_of_hits(hits[of], patients=[who for who, own in zip(patients, of, strict=True) if own])
 
     detected, falsely = part(referred, truth), part(referred, ~truth)
     positive, negative = predictive_values(detected, complement_share(falsely), prevalence=prevalence)
@@ -283,7 +283,9 @@ def class_shares(
         members = [index for index, known in enumerate(truth) if bool(known) == own]
         of = [patients[index] for index in members]
         shares[own] = {
-            category: share(np.array([categories[index] == category for index in members], np.bool_), patients=of)
+            category: share_of_hits(
+                np.array([categories[index] == category for index in members], np.bool_), patients=of
+            )
             for category in there
         }
     return shares
@@ -346,7 +348,7 @@ def calibration_bins(scores: Scores, truth: Truth, *, patients: Sequence[str]) -
     found = []
     for members in np.array_split(np.argsort(scores, kind="stable"), number):
         of = [patients[index] for index in members]
-        found.append(CalibrationBin(float(scores[members].mean()), share(truth[members], patients=of)))
+        found.append(CalibrationBin(float(scores[members].mean()), share_of_hits(truth[members], patients=of)))
     return tuple(found)
 
 

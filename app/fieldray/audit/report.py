@@ -78,7 +78,7 @@ class Proposal:
     patients: int
 
     @property
-    def is_reached(self) -> bool:
+    def reaches_target(self) -> bool:
         """Whether the proposed threshold reaches the sensitivity or specificity that was wanted.
 
         It may be impossible to reach the goal, if many units were not assessed or are to be read first.
@@ -305,7 +305,7 @@ def _figure(of: str, hits: NDArray[np.bool_], patients: Sequence[str], *, is_wro
     hits      (units, 2) whether each pack's result counts in the share
     is_wrong  whether a counted result is a false one, as for "falsely_referred"
     """
-    first, second = (metrics.share(hits[:, side], patients=patients).estimate for side in (0, 1))
+    first, second = (metrics.share_of_hits(hits[:, side], patients=patients).estimate for side in (0, 1))
     value, low, high = metrics.share_difference(hits[:, 0], hits[:, 1], patients=patients)
     alone = int((hits[:, 0] & ~hits[:, 1]).sum()), int((hits[:, 1] & ~hits[:, 0]).sum())
     only_right = (alone[1], alone[0]) if is_wrong else alone

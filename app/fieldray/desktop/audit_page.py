@@ -193,7 +193,7 @@ class AuditPage(Page):
             began = time_text(text, run.started_s).rpartition(" ")[0]
             for position, pack in enumerate(run.spec.packs):
                 of = PackOfRun(run.run_id, position)
-                if of != self._auditing.audited:
+                if of != self._auditing.audited_pack:
                     self.against.addItem(without_markup(f"{of}: {pack_label(text, pack)}, {began}"), str(of))
         self.against.setCurrentIndex(max(self.against.findData(chosen), 0))
 

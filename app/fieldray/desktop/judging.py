@@ -370,7 +370,7 @@ class VerdictBar(QWidget):
         self.withdraw.setVisible(not is_lost and given.wanted is not None)
         self.again.setText(text("Save my verdict") if given.asks else text("Try again"))
         keeps = text("Keep my verdict") if given.wanted is None else text("Withdraw")
-        self.keep_stored_verdict.setText(text("Keep the other verdict") if given.asks else keeps)
+        self.keep_stored_verdict.setText(text("Keep the saved verdict") if given.asks else keeps)
 
     def discard_note(self) -> None:
         """Discard the typed note; called for Esc in the note."""

@@ -48,8 +48,7 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("previous_study", ("PgUp",), "list", lambda t: t.text("Previous study"), "images"),
     Key("next_unread", ("U",), "list", lambda t: t.text("Next unread image")),
     Key("unread", ("Shift+U",), "list", lambda t: t.text("Mark this image as unread, or as read")),
-    Key("by_patient", ("Y",), "list", lambda t: t.text("List the images of a patient together, or each image by its "
-                                                       "class")),
+    Key("by_patient", ("Y",), "list", lambda t: t.text("Group the images by patient, or sort all images by urgency")),
     Key("first_image", ("Home",), "list", lambda t: t.text("First image"), "images"),
     Key("last_image", ("End",), "list", lambda t: t.text("Last image"), "images"),
     Key("search", ("Ctrl+F",), "list", lambda t: t.text("Search")),

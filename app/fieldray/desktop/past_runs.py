@@ -204,7 +204,7 @@ class AuditController(RunOperations):
         return self.report is not None and model is not None and model.trust != "legacy" and not self._screening.is_busy
 
     @property
-    def audited(self) -> PackOfRun | None:
+    def audited_pack(self) -> PackOfRun | None:
         """The pack and run that are audited: the first pack of the run on show; None without a run."""
         return PackOfRun(self._screening.run_id) if self._screening.run_id else None
 

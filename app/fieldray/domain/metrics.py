@@ -171,7 +171,7 @@ def effective_number(patients: Sequence[str]) -> float:
     return float(images.sum() ** 2 / (images**2).sum())
 
 
-def share(hits: NDArray[np.bool_], *, patients: Sequence[str]) -> Share:
+def share_of_hits(hits: NDArray[np.bool_], *, patients: Sequence[str]) -> Share:
     """Return the share of images that are hits, with its 95 % interval (Wilson). Raises ValueError without images.
 
     hits      (n,) whether each image is a hit, for example detected
@@ -207,7 +207,7 @@ def share_difference(
 
     Raises ValueError without images.
     """
-    a, b = share(first, patients=patients), share(second, patients=patients)
+    a, b = share_of_hits(first, patients=patients), share_of_hits(second, patients=patients)
     both, neither = int((first & second).sum()), int((~first & ~second).sum())
     spread = math.sqrt(a.count * (a.of - a.count) * b.count * (b.of - b.count))
     excess = both * neither - (a.count - both) * (b.count - both)
@@ -225,12 +225,12 @@ def share_difference(
 
 def sensitivity(scores: Scores, truth: Truth, *, threshold: float, patients: Sequence[str]) -> Share:
     """Return the share of positive images at or above a threshold, which was chosen on other images."""
-    return share(scores[truth] >= threshold, patients=_of(patients, truth))
+    return share_of_hits(scores[truth] >= threshold, patients=_of(patients, truth))
 
 
 def specificity(scores: Scores, truth: Truth, *, threshold: float, patients: Sequence[str]) -> Share:
     """Return the share of negative images below a threshold, which was chosen on other images."""
-    return share(scores[~truth] < threshold, patients=_of(patients, ~truth))
+    return share_of_hits(scores[~truth] < threshold, patients=_of(patients, ~truth))
 
 
 def specificity_at_sensitivity(scores: Scores, truth: Truth, *, wanted: float, patients: Sequence[str]) -> Share:

@@ -168,7 +168,7 @@ class AuditText(AuditWords):
             "first” (always referred).",
             units=self._units(),
         )
-        return said if found.is_reached else f"{said} {out_of_reach}"
+        return said if found.reaches_target else f"{said} {out_of_reach}"
 
     def notes(self) -> list[str]:
         """Return the notes of the audit as sentences."""
@@ -194,7 +194,7 @@ class AuditText(AuditWords):
             prevalence=prevalence,
         )
         steps = [(self._border(threshold), plan.groups[ALL_UNITS][threshold]) for threshold in plan.shown]
-        by_group = text("Referred and detected at the threshold {threshold}, by group", threshold=self._border(chosen))
+        by_group = text("Expected numbers at the threshold {threshold}, by group", threshold=self._border(chosen))
         groups = [(self._group_name(*names), own[chosen]) for names, own in plan.groups.items() if names != ALL_UNITS]
         return (
             Points(title, tuple(self._planned(plan))),

@@ -178,7 +178,7 @@ _AUGMENTED: Final = 0.5
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class CheckImages:
+class ImagesForChecks:
     """Images from which the training images of the checks are drawn.
 
     Attributes

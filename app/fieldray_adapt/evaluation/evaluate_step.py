@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fieldray.domain import metrics
 from fieldray.domain.heat_map import zero_logit
-from fieldray.domain.metrics import Share, share
+from fieldray.domain.metrics import Share, share_of_hits
 from fieldray.domain.model import Calibration, Estimate, OperatingPoint, OutOfDistributionCheck
 from fieldray_adapt.data.dataset import Dataset, label_targets, load_dataset, read_network_inputs
 from fieldray_adapt.data.image_set import ImageSet, read_images, read_rows, rows_digest
@@ -319,7 +319,7 @@ def _ood_rows(run: Run) -> list[Row]:
 
 
 def _refused(gate: OutOfDistributionCheck, answers: NetworkOutputs, rows: Sequence[Row]) -> Share:
-    return share(ood_distances(gate, answers.features) > gate.limit, patients=[row.person for row in rows])
+    return share_of_hits(ood_distances(gate, answers.features) > gate.limit, patients=[row.person for row in rows])
 
 
 EVALUATE_STEP: Final = Step(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fieldray_adapt.data.check_images import CheckImages
+from fieldray_adapt.data.check_images import ImagesForChecks
 from fieldray_adapt.data.image_set import add_digests, read_every_image, read_images, read_rows, rows_digest
 from fieldray_adapt.data.layouts import assign_parts, find_rows
 from fieldray_adapt.files import digest, file_sha256, save_arrays
@@ -68,7 +68,7 @@ class LungData:
         """Return the indices of the images with masks in a part of the split, such as "training"."""
         return np.flatnonzero(self.image_parts == part)
 
-    def check_images(self, part: str, weights: Mapping[str, float], *, side: int) -> CheckImages | None:
+    def check_images(self, part: str, weights: Mapping[str, float], *, side: int) -> ImagesForChecks | None:
         """Return the images for the checks in a part, resized to `side`; None without chest images.
 
         `weights` has the relative frequency of each source, 1 if not named.
@@ -84,7 +84,7 @@ class LungData:
             others, weight = chests.get(name, (np.zeros((0, side, side), np.uint8), 1.0))
             chests[name] = (np.concatenate([others, resize_images(self.images[own], side)]), weight)
         ood_images = resize_images(self.ood_images[self.ood_image_parts == part], side)
-        return CheckImages(chests=chests, ood_images=ood_images) if chests else None
+        return ImagesForChecks(chests=chests, ood_images=ood_images) if chests else None
 
 
 def resize_images(images: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:

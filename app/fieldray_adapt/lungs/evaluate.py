@@ -16,9 +16,9 @@ from msgspec import structs
 from numpy.typing import NDArray
 from PIL import Image
 
-from fieldray.domain.metrics import Share, bootstrap_interval, share
+from fieldray.domain.metrics import Share, bootstrap_interval, share_of_hits
 from fieldray.domain.model import LUNG_CHECKS
-from fieldray_adapt.data.check_images import OOD_KIND_WEIGHTS, CheckImages, reorient
+from fieldray_adapt.data.check_images import OOD_KIND_WEIGHTS, ImagesForChecks, reorient
 from fieldray_adapt.evaluation.figures import Interval
 from fieldray_adapt.lungs.dataset import LungData, load_lung_data
 from fieldray_adapt.lungs.engine import MaskEngine
@@ -211,11 +211,11 @@ def measure_check_rates(
     return rows
 
 
-def _kinds(images: CheckImages) -> list[str]:
+def _kinds(images: ImagesForChecks) -> list[str]:
     return [*OOD_KIND_WEIGHTS, *(["files"] if len(images.ood_images) else [])]
 
 
-def _ood_images_of(images: CheckImages, kind: str, recipe: LungRecipe) -> NDArray[np.uint8]:
+def _ood_images_of(images: ImagesForChecks, kind: str, recipe: LungRecipe) -> NDArray[np.uint8]:
     """Draw out-of-distribution images of a kind. Every call returns equal images."""
     if kind == "files":
         return _some(images.ood_images, _OOD_IMAGES)
@@ -224,7 +224,7 @@ def _ood_images_of(images: CheckImages, kind: str, recipe: LungRecipe) -> NDArra
 
 
 def _share(hits: NDArray[np.bool_]) -> Share:
-    return share(hits, patients=[str(index) for index in range(len(hits))])
+    return share_of_hits(hits, patients=[str(index) for index in range(len(hits))])
 
 
 def _some(images: NDArray[np.uint8], count: int) -> NDArray[np.uint8]:

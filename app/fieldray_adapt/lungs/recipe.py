@@ -37,8 +37,9 @@ class MaskSource:
     )
     share: float = key("How often the source is drawn, relative to the other sources.", default=1.0, above=0)
     evaluate_only: bool = key(
-        "The masks of this source are only measured, as those of another hospital. If its images are also "
-        "among `chests`, the checks learn from them; then only `adapt cross` measures the source unseen.",
+        "The masks of this source are for evaluation only, never for training. If the images of this source are also "
+        "in `chests`, the checks are trained on them. Then only `adapt cross` evaluates a network that has not seen "
+        "this source.",
         default=False,
     )
 

@@ -17,7 +17,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from fieldray_adapt.data.augmentation import augment_with_mask, whiten_lung
-from fieldray_adapt.data.check_images import UNKNOWN_TARGET, CheckImages
+from fieldray_adapt.data.check_images import UNKNOWN_TARGET, ImagesForChecks
 from fieldray_adapt.files import digest, to_builtins
 from fieldray_adapt.lungs.dataset import LungData, load_lung_data, resize_images
 from fieldray_adapt.lungs.engine import Batch, MaskEngine, set_thread_count
@@ -135,7 +135,7 @@ class StageSamples:
         chances = np.array([shares[name] / np.count_nonzero(sources[own] == name) for name in sources[own]])
         self._chances, self._shows_region = chances / chances.sum(), np.isin(sources[own], [*recipe.region_sources])
         weights = {source.name: source.share for source in recipe.chests}
-        self._checks: CheckImages | None = (
+        self._checks: ImagesForChecks | None = (
             data.check_images("training", weights, side=side) if engine.has_checks and recipe.chests else None
         )
         seen = data.part_indices("validation")

@@ -87,7 +87,9 @@ class LabelRule:
     code: str = key("Short name of the label, without spaces.", example="pneumonia")
     meaning: Texts = key("Name of the label for people; its code by default.", default_factory=dict)
     positive: tuple[str, ...] = key(
-        "Classes of the data that have the label; the code by default.", default=(), example=["pneumonia"]
+        "Classes of the data that count as positive for the label. By default, the class named by the key code.",
+        default=(),
+        example=["pneumonia"],
     )
     negative: tuple[str, ...] = key(
         "Classes of the data that do not have the label; all other classes by default.", default=()

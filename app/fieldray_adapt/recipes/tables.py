@@ -432,10 +432,10 @@ class RecipeDocument:
         """Return the recipe as a dataclass. Raises RecipeProblems with all problems."""
         found = parse_table(kind, self.tables)
         if isinstance(found, list):
-            raise RecipeProblems(self.path, self.lines(found))
+            raise RecipeProblems(self.path, self.problem_lines(found))
         return found
 
-    def lines(self, problems: Sequence[Problem]) -> list[str]:
+    def problem_lines(self, problems: Sequence[Problem]) -> list[str]:
         """Return the problems as texts in order of their lines, for example `line 12: training.epochs is missing`."""
         found = [(find_line(self.text, problem.location), f"{problem.key} {problem.detail}") for problem in problems]
         return [f"line {line}: {text}" for line, text in sorted(found, key=lambda item: item[0])]

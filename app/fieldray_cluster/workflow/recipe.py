@@ -319,7 +319,7 @@ def read_workflow(path: Path) -> Workflow:
     base, workflow = path.resolve().parent, parse_table(Workflow, document.tables)
     problems = [*(workflow if isinstance(workflow, list) else ()), *_problems(document.tables, base)]
     if problems or isinstance(workflow, list):
-        raise RecipeProblems(path, document.lines(problems))
+        raise RecipeProblems(path, document.problem_lines(problems))
     return workflow.resolve_paths(base)
 
 

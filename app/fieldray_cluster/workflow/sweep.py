@@ -353,6 +353,6 @@ def _require_sweepable(document: RecipeDocument, sweep: Sweep) -> None:
             except KeyError:
                 found = [Problem(tuple(key.split(".")), "is within a key that is no table")]
             if isinstance(found, list):
-                lines += [line for line in document.lines(found) if line not in lines]
+                lines += [line for line in document.problem_lines(found) if line not in lines]
     if lines:
         raise RecipeProblems(document.path, lines)

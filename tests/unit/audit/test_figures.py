@@ -15,7 +15,7 @@ from fieldray.audit.drift import drift_of, score_counts
 from fieldray.audit.units import Case, Rule, make_cases
 from fieldray.domain.finding import Category, Failed, Finding, Screened, decide
 from fieldray.domain.image import ImageHeader, ImageRef
-from fieldray.domain.metrics import Share, share
+from fieldray.domain.metrics import Share, share_of_hits
 from fieldray.domain.run import StoredResult, Verdict
 from fieldray.errors import UsageProblem
 from outcomes import POINT, failed, screened
@@ -93,7 +93,7 @@ def test_both_ends_of_a_predictive_value_are_those_of_the_ratio(
 
 
 def made_share(count: int, of: int) -> Share:
-    return share(np.arange(of) < count, patients=[str(i) for i in range(of)])
+    return share_of_hits(np.arange(of) < count, patients=[str(i) for i in range(of)])
 
 
 def test_shares_of_all_images_count_what_has_no_score() -> None:
@@ -140,7 +140,7 @@ def test_images_needed_give_the_width_asked_for_and_one_fewer_does_not() -> None
         assert widths[1] <= 0.05 < widths[0]
     hits = np.zeros(figures.images_needed(0.5), bool)
     hits[: len(hits) // 2] = True
-    found = share(hits, patients=[str(i) for i in range(len(hits))])
+    found = share_of_hits(hits, patients=[str(i) for i in range(len(hits))])
     assert found.high - found.low == pytest.approx(0.1, abs=2e-3)
 
 

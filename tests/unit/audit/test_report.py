@@ -134,7 +134,7 @@ def test_the_threshold_catches_what_was_asked_for_and_the_next_one_would_not(wan
     positives = sum(one.truth for one in cases)  # one of these 15 has no score, so 14 can be referred
     caught = [one.score for one in cases if one.truth and one.score is not None and one.score >= found.threshold]
     assert (found.sensitivity.count, found.sensitivity.of) == (len(caught), 15) == (len(caught), positives)
-    assert found.is_reached == (wanted < 1) == (len(caught) >= wanted * positives)
+    assert found.reaches_target == (wanted < 1) == (len(caught) >= wanted * positives)
     assert len(caught) - 1 < wanted * positives
     assert found.images == found.patients == 20
     assert found.unsure_low == found.threshold == found.unsure_high
@@ -145,7 +145,7 @@ def test_a_specificity_is_reached_at_the_lowest_threshold_that_does(wanted: floa
     found = propose(_cases(), label="opacity", pattern=None, rule=Rule(), wanted=ProposalGoal(specificity=wanted))
     negatives = sorted(one.score for one in _cases() if not one.truth and one.score is not None)
     spared = sum(score < found.threshold for score in negatives)
-    assert (found.specificity.count, found.specificity.of) == (spared, 5) and found.is_reached
+    assert (found.specificity.count, found.specificity.of) == (spared, 5) and found.reaches_target
     assert spared >= 5 * wanted > spared - 1
     assert found.sensitivity.low <= found.sensitivity.value <= found.sensitivity.high
 

@@ -117,7 +117,7 @@ def test_a_proposal_is_the_nearest_threshold_that_does_what_was_asked(rule: Rule
     wanted = ProposalGoal(sensitivity=share) if aim == "sensitivity" else ProposalGoal(specificity=share)
     _, proposal, planned = everything(cases, rule, wanted=wanted)
     own = getattr(proposal, aim)
-    assert own.value >= share and proposal.is_reached
+    assert own.value >= share and proposal.reaches_target
     # The next score on the other side would no longer do.
     edge = rule.referral_score_at(proposal.threshold, POINT)
     scores = {one[3] for one in counted(cases, rule.unit, 2.0) if one[3] >= 0 and not one[1]}  # read first: one[1]
@@ -147,7 +147,7 @@ def test_what_no_threshold_reaches_is_said(refers: Referral) -> None:
     rule = Rule(refers=refers)
     for wanted in (ProposalGoal(sensitivity=0.9), ProposalGoal(specificity=0.9)):
         proposal = propose(cases, label="opacity", pattern=POINT, rule=rule, wanted=replace(wanted))
-        assert not proposal.is_reached and 0 <= proposal.threshold <= 1
+        assert not proposal.reaches_target and 0 <= proposal.threshold <= 1
         assert (proposal.sensitivity.value, proposal.specificity.value) <= (0.25, 0.25)
 
 

@@ -18,8 +18,8 @@ from fieldray.domain.metrics import (
     auc_difference,
     auc_estimate,
     bootstrap_interval,
-    share,
     share_difference,
+    share_of_hits,
 )
 from fieldray.domain.model import Calibration
 from fieldray_adapt.evaluation.evaluate import fit_calibration, fit_logistic, shortcut_scores
@@ -128,7 +128,7 @@ def _people(count: int, *, images_each: int = 1) -> list[str]:
 
 @pytest.mark.parametrize(("hits", "of"), [(0, 1), (1, 1), (0, 11), (63, 63), (62, 63), (48, 63), (5, 400), (200, 400)])
 def test_a_share_has_wilsons_interval(hits: int, of: int) -> None:
-    found = share(np.arange(of) < hits, patients=_people(of))
+    found = share_of_hits(np.arange(of) < hits, patients=_people(of))
     theirs = binomtest(hits, of).proportion_ci(method="wilson")
     assert (found.count, found.of, found.value) == (hits, of, hits / of)
     assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high), abs=1e-6)
@@ -138,12 +138,15 @@ def test_a_share_has_wilsons_interval(hits: int, of: int) -> None:
 def test_all_of_63_are_not_all_there_could_be() -> None:
     # 63 / (63 + 1.96^2) = 0.943: the lowest share of which 63 of 63 is no surprise
     assert figure_text(Share(63, 63, 1.0, 63 / (63 + 1.96**2), 1.0)) == ("63 of 63: 1.000 (0.943 to 1.000)")
-    assert share(np.ones(63, bool), patients=_people(63)).low == pytest.approx(0.943, abs=5e-4)
+    assert share_of_hits(np.ones(63, bool), patients=_people(63)).low == pytest.approx(0.943, abs=5e-4)
 
 
 def test_many_images_of_a_patient_tell_no_more_than_one() -> None:
     one, many = np.arange(40) < 30, np.repeat(np.arange(40) < 30, 4)
-    single, fourfold = share(one, patients=_people(40)), share(many, patients=_people(160, images_each=4))
+    single, fourfold = (
+        share_of_hits(one, patients=_people(40)),
+        share_of_hits(many, patients=_people(160, images_each=4)),
+    )
     assert (single.low, single.high) == pytest.approx((fourfold.low, fourfold.high)) and fourfold.of == 160
     # one patient with 97 of 100 images weighs nearly as one alone: 100^2 / (97^2 + 3)
     assert metrics.effective_number(["a"] * 97 + ["b", "c", "d"]) == pytest.approx(1.0625, abs=1e-3)
@@ -162,7 +165,7 @@ def test_an_area_of_one_has_an_interval() -> None:
     with pytest.raises(ValueError, match="a class has no images"):
         auc_estimate(np.ones(4), np.ones(4, bool), patients=_people(4))
     with pytest.raises(ValueError, match="needs images"):
-        share(np.zeros(0, bool), patients=[])
+        share_of_hits(np.zeros(0, bool), patients=[])
 
 
 @pytest.mark.parametrize("true_area", [0.75, 0.97, 0.99])
