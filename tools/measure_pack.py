@@ -31,7 +31,7 @@ from fieldray.packs.verified import list_files, read_pack, write_described
 from fieldray.typed_json import to_type
 from fieldray_adapt.data.dataset import label_targets
 from fieldray_adapt.data.image_set import read_rows, rows_digest
-from fieldray_adapt.data.layouts import Row, split_rows
+from fieldray_adapt.data.layouts import Row, split_rows, without_unknown_training
 from fieldray_adapt.evaluation.evaluate import (
     CARD_RULE,
     auc_by_group,
@@ -70,7 +70,7 @@ def rows_of_parts(recipe: ClassifierRecipe, provenance: Mapping[str, str], *, fo
     the pack.
     """
     rows = read_rows(recipe.data, folder=folder)
-    parts = split_rows(rows, recipe.split, recipe.data)
+    parts = without_unknown_training(split_rows(rows, recipe.split, recipe.data), label_targets(rows, recipe.labels))
     lines = [
         {"source": row.source, "sha256": row.sha256, "patient": row.patient, "fold": row.fold, "part": part}
         for row, part in zip(rows, parts, strict=True)

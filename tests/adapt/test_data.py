@@ -16,9 +16,15 @@ from PIL import Image
 
 from fieldray.domain.model import InputSpec
 from fieldray.errors import UsageProblem
-from fieldray_adapt.data.dataset import label_targets, require_all_classes, without_unknown_training
+from fieldray_adapt.data.dataset import label_targets, require_all_classes
 from fieldray_adapt.data.image_set import DIGESTS_NAME, ImageSet, read_images, read_rows
-from fieldray_adapt.data.layouts import Row, read_source, refuse_table_patients, split_rows
+from fieldray_adapt.data.layouts import (
+    Row,
+    read_source,
+    refuse_table_patients,
+    split_rows,
+    without_unknown_training,
+)
 from fieldray_adapt.files import file_sha256
 from fieldray_adapt.patients import patient_sha256
 from fieldray_adapt.recipes.shared import LabelRule, Source, Split

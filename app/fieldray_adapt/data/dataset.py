@@ -36,6 +36,7 @@ from fieldray_adapt.data.layouts import (
     require_matching_table,
     split_rows,
     table_digest,
+    without_unknown_training,
 )
 from fieldray_adapt.evaluation.figures import DataDigests, DataFigures, DuplicateFigures, LabelCounts
 from fieldray_adapt.files import digest, file_sha256, to_builtins, write_atomically
@@ -185,16 +186,6 @@ def _target(row: Row, label: LabelRule) -> float:
     if row.unknown & positive or not values:
         return float("nan")
     return 0.0 if not negative or values & negative else float("nan")
-
-
-def without_unknown_training(parts: Sequence[str], targets: NDArray[np.float32]) -> list[str]:
-    """Return the parts, with "none" for training images without any known target (rows, labels).
-
-    Such images have no loss. Balanced drawing would draw them as a class of their own, in place of the others.
-    """
-    return [
-        "none" if part == "training" and np.isnan(row).all() else part for part, row in zip(parts, targets, strict=True)
-    ]
 
 
 def require_all_classes(parts: Sequence[str], targets: NDArray[np.float32], labels: Sequence[LabelRule]) -> None:

@@ -15,6 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NoReturn, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fieldray.errors import UsageProblem
 from fieldray.reasons import Reason, reason
 from fieldray_adapt.files import file_sha256
@@ -319,6 +322,16 @@ def leave_out_unevaluated(rows: Sequence[Row], parts: Sequence[str], sources: Se
     return [
         "none" if row.source in (never_drawn if part == "training" else training_only) else part
         for row, part in zip(rows, parts, strict=True)
+    ]
+
+
+def without_unknown_training(parts: Sequence[str], targets: NDArray[np.float32]) -> list[str]:
+    """Return the parts, with "none" for training images without any known target (rows, labels).
+
+    Such images have no loss. Balanced drawing would draw them as a class of their own, in place of the others.
+    """
+    return [
+        "none" if part == "training" and np.isnan(row).all() else part for part, row in zip(parts, targets, strict=True)
     ]
 
 
