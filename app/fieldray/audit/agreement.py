@@ -15,8 +15,9 @@ from fieldray.domain.model import OperatingPoint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """The agreement of two judges on the same units. A judge is "pack", "reference", or a reader's name.
+    """How far two judges agree on the same units (images, examinations or patients).
 
+    first, second     the judges: "pack", "reference" for the reference labels, or a reader's name
     units             number of units that both judged
     agreed            number of units on which both judges said the same
     kappa, low, high  Cohen's kappa, -1..1, with the ends of its 95 % interval

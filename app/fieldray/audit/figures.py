@@ -41,7 +41,7 @@ _NOBODY: Final[Mapping[str, Mapping[str, bool]]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointPerformance:
-    """The performance of one operating point on the units of an audit.
+    """The performance of one operating point on the units (images, examinations or patients) of an audit.
 
     detected          share referred of all units with the condition
     falsely_referred  share referred of all units without the condition
@@ -67,7 +67,7 @@ class PointPerformance:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationBin:
-    """A bin of the calibration: units with similar scores.
+    """A bin of the calibration: units (images, examinations or patients) with similar scores.
 
     mean_score  mean calibrated score, 0..1
     positives   share of the units with the condition
@@ -79,11 +79,12 @@ class CalibrationBin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subgroup:
-    """The figures of the units whose attribute `by` has the value `name`, for example `by` "sex" and `name` "F".
+    """The figures of a part of an audit's units (images, examinations or patients).
 
-    units   number of units of the subgroup
-    auc     area under the ROC curve
-    points  the performance of each operating point on the subgroup
+    by, name  an attribute and its value, which all units of the subgroup have; for example "sex" and "F"
+    units     number of units of the subgroup
+    auc       area under the ROC curve
+    points    the performance of each operating point on the subgroup
     """
 
     by: str
@@ -95,7 +96,7 @@ class Subgroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotAssessed:
-    """The number of units that were not assessed for one reason.
+    """The number of units (images, examinations or patients) that were not assessed for one reason.
 
     positives  number of such units with the condition
     negatives  number of such units without the condition
@@ -108,7 +109,9 @@ class NotAssessed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """All results of an audit. Every figure except `images` and `patients` counts units of the rule.
+    """All results of an audit.
+
+    Every figure except `images` and `patients` counts units, which by the rule are images, examinations or patients.
 
     positives          units with the condition
     assessed           units with a score, or with an image to be read first
@@ -224,7 +227,7 @@ def roc_curve(scores: Scores, truth: Truth) -> tuple[tuple[float, float], ...]:
 
 
 def performance_at(units: Sequence[Case], point: OperatingPoint, *, rule: Rule, prevalence: float) -> PointPerformance:
-    """Return the performance of an operating point on units, assessed or not.
+    """Return the performance of an operating point on units (images, examinations or patients), assessed or not.
 
     The units must be of both classes. The operating point must have been chosen on other images: on its own images the
     performance is overestimated.
@@ -254,10 +257,11 @@ def performance_at(units: Sequence[Case], point: OperatingPoint, *, rule: Rule, 
 
 
 def category_at(point: OperatingPoint, score: float | None, *, otherwise: Category) -> Category:
-    """Return the class of a score at an operating point.
+    """Return the class that an image with this score has at an operating point.
 
-    otherwise  the class that the image has now; returned for an image without a score, and for a class that is always
-               referred
+    score      calibrated score, 0..1; None for an image without a score
+    otherwise  the class that the image has now. It is returned unchanged for an image without a score, and for an
+               image that is to be read first
     """
     if score is None or otherwise in ALWAYS_REFERRED:
         return otherwise

@@ -56,7 +56,8 @@ class LabelLayout:
     read      takes a line number and the cells of the row by column name. Returns None for a row without a frontal
               image. Raises ValueError for a cell with unknown content
     has_many  whether an image may have several classes. Every class except *no finding* then counts as a finding
-    adds_up   whether several rows of one image and reader are merged, as the rows of boxes are
+    adds_up   whether an image may have several rows by one reader, such as one row for each box that the reader drew.
+              The classes of these rows are then merged
     """
 
     read: Callable[[int, Cells], LabelRow | None]

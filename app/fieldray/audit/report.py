@@ -171,7 +171,7 @@ class AuditSubject:
 
     @property
     def is_bare(self) -> bool:
-        """Whether the pack is a bare model of the dissertation."""
+        """Whether the pack is a legacy model: unsigned model files of the dissertation, without operating point."""
         return self.trust == "legacy"
 
 
@@ -179,7 +179,8 @@ class AuditSubject:
 class ComparedPack:
     """One of the two packs of a comparison, with the run that holds the pack's results.
 
-    point  the operating point in force in the run; None if there was none
+    point     the operating point with which the run decided; None if there was none
+    position  position of the pack in the run, 0 for the first
     """
 
     run_id: int
@@ -191,7 +192,7 @@ class ComparedPack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedFigure:
-    """One figure of two packs, measured on the same units.
+    """One figure of two packs, measured on the same units (images, examinations or patients).
 
     of                     "auc": area under the ROC curve. "detected" and "falsely_referred": shares of all units, as
                            in `PointPerformance`. "sensitivity" and "specificity": shares of the units that both packs
@@ -214,6 +215,8 @@ class PairedFigure:
 class PackComparison:
     """The comparison of two packs on the labelled images that are in both runs.
 
+    images, patients         numbers of these images and of their patients
+    units                    number of their units: images, examinations or patients, by the rule of the audit
     both                     number of units that both packs assessed
     only_first, only_second  number of units that one pack alone assessed
     elsewhere                number of labelled images that are not in the second run
@@ -342,7 +345,7 @@ _ROUNDING: Final = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """Prices of screening, each 0 or more, in any currency.
+    """Prices of screening per unit (image, examination or patient), each 0 or more, in any currency.
 
     screening  price of screening one unit
     test       price of testing one referred unit
@@ -356,7 +359,9 @@ class Prices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThresholdRow:
-    """One row of the threshold plan. The numbers are of 1,000 units screened at the plan's prevalence.
+    """One row of the threshold plan, computed for 1,000 units screened at the plan's prevalence.
+
+    Units are images, examinations or patients, by the rule of the audit.
 
     sensitivity        share referred of all units with the condition
     specificity        share not referred of all units without the condition
@@ -385,15 +390,17 @@ class ThresholdRow:
 class ThresholdPlan:
     """A threshold plan: what each possible threshold would refer, detect, miss and cost.
 
-    There is one step for every score of a unit, rounded down to a thousandth, and for given thresholds.
+    Thresholds are the scores of all units, rounded down to a thousandth, and some given ones.
 
+    prevalence              share with the condition among the patients to be screened, 0..1
+    prices                  prices for the costs; None for a plan without costs
     units                   number of units of the audit
-    not_assessed            number of units that are referred at no threshold
-    positives_not_assessed  number of units without setup that have the condition
-    groups                  the steps by threshold, the lowest first, of each subgroup. A subgroup is (attribute,
-                            value), as ("sex", "F"); `ALL_UNITS` comes first
-    shown                   the thresholds to print in a table: those of the operating points, and for each of several
-                            sensitivities the highest threshold that reaches the sensitivity
+    not_assessed            number of units that were not assessed, so that no threshold refers them
+    positives_not_assessed  how many of these units have the condition
+    groups                  for each subgroup, a row of the plan for each threshold, the lowest first. A subgroup is
+                            (attribute, value), as ("sex", "F"); `ALL_UNITS` comes first
+    shown                   the thresholds to print in a table: those given, and for each of several sensitivities the
+                            highest threshold that reaches the sensitivity
     """
 
     prevalence: float
@@ -423,7 +430,7 @@ def threshold_plan(
 ) -> ThresholdPlan | None:
     """Compute the threshold plan of an audit; None if all units have the condition, or none has.
 
-    points      thresholds to include among the steps
+    points      thresholds to include besides the scores of the units
     pattern     the operating point whose uncertain zone is moved to each threshold; None for no zone
     prevalence  share with the condition among the patients to be screened, 0..1, exclusive
 

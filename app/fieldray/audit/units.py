@@ -2,7 +2,7 @@
 
 One rule holds for all parts of an audit: the table of figures, the threshold plan, the proposed operating point, the
 subgroups, the comparison of packs and the list of disagreements. An examination or a patient has the condition if any
-of its images has the condition. Its score is the highest score of its images.
+image of it has the condition. The score of an examination or a patient is the highest score of its images.
 """
 
 from __future__ import annotations
@@ -128,14 +128,14 @@ class Rule:
         return point.threshold if self.refers == "above" else point.unsure_low
 
     def referral_score_at(self, threshold: float, pattern: OperatingPoint | None) -> float:
-        """Return the lowest calibrated score (0..1) with which a unit is referred at any threshold.
+        """Return the lowest calibrated score (0..1) with which a unit is referred if the threshold is `threshold`.
 
         pattern  an operating point whose uncertain zone is moved to the threshold; None for no zone
         """
         return threshold if self.refers == "above" else moved_zone(pattern, threshold)[0]
 
     def threshold_of(self, edge: float, pattern: OperatingPoint | None) -> float:
-        """Return the threshold at which units with a score of `edge` or more are referred.
+        """Return the threshold that refers exactly the units with a score of `edge` (0..1) or more.
 
         This is the inverse of `referral_score_at`.
 
@@ -164,7 +164,7 @@ def is_assessed(case: Case) -> bool:
 
 
 def is_referred(case: Case, edge: float) -> bool:
-    """Return whether a case is to be read first, or has a score of at least `edge`."""
+    """Return whether a case is referred: it is to be read first, or has a score of at least `edge` (0..1)."""
     return ranking_score(case) >= edge
 
 

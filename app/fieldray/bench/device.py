@@ -247,6 +247,7 @@ def device_report(
 
     problems  reason for each case that could not be measured, by case name
     images    phrase that names the measured images
+    costs     power and price of the backends, as the user gave them
     more      additional sentences for the end of the report
     """
     notes = [f"Run on {images}, in a fresh process for each repetition."]

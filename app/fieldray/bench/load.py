@@ -182,7 +182,15 @@ _LONGEST_S: Final = 120.0  # time limit of one repetition under one load
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredLoadCell:
-    """The figures of one case under one load level, as stored in the study's file."""
+    """The figures of one case under one load level, as stored in the study's file.
+
+    case      name of the case
+    level     the load that the benchmark made
+    increase  how much longer an image took than without load, as a share of the time without load: 0.273 means +27.3 %
+    mean_ms   mean time of an image in milliseconds
+    fps_min, fps_avg, fps_max
+              images per second: of the slowest image, over all images, of the fastest image
+    """
 
     case: str
     backend: BackendName
@@ -210,7 +218,7 @@ class StoredLoadStudy:
 
     @property
     def shown(self) -> tuple[StoredLoadCell, ...]:
-        """The measurements that are shown: of each backend, those of its first case, which runs it as in screening."""
+        """The measurements to show: those of each backend's first case."""
         first = {cell.backend: cell.case for cell in reversed(self.cells)}
         return tuple(cell for cell in self.cells if cell.case == first[cell.backend])
 

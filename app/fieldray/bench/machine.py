@@ -146,7 +146,7 @@ def linux_governor(*, cpufreq: Path = CPUFREQ) -> str:
 
 
 def linux_scales_itself(*, cpufreq: Path = CPUFREQ) -> bool:
-    """Return whether the clock driver raises the clock under load even with the governor "powersave"."""
+    """Return whether Linux's clock driver raises the CPU's clock under load even with the governor "powersave"."""
     return _file_text(cpufreq / "scaling_driver").strip() in _OWN_CHOICE
 
 
@@ -280,7 +280,9 @@ class MeasuredLoad:
 def parallel_load(level: Level, *, cores: int) -> Iterator[tuple[psutil.Process, ...]]:
     """Run one busy process for each core during the block, and yield the processes.
 
-    Level 0 starts no process. Raises OSError, ChildDied.
+    level  how busy they are; a level with the share 0 starts no process
+
+    Raises OSError, ChildDied.
     """
     with contextlib.ExitStack() as ends:
         children = []
@@ -295,9 +297,9 @@ def parallel_load(level: Level, *, cores: int) -> Iterator[tuple[psutil.Process,
 
 
 def measured_load(processes: Sequence[psutil.Process], *, cores: int, within_s: float) -> MeasuredLoad:
-    """Wait `within_s` seconds, and return the load during that time.
+    """Wait `within_s` seconds, and return the CPU load during that time.
 
-    processes  the processes that make the load; without any, `made` is 0
+    processes  the processes that make the load; without any, `MeasuredLoad.made` is 0
     cores      number of cores
     """
     began_s, before_s, machine = time.perf_counter(), _processor_s(processes), psutil.cpu_times()

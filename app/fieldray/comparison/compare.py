@@ -80,7 +80,7 @@ class Placement:
     """A placement of the prior over the current image, with its similarity (NCC, -1..1).
 
     affine               maps positions of the current image to the prior
-    similarity           NCC of the structures around the lungs at this placement
+    similarity           NCC around the lungs at this placement, between the two images as `structure` filters them
     mirrored_similarity  best NCC with the prior mirrored left to right
     inverted_similarity  best NCC with black and white of the prior swapped
     """
@@ -312,7 +312,7 @@ def _matches(prior: Grey, current: Grey, field: Displacement, step: _MatchingRou
 
 
 def cut_squares(image: Grey, corners: NDArray[np.intp], side: int) -> Grey:
-    """Cut squares (n, side, side, channels) out of an image, given their upper left corners (n, 2)."""
+    """Cut squares (n, side, side, channels) out of an image at their upper left corners (n, 2), each (row, column)."""
     return np.stack([image[row : row + side, column : column + side] for row, column in corners])
 
 
@@ -388,7 +388,7 @@ def _relaxed(
 
 
 def similarity(prior: Grey, current: Grey, inside: Mask, *, displacement: Displacement | None) -> float:
-    """Return the mean local similarity of two structures inside a mask, -1..1; 0 for an empty mask.
+    """Return the mean `local_similarity` of two images, filtered by `structure`, in a mask: -1..1; 0 for an empty mask.
 
     displacement  the displacement by which the prior is warped first; None for no warping
     """
@@ -398,7 +398,7 @@ def similarity(prior: Grey, current: Grey, inside: Mask, *, displacement: Displa
 
 
 def local_similarity(first: Grey, second: Grey) -> Grey:
-    """Return the NCC of two structures (rows, columns) in a Gaussian window around each pixel, -1..1."""
+    """Return the NCC of two images as `structure` filters them, in a Gaussian window around each pixel, -1..1."""
     one, other = (image - blur(image, _SIMILARITY_PX) for image in (first, second))
     energies = blur(np.square(one), _SIMILARITY_PX) * blur(np.square(other), _SIMILARITY_PX)
     local = blur(one * other, _SIMILARITY_PX) / np.sqrt(energies.clip(1e-12, None))
@@ -509,11 +509,10 @@ def compared_area(prior: FramedImage, current: FramedImage, displacement: Displa
 def averaged_differences(
     warped_prior: NDArray[np.float32], current: FramedImage, inside: Mask
 ) -> Mapping[tuple[float, float], Grey]:
-    """Return the difference of two normalised images (rows, columns), averaged over areas of each size in `BANDS`.
+    """Return the difference of two images (rows, columns), averaged over areas of several sizes.
 
-    The key is the entry of `BANDS`.
-
-    Each average is minus the average of its wider surroundings. Outside the mask `inside` it is 0.
+    The key is the entry of `BANDS`: two sizes. Each value is the average over the smaller size minus that over
+    the larger. Outside the mask `inside` it is 0.
     """
     difference = (_normalised(current.pixels, inside) - _normalised(warped_prior, inside)) * inside
     weights = inside.astype(np.float32)
@@ -556,9 +555,9 @@ def find_change(prior: FramedImage, current: FramedImage, displacement: Displace
 
 
 def regions(change: Grey) -> tuple[ChangeRegion, ...]:
-    """Return the connected regions in which the change reaches `REGION_STRENGTH`; the strongest comes first.
+    """Return the connected regions in which the change, in units of the noise, reaches `REGION_STRENGTH`.
 
-    A region extends as far as the change is at least `WEAKEST_SHOWN_CHANGE`.
+    The strongest comes first. A region extends as far as the change is at least `WEAKEST_SHOWN_CHANGE`.
     """
     found = [*_regions(change, sign=1), *_regions(change, sign=-1)]
     return tuple(sorted(found, key=lambda region: -abs(region.strength))[:_MOST_REGIONS])

@@ -216,10 +216,10 @@ def find_peaks(surfaces: Surface, *, exclusion_px: int) -> Peaks:
 
 
 def subpixel_bias(images: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the bias of the subpixel position of each template, measured in the template's own image.
+    """Return by how much `find_peaks` misplaces each template, even where the image equals the template exactly.
 
-    The parabola fit of `find_peaks` has a bias: the neighbours of an exact peak differ in height, because a window that
-    moves loses other pixels than it gains. Subtract the bias from the positions that `find_peaks` returns.
+    The parabola fit of `find_peaks` has this bias, because a window that moves loses other pixels than it gains, so the
+    neighbours of an exact peak differ in height. Subtract the bias from the positions that `find_peaks` returns.
 
     Parameters
     ----------
@@ -228,7 +228,7 @@ def subpixel_bias(images: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np
 
     Returns
     -------
-    The bias in rows and in columns, (n,) float64 each, -0.5..0.5.
+    The bias in rows and in columns, in pixels: (n,) float64 each, -0.5..0.5.
     """
     values = _with_channels(images)
     side = values.shape[2] - 2
@@ -312,7 +312,7 @@ IDENTITY: Final = Affine(np.eye(2), np.zeros(2))
 def relax_mesh(
     points: Points, targets: Points, weights: NDArray[np.float64], *, rest: Affine, stiffness: float = 1.0
 ) -> tuple[Displacement, Points]:
-    """Return the displacement of the mesh at rest, pulled by matches and held by springs.
+    """Return the displacement at which the mesh comes to rest, when matches pull at it and springs hold it.
 
     Parameters
     ----------

@@ -53,8 +53,8 @@ class Alignment:
     displacement       (FRAME_SIDE, FRAME_SIDE, 2) float32: rows and columns, from the current frame to the prior's
                        frame
     matches            kept and rejected matches
-    similarity_before  similarity of structure inside the lungs, -1..1, without deformation
-    similarity_after   similarity of structure inside the lungs, -1..1, with the prior warped
+    similarity_before  similarity of both images' structure inside the lungs, -1..1, without deformation
+    similarity_after   the same with the prior warped by the displacement
     min_jacobian       minimum determinant of the mapping's derivative; above 0 if nothing is folded
     """
 
@@ -96,7 +96,7 @@ class Alignment:
 class ChangeRegion:
     """A connected region inside the lungs where the difference exceeds the noise.
 
-    box       bounding box in pixels of the current image's frame (edges)
+    box       bounding box in pixels of the current image's frame; 0 is the upper or left edge of the first pixel
     area_px   area in pixels of the frame
     strength  the largest difference in units of the noise; above 0 where the current image is denser (whiter)
     """
@@ -217,7 +217,8 @@ class PairComparison:
     def prior_position(self, row: Coordinate, column: Coordinate) -> tuple[Coordinate, Coordinate]:
         """Map a position in the current image to the prior image.
 
-        Rows and columns are in pixels of the files (edges). Raises ValueError for a pair that is not comparable.
+        Rows and columns are in pixels of each image's file; 0 is the upper or left edge of the first pixel. Raises
+        ValueError for a pair that is not comparable.
         """
         field, prior, current = self._laid()
         at = np.stack(current.to_input(row, column))
@@ -226,7 +227,8 @@ class PairComparison:
     def current_position(self, row: Coordinate, column: Coordinate) -> tuple[Coordinate, Coordinate]:
         """Map a position in the prior image to the current image: the inverse of `prior_position`.
 
-        Rows and columns are in pixels of the files (edges). Raises ValueError for a pair that is not comparable.
+        Rows and columns are in pixels of each image's file; 0 is the upper or left edge of the first pixel. Raises
+        ValueError for a pair that is not comparable.
         """
         field, prior, current = self._laid()
         at = wanted = np.stack(prior.to_input(row, column))

@@ -128,9 +128,10 @@ def normal_as_uncertain(findings: Iterable[Finding]) -> tuple[Finding, ...]:
 
 
 def position_on_scale(score: float, threshold: float) -> float:
-    """Return the position (0..1) of a score (0..1) on a display scale.
+    """Return the position (0..1) at which a score (0..1) is drawn on a scale with the threshold in the middle.
 
-    The threshold is at 0.5, and both sides of the scale are linear.
+    The scores from 0 to the threshold fill the first half of the scale evenly, those from the threshold to 1 the
+    second half.
     """
     if score < threshold:
         return 0.5 * score / threshold
@@ -140,10 +141,14 @@ def position_on_scale(score: float, threshold: float) -> float:
 def borderline_scores(
     scores: Mapping[str, float], *, oversampling: float = 1.0
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the scores moved down, and moved up, by the borderline margin in log-odds; each by label code.
+    """Return how low and how high each score could be if the image were read in finer detail.
+
+    The result is two dictionaries by label code: the lowest scores and the highest scores, 0..1. Each score is moved by
+    a margin in log-odds, or by one step of an 8-bit score if that is more.
 
     scores        uncalibrated scores, 0..1, by label code
-    oversampling  pixels read per pixel of the network's input, along the axis with fewer
+    oversampling  pixels read per pixel of the network's input, on the axis (rows or columns) where this number is
+                  smaller; with 1.5 or more the margin is narrower
     """
     margin = BORDERLINE_LOG_ODDS_FINELY_READ if oversampling >= FINE_OVERSAMPLING else BORDERLINE_LOG_ODDS
 
@@ -164,14 +169,17 @@ def is_borderline(
     gate: OutOfDistributionCheck | None,
     distance: float | None,
 ) -> bool:
-    """Return whether the small error of a codec's reduced resolution could change the outcome of an image.
+    """Return whether an image could get another decision if it were read in full resolution.
 
-    A score is borderline only if it is within two margins of a limit: `BORDERLINE_SCORE`, and a margin in log-odds.
+    A codec's reduced resolution changes scores a little. The decisions of each finding are compared at the two ends of
+    the range in which its score could lie. The range ends `BORDERLINE_SCORE` from the score, or at the scores in
+    `lowest` and `highest` if these are nearer. A distance near the limit of the out-of-distribution check is
+    borderline, too. With a distance far above the limit the image is refused in any case, so the result is False.
 
-    findings         findings of the image as read
-    lowest, highest  findings of the `borderline_scores`
-    gate             the out-of-distribution check, or None
-    distance         distance of the image measured by that check, or None
+    findings         findings of the image as it was read
+    lowest, highest  the same findings, made from the two results of `borderline_scores`
+    gate             the out-of-distribution check; None for a pack without one
+    distance         the image's distance as this check measures it; None if it was not measured
     """
     if gate is not None and distance is not None:
         if abs(distance - gate.limit) <= BORDERLINE_DISTANCE * gate.limit:
@@ -227,7 +235,7 @@ class Screened:
 
     class_maps  (labels, rows, columns) float32 logits; None if the model has none
     backend     the backend that ran the model
-    extra       further figures by name
+    extra       further figures by name, such as "gate_distance" of the out-of-distribution check
     lungs       the lung fields; None if no lung-field pack ran
     notes       notes for a person about this result
     """
@@ -367,8 +375,9 @@ def leading_finding(outcome: Outcome) -> Finding | None:
 def leading_of_findings(findings: Iterable[Finding]) -> Finding | None:
     """Return the one of several findings that decides an image's category; None without findings.
 
-    For a model without an operating point, this is always the finding of the class abnormal. So the scores of a list
-    are shares of one class.
+    This is the most urgent finding; of equally urgent ones, that with the highest score. For a model without an
+    operating point it is always the finding of the first label, the class abnormal. So the scores that a list shows can
+    be compared.
     """
     order, found = _MOST_URGENT_FIRST.index, tuple(findings)
     if found and found[0].is_by_larger_output:
@@ -416,7 +425,11 @@ def with_shared_facts(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultCount:
-    """The number of results that have one category and one set of codes of reason and notes."""
+    """A number of results that are alike: they have one category, and the same codes of reason and notes.
+
+    codes   the codes of the reason and of the notes
+    number  the number of results
+    """
 
     category: Category
     codes: tuple[str, ...]
@@ -426,8 +439,8 @@ class ResultCount:
     def read_first_in_class(self) -> int:
         """The number of images that are to be read first although they have the class *abnormal* or *normal*.
 
-        Only results of a bare model have such images: it has two classes, and an image to be read first stays in its
-        class. For other packs the number is 0.
+        Only a legacy model of the dissertation gives such results: it has two classes, and an image to be read first
+        stays in its class. For other packs the number is 0.
         """
         is_classed = self.category in ("abnormal", "normal")
         return self.number if is_classed and not READ_FIRST_CODES.isdisjoint(self.codes) else 0

@@ -1,8 +1,8 @@
 """Heat maps: from a pack's class map to the colours laid over the image.
 
-The class map has a logit for each cell. The mean over the cells is the classifier's logit. The colour of a cell shows
-how far its logit exceeds both the logit of the operating point and even odds. The scale belongs to the pack, so maps of
-two images can be compared, and an image far below the threshold shows no false hot spot.
+The class map has a logit for each cell. The mean over the cells is the classifier's logit. A cell is coloured only if
+its logit is above that of the operating point, and above 0 (even odds). The colour shows by how much. The scale belongs
+to the pack, so maps of two images can be compared, and an image far below the threshold shows no false hot spot.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def zero_logit(threshold: float | None, calibration: Calibration | None) -> floa
 
 
 def span(label: str, manifest: Manifest) -> float:
-    """Return how many logits above the zero of a heat map (`zero_logit`) a cell gets full colour.
+    """Return how many logits above the zero of a heat map (`zero_logit`) a cell must be for its full colour.
 
     The number is `metrics.labels.LABEL.heat_map.span` in the pack's manifest, or `USUAL_SPAN` if the pack has no valid
     one.

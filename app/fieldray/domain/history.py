@@ -135,7 +135,10 @@ class ResultBrief:
 
     @property
     def identity(self) -> tuple[str, int]:
-        """The identity of the image in all runs: SHA-256 of the file (or the name, if unknown) and the frame."""
+        """The identity of the image in all runs: SHA-256 of its file, and its frame.
+
+        If the SHA-256 is unknown, the text that names the image (`image`) takes its place.
+        """
         return (self.content_sha256 or self.image, self.frame)
 
 
@@ -213,7 +216,7 @@ class RunComparison:
 
     @property
     def sides(self) -> tuple[tuple[PackOfRun, PackSpec], tuple[PackOfRun, PackSpec]]:
-        """Both sides of the comparison, each as (name of the pack in its run, pack)."""
+        """Both sides of the comparison: for each, the run and position of its pack (`PackOfRun`), and the pack."""
         first, second = zip((self.first, self.second), self.positions, strict=True)
         return _side(*first), _side(*second)
 
@@ -339,8 +342,10 @@ class ResultFilter:
 class ResultOrder:
     """The order of results in the work list.
 
-    column      the column to sort by; "class" puts the most urgent class on top. Equal rows are sorted by class
-    by_patient  whether all images of a patient, and of each study, follow the most urgent one of them
+    column         the column to sort by; "class" puts the most urgent class on top. Equal rows are sorted by class
+    is_descending  whether the order of the column is reversed
+    by_patient     whether the images of a patient stay together, and those of each study. The patient's place in the
+                   list is then that of the first of these images
 
     In the order by class, images of an earlier day than their patient's newest image come after all others.
     """
@@ -360,7 +365,7 @@ class PatientGroup(NamedTuple):
 
     begins       whether this row begins a study or a patient: `SAME_STUDY`, `NEW_STUDY` or `NEW_PATIENT`
     next_begins  the same of the next row; `NEW_PATIENT` after the last row
-    size         the number of rows up to the next patient, counted up to 1000
+    size         how many rows of the patient there are from this row on; rows are counted up to 1000
     """
 
     begins: int

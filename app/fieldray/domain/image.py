@@ -89,7 +89,7 @@ class Image:
                              stand for the remainder. Above 1 if the file was read at a reduced resolution on purpose
     is_approximate           whether a codec reduced the resolution: pixels then differ a little from averages of all
                              pixels
-    full_rows, full_columns  the size of the file; 0 for the size of `pixels`
+    full_rows, full_columns  numbers of rows and columns of the image in its file; 0 if they are those of `pixels`
     notes                    codes of assumptions and repairs made while reading, for the log and the viewer
     """
 
@@ -125,9 +125,9 @@ class Image:
 
     @property
     def extent(self) -> tuple[float, float]:
-        """Rows and columns of `pixels` that the image fills.
+        """How many rows and columns of `pixels` the image fills: (rows, columns).
 
-        With a `step`, the last row and column may be filled only in part, which gives fractions.
+        These are fractions if the last row or column is filled only in part, which can happen with a `step` above 1.
         """
         rows, columns = self.size
         return rows / self.step, columns / self.step
@@ -135,7 +135,8 @@ class Image:
     def corrected(self, turn: Correction) -> Image:
         """Return the image rotated by a correction, and with black and white swapped if the correction says so.
 
-        If the image was read at a reduced resolution, a partly filled last row may become the first row.
+        At a reduced resolution, the last row or column may stand for fewer pixels of the file than the others. The
+        rotation may make it the first one.
         """
         image = replace(self, pixels=turn.rotate(self.pixels)) if turn.degrees else self
         if turn.degrees % 180:
@@ -171,7 +172,7 @@ class ShownImage:
     """An image as displayed by default, at the size for a report.
 
     pixels         (h, w) uint8 grey levels, read-only
-    rows, columns  size of the file
+    rows, columns  numbers of rows and columns of the image in its file
     """
 
     pixels: NDArray[np.uint8]
@@ -188,8 +189,9 @@ class ShownImage:
 class PixelMap:
     """The map from positions in a network's input, or in a grid of cells, to positions in the image.
 
-    On each axis: image position = input position * scale + offset. Positions are in pixel edges: `(row + 0.5) *
-    row_scale + row_offset` is the image row of the centre of input row `row`.
+    For rows and for columns: image position = input position * scale + offset. On both sides, position 0 is the outer
+    edge of the first pixel. So `(row + 0.5) * row_scale + row_offset` is the image row of the centre of input row
+    `row`.
     """
 
     row_scale: float
@@ -199,19 +201,21 @@ class PixelMap:
 
     @property
     def min_scale(self) -> float:
-        """How many pixels of the image one pixel of the input covers, along the axis where it covers fewer."""
+        """The smaller of two numbers: image rows for each row of the input, and image columns for each column."""
         return min(self.row_scale, self.column_scale)
 
     def to_image(self, row: Coordinate, column: Coordinate) -> tuple[Coordinate, Coordinate]:
-        """Map a position in the network's input to the image: (row, column), both in pixel edges."""
+        """Map a position in the network's input to the image; 0 is the outer edge of the first row or column."""
         return row * self.row_scale + self.row_offset, column * self.column_scale + self.column_offset
 
     def to_input(self, row: Coordinate, column: Coordinate) -> tuple[Coordinate, Coordinate]:
-        """Map a position in the image to the network's input: (row, column), both in pixel edges."""
+        """Map a position in the image to the network's input; 0 is the outer edge of the first row or column."""
         return (row - self.row_offset) / self.row_scale, (column - self.column_offset) / self.column_scale
 
     def for_cells(self, cells: tuple[int, int], *, of: tuple[int, int]) -> PixelMap:
-        """Return the map from cells of a network's output grid to the image. The grid covers the whole input.
+        """Return the map from cells of a network's output grid to the image. Call it on the map from the input.
+
+        The grid covers the whole input.
 
         cells  rows and columns of the output grid
         of     rows and columns of the input
@@ -222,7 +226,7 @@ class PixelMap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """A rectangular region of an image, in pixels of its file (edges, not centres).
+    """A rectangular region of an image, in pixels of its file. 0 is the outer edge of the first pixel, not its centre.
 
     top, left      the upper left corner
     rows, columns  height and width

@@ -39,15 +39,15 @@ def features_of_thirds(
     A third covers the cells that either lung or its mirror image takes.
 
     facts  content
-    1, 2   share that is lung, in this half and in the other
-    3, 4   share that is undecided, in this half and in the other
+    1, 2   share of the third's cells that are lung, in this half and in the other
+    3, 4   share of its cells that are neither clearly lung nor clearly not (`UNDECIDED`), in this half and in the other
     5, 6   whiteness minus that of the other half, and whiteness; air is 0, tissue around the lungs is 1
     7, 8   area and height of the whole lung relative to the other lung, as logarithms
 
-    shares   (rows, columns) share of lung, 0..255
-    is_lung  (rows, columns), not empty
-    grey     (height, width), 0 is air
-    middle   column between the lungs
+    shares   (rows, columns) share of lung in each cell, 0..255
+    is_lung  (rows, columns) whether each cell is lung; not empty
+    grey     (height, width) grey levels of the network's input, 0 is air
+    middle   column between the lungs, counted in cells
     """
     cells = grey[np.ix_(*(np.arange(n) * size // n for n, size in zip(is_lung.shape, grey.shape, strict=True)))]
     rows, columns = (np.flatnonzero(is_lung.any(axis=axis)) for axis in (1, 0))
@@ -97,9 +97,12 @@ def halves(values: NDArray[Any], middle: float) -> NDArray[Any]:
 
 
 def thirds(lungs: Mask) -> list[tuple[Mask, Mask]]:
-    """Return the thirds of the lungs from top to bottom, each with the part whose grey counts: masks (rows, width).
+    """Return the upper, middle and lower third of the lungs, each as two masks (rows, width) that serve both halves.
 
-    Of the middle and lower third only the outer half counts, because the heart covers the inner half.
+    The first mask holds the cells of the third that are lung in either half. The second holds those whose grey counts:
+    in the middle and lower third only the outer half, because the heart covers the inner half.
+
+    lungs  (2, rows, width) mask of the lungs, as `halves` returns it
     """
     either: Mask = np.any(lungs, axis=0)
     rows, columns = np.flatnonzero(either.any(axis=1)), np.flatnonzero(either.any(axis=0))

@@ -64,13 +64,18 @@ _MAX_EVIDENCE_LIMIT: Final = 0.75  # a larger share of the evidence inside the l
 
 @dataclass(frozen=True, slots=True)
 class LungMeasurement:
-    """The measurement by which lungs count as not seen.
+    """The measurement by which lungs count as not seen, and the figure with which it is compared.
 
-    measure  check: whether the image is a chest; area: of both lungs; smaller: one lung against the other; upper,
-             middle or lower: density of that third of one lung; both: density of a third of each lung
-    value    check: the score, 0..1; area, smaller: share of the image's area, 0..1; thirds: the density, 0 is air and 1
-             the soft tissue around the lungs; both: that of the left lung
-    against  check, area: the limit; smaller, upper, middle, lower: the other lung's value; both: that of the right lung
+    measure                 value                            against
+    check                   score of the check, 0..1         threshold of the score
+    area                    share of the image's area that   limit of this share
+                            both lungs cover, 0..1
+    smaller                 the same for the smaller lung    the same for the other lung
+    upper, middle, lower    whiteness of this third of the   whiteness of the same third
+                            lung: air is 0, the soft tissue  of the other lung
+                            around the lungs is 1
+    both                    whiteness of a third of the      whiteness of a third of the
+                            left lung                        right lung
     """
 
     measure: Measure
@@ -168,7 +173,10 @@ class LungFields:
 
     @property
     def unseen_code(self) -> str:
-        """A code for the lungs that are not seen, whatever the measurement; "" if all are seen."""
+        """A code that says which lungs are not seen, such as "left_lung_unseen"; "" if all are seen.
+
+        The code does not say by which measurement they count as not seen.
+        """
         if not self.unseen:
             return ""
         return "lungs_unseen" if len(self.unseen) > 1 else f"{self.unseen[0]}_lung_unseen"
@@ -184,7 +192,8 @@ class LungFields:
         """Return the part of an image that a classifier receives: the lungs with a margin.
 
         rows, columns  size of the image in pixels
-        margin         share of the lungs' extent added on each side
+        margin         space kept around the lungs: above and below as a share of their height, left and right as a
+                       share of their width
         crop           "lung_region" for the lung region, if the network gives it; else the visible lungs
 
         The box of the visible lungs includes the place of a lung that was not seen, as the mirror image of the other
@@ -307,10 +316,15 @@ def half_mirrored(values: NDArray[np.uint8], *, seen: Side) -> NDArray[np.uint8]
 
 
 def find_one_lung(answer: LungNetworkOutput, rules: LungRules, *, seen: Side) -> LungFields | None:
-    """Return the lung fields of a refused image, found with the half `seen` mirrored over the other half.
+    """Return the lung fields of an image that was refused, perhaps because one of its lungs is not visible.
 
-    Returns None unless the mirrored image is plainly an upright chest with two lungs. If it is, the original image is a
-    chest in which one lung is not visible.
+    The network has judged a copy of the image in which one half is replaced by the mirror image of the other. Unless
+    this copy is plainly an upright chest with two lungs, the result is None. If it is, the lung in the half `seen` is
+    real, and the other lung counts as not seen.
+
+    answer  the network's output for the copy, as `half_mirrored` makes it
+    rules   thresholds of the lung-field pack
+    seen    the half of the image that was kept: "left" or "right"
     """
     answer = replace(answer, scores={**answer.scores, "mirrored": 0.0})  # equal halves show no mirroring
     both, shares = find_lungs(answer, rules), answer.shares
@@ -359,19 +373,20 @@ def _areas(pixel_map: PixelMap, shape: tuple[int, int], *, rows: int, columns: i
 
 
 def evidence_limit(manifest: Manifest) -> float | None:
-    """Return the share of evidence inside the lungs below which a result gets a note.
+    """Return the share of evidence inside the lungs below which a result gets a note; None if the pack has no limit.
 
-    The limit is the pack's measured limit, at most `_MAX_EVIDENCE_LIMIT`; None if the pack has none. With a higher
-    limit nearly every image would get a note, and nobody would read the notes.
+    Evidence is what speaks for the finding in the cells of the heat map. The limit is the one that the pack's maker
+    measured, at most `_MAX_EVIDENCE_LIMIT`. With a higher limit nearly every image would get a note, and nobody would
+    read the notes.
     """
     limit = measured_evidence_limit(manifest)
     return None if limit is None else min(limit, _MAX_EVIDENCE_LIMIT)
 
 
 def measured_evidence_limit(manifest: Manifest) -> float | None:
-    """Return the limit of evidence inside the lungs that a pack's maker measured, as a share 0..1; None if unmeasured.
+    """Return the share of evidence inside the lungs that 19 of 20 of the pack's own images reach, 0..1.
 
-    Of the pack's own images, 1 in 20 have a smaller share of their evidence inside the lungs.
+    Evidence is what speaks for the finding in the cells of the heat map. None if the pack's maker did not measure this.
     """
     measured: Any = manifest.metrics.get("evidence_inside")
     limit = measured.get("limit") if isinstance(measured, Mapping) else None

@@ -1,4 +1,7 @@
-"""Operations on a mask of shares (0..255): connected parts, outline, resizing, overlap with boxes, compression.
+"""Operations on masks and on maps of shares: connected parts, outline, enlarging, overlap with boxes, compression.
+
+A map of shares gives, for each cell of a grid, how much of the cell a thing such as the lungs covers: 0 (nothing) to
+255 (all of it). A mask says only whether a cell is inside.
 
 NumPy alone: an operation on a mask of 256 x 256 takes a millisecond or two. A compressed mask takes about a kilobyte.
 """
@@ -24,8 +27,9 @@ _BLOCK_ROWS: Final = 256
 def components(mask: Mask) -> NDArray[np.intp]:
     """Number the connected parts (4 neighbours) of a mask (rows, columns) from 1, in reading order; 0 is the rest.
 
-    The runs of each row are joined with those of the row above (Rosenfeld and Pfaltz 1966), for all rows at once. Each
-    run takes the lowest number among the runs that touch it, until nothing changes.
+    Inside cells that follow each other in a row form a stretch. The stretches of each row are joined with those of the
+    row above (Rosenfeld and Pfaltz 1966), for all rows at once. Each stretch takes the lowest number among those that
+    touch it, until nothing changes.
     """
     starts, ends = _runs(mask)
     above, below = _touching(starts, ends, row_length=mask.shape[1] + 1)
@@ -68,7 +72,10 @@ def _touching(
 
 
 def overlaps(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the overlap lengths (n, m) of two lists of intervals, given by their edges (n + 1,) and (m + 1,)."""
+    """Return the length by which each interval of one list overlaps each interval of another: (n, m).
+
+    Each list holds adjacent intervals, given by their ends in ascending order: n + 1 ends for n intervals.
+    """
     ends = np.minimum(first[1:, None], second[None, 1:])
     starts = np.maximum(first[:-1, None], second[None, :-1])
     lengths: NDArray[np.float64] = (ends - starts).clip(0, None)
@@ -76,7 +83,9 @@ def overlaps(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray
 
 
 def cell_edges(pixel_map: PixelMap, shape: tuple[int, int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the edges of the rows (rows + 1,) and columns (columns + 1,) of a grid of cells, in pixels of the image.
+    """Return where the rows and the columns of a grid of cells begin and end, in pixels of the image.
+
+    The result is two arrays of borders in ascending order: (rows + 1,) and (columns + 1,).
 
     pixel_map  maps cells of the grid to the image
     shape      rows and columns of the grid
@@ -92,12 +101,14 @@ def cell_edges(pixel_map: PixelMap, shape: tuple[int, int]) -> tuple[NDArray[np.
 
 
 def enlarge(shares: Shares, pixel_map: PixelMap, *, rows: int, columns: int, threshold: int) -> Mask:
-    """Enlarge shares linearly to the size of the image, and compare with a threshold.
+    """Enlarge a map of shares linearly to the size of an image, and compare each pixel with a threshold.
 
-    Returns a mask (rows, columns).
+    Returns the mask (rows, columns) bool of the pixels inside.
 
-    pixel_map  maps cells of the shares to the image
-    threshold  share (0..255) from which a pixel is inside
+    shares         (rows, columns) uint8: how much of each cell is covered, 0..255
+    pixel_map      maps cells to pixels of the image
+    rows, columns  size of the image in pixels
+    threshold      share (0..255) from which a pixel is inside
     """
     mask = np.empty((rows, columns), bool)
     across = _linear(columns, pixel_map.column_scale, pixel_map.column_offset, shares.shape[1])
@@ -154,11 +165,12 @@ Point = tuple[float, float]
 
 
 def outlines(shares: Shares, pixel_map: PixelMap, *, threshold: int) -> tuple[tuple[Point, ...], ...]:
-    """Return closed polygons around the mask, each with points (x, y) in pixels of the image.
+    """Return closed polygons around the mask that a threshold makes of a map of shares.
 
-    Marching squares (Lorensen and Cline 1987).
+    Each polygon is a list of points (x, y) in pixels of the image, found by marching squares (Lorensen and Cline 1987).
 
-    shares     (rows, columns) 0..255
+    shares     (rows, columns) uint8: how much of each cell is covered, 0..255
+    pixel_map  maps cells to pixels of the image
     threshold  share from which a cell is inside
     """
     level = threshold - 0.5  # shares are whole numbers, so no share equals the level
@@ -217,10 +229,15 @@ _MOST_CELLS: Final = 2**22  # the largest input that a network may have
 
 @dataclass(frozen=True, slots=True)
 class CompressedShares:
-    """Compressed shares (rows, columns): the mask, and the exact shares of cells along the mask's edge.
+    """A map of shares (such as the share of lung in each cell, 0..255) in compressed form.
 
-    All other cells become 0 or 255. Outline and mask are interpolated between neighbouring cells inside and outside, so
-    they are bit-identical to those of the original shares.
+    Whether a cell is inside is kept for every cell, but the exact share only for cells along the edge of the mask. When
+    decompressed, all other cells are 0 (outside) or 255 (inside). The mask and its outline do not change by this: they
+    depend only on the cells along the edge.
+
+    rows, columns  size of the map
+    threshold      share from which a cell is inside the mask, 0..255
+    data           the compressed bytes
     """
 
     rows: int
@@ -230,14 +247,20 @@ class CompressedShares:
 
     @classmethod
     def compress(cls, shares: Shares, threshold: int) -> Self:
-        """Compress shares (rows, columns) uint8; cells with `threshold` or more are inside."""
+        """Compress a map of shares: (rows, columns) uint8, how much of each cell is covered, 0..255.
+
+        threshold  share from which a cell is inside the mask
+        """
         (rows, columns), mask = shares.shape, shares >= threshold
         values = shares[_along_edge(mask)].tobytes()
         return cls(rows, columns, threshold, zlib.compress(np.packbits(mask).tobytes() + values))
 
     @property
     def shares(self) -> Shares:
-        """The shares (rows, columns) uint8, read-only. Raises ValueError for invalid data."""
+        """The decompressed map: (rows, columns) uint8, how much of each cell is covered, 0..255. Read-only.
+
+        Raises ValueError for damaged data.
+        """
         return _unpacked(self)
 
 

@@ -97,8 +97,10 @@ def threshold_for_specificity(scores: Scores, truth: Truth, *, wanted: float) ->
 def threshold_for_balance(scores: Scores, truth: Truth, *, groups: NDArray[np.str_] | None = None) -> float:
     """Return the threshold with the largest sensitivity + specificity (Youden's index).
 
-    Of several such thresholds, the middle one is returned. `groups` (n,) are, for example, the hospitals of the images,
-    each with images of both classes. The smallest sum of all groups then counts.
+    Of several such thresholds, the middle one is returned.
+
+    groups  (n,) group of each image, such as its hospital; each group must have images of both classes. The threshold
+            is then judged by the group in which its sum is smallest. None to judge by all images together
     """
     members = [np.ones(len(scores), bool)] if groups is None else [groups == name for name in np.unique(groups)]
     levels = np.unique(scores)
@@ -183,9 +185,10 @@ def share_of_hits(hits: NDArray[np.bool_], *, patients: Sequence[str]) -> Share:
 
 
 def share_of(count: int, of: int, *, number: float) -> Share:
-    """Return the share `count` of `of` images with Wilson's interval; `of` must be 1 or more.
+    """Return the share count / of, where `count` of `of` images have a property, with Wilson's 95 % interval.
 
-    number  the effective number of images (see `effective_number`)
+    count, of  number of images with the property, and number of all images; `of` must be 1 or more
+    number     the effective number of images (see `effective_number`), which decides the width of the interval
     """
     value, shrink = count / of, 1 + _Z**2 / number
     middle = (value + _Z**2 / (2 * number)) / shrink
@@ -301,7 +304,9 @@ def kappa(
 def auc_estimate(scores: Scores, truth: Truth, *, patients: Sequence[str]) -> Estimate:
     """Return the area under the ROC curve with its 95 % interval (Newcombe).
 
-    Raises ValueError if a class has no images.
+    scores    (n,) score of each image
+    truth     (n,) whether each image has the condition; both classes must occur, else ValueError
+    patients  the patient of each image: images of one patient are not independent
     """
     value = auc(scores, truth)
     if math.isnan(value):

@@ -105,8 +105,8 @@ class OperatingPoint:
     unsure_low, unsure_high  ends of the uncertain zone
     measured_on              description of the images of the measurement, by language
 
-    A score s is below if s < unsure_low, above if s >= unsure_high, and unsure between. If all three values are equal,
-    there is no uncertain zone.
+    A score s gives the decision "below" if s < unsure_low, "above" if s >= unsure_high, and "unsure" between. If all
+    three values are equal, there is no uncertain zone.
     """
 
     name: str
@@ -211,9 +211,9 @@ class GoldenVectors:
 class HeaderRules:
     """The header values of the images that a pack accepts. A missing value passes.
 
-    modalities  DICOM codes
-    body_parts  parts of the text, in upper case
-    views       words of the text, in upper case
+    modalities  accepted DICOM codes of the modality
+    body_parts  accepted body parts, in upper case; headers may also use known words of other languages
+    views       accepted views, in upper case; headers may also use known words of other languages
     ages_years  youngest and oldest age in whole years, both included; None for any age
     """
 
@@ -248,8 +248,8 @@ class Requirement:
 class LungRules:
     """The thresholds of a lung-field network, 0..1.
 
-    mask_threshold  share of lung from which a cell is lung
-    thresholds      score from which a check is passed, by name of the check (`LUNG_CHECKS`)
+    mask_threshold  a cell of the mask counts as lung if at least this share of it is lung
+    thresholds      score from which an image check counts as true, by name of the check (`LUNG_CHECKS`)
     """
 
     mask_threshold: float

@@ -92,7 +92,8 @@ class PackSetup:
         scores        the network's uncalibrated scores for the image as it was read, 0..1, by label code
         features      (n,) float32 pooled features of the network for the image as it was read; None without such an
                       output
-        oversampling  pixels read per pixel of the network's input, along the axis with fewer
+        oversampling  pixels read per pixel of the network's input, on the axis (rows or columns) where this number is
+                      smaller
 
         The distance of the out-of-distribution check counts only for a model without a lung-field pack. With one, the
         check only adds a note to the result.
@@ -142,8 +143,8 @@ def set_up_pack(
     ages_confirmed   whether a person confirmed that patients without a stated age are in the pack's age range
     overrides        what a person asked for: to screen an image that the pack refused, or to turn an image
 
-    A legacy model has no operating point: the larger output of its network decides. Raises UsageProblem
-    (operating_point) for an unknown name.
+    A legacy model (unsigned files of the dissertation) has no operating point: the larger output of its network
+    decides. Raises UsageProblem (operating_point) for an unknown name.
     """
     manifest = model.manifest
     known = tuple(dict.fromkeys(point.name for point in manifest.operating_points))

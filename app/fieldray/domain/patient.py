@@ -79,9 +79,9 @@ def earlier_images(people: NDArray[np.int64], days: NDArray[np.int64]) -> NDArra
 
 
 def earlier_days_last(is_earlier: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the positions (n,) of images in an order that moves images of earlier days behind all others.
+    """Return the positions of images, reordered so that images of earlier days come after all others: (n,).
 
-    is_earlier  (n,) as `earlier_images` returns it
+    is_earlier  (n,) whether each image is of an earlier day, as `earlier_images` returns it
     """
     positions: NDArray[np.int64] = np.argsort(is_earlier, kind="stable")
     return positions

@@ -178,11 +178,12 @@ def _age_note(header: ImageHeader, accepted: HeaderRules, *, is_confirmed: bool)
 
 
 def with_ages(notes: Iterable[Reason], *, is_confirmed: bool) -> tuple[Reason, ...]:
-    """Return an image's notes with the note on an unstated age rewritten for another run.
+    """Return the notes on an image's stored result as the run that takes over the result has to show them.
 
-    The note says either that a person confirmed the ages, or that nobody did. All other notes are unchanged.
+    A note that the patient's age is not stated also says whether a person confirmed the ages. Only this note is
+    rewritten.
 
-    is_confirmed  whether a person confirmed the ages in the run that takes over the notes
+    is_confirmed  whether a person confirmed the ages in the run that takes over the result
     """
     written, other = AGE_NOTES[is_confirmed], AGE_NOTES[not is_confirmed]
     return tuple(Reason(written, note.parameters) if note.code == other else note for note in notes)
@@ -200,9 +201,10 @@ class PatientCount:
     unknown: int = 0
 
     def add(self, kind: ResultCount) -> None:
-        """Add the results that have one category and one set of note codes to the counts.
+        """Count the images of a group of results in `others` or `unknown`, if they belong there.
 
-        Only results count that contradict the pack's rules for patients, or whose image states no age.
+        kind  results that all have one category and the same codes. They count in `others` if they were refused because
+              of age or body part, and in `unknown` if they have the note that the age is not stated
         """
         self.others += kind.number * (kind.category == "refused" and not _OTHERS.isdisjoint(kind.codes))
         self.unknown += kind.number * (AGE_NOTES[False] in kind.codes)
@@ -363,7 +365,10 @@ def view_of_code(code: str, meaning: str) -> str:
 
 @functools.lru_cache(maxsize=_KEPT_TEXTS)
 def body_parts_of(text: str) -> frozenset[str]:
-    """Return the body parts that a text names, as keys of `_BODY_PARTS`; empty for unknown words."""
+    """Return the body parts that a text in any known language names, as terms such as CHEST.
+
+    The result is empty for unknown words.
+    """
     words = _words(text)
     words = f"{words} {words.replace(' ', '')}"
     found = {term for term, pattern in _part_patterns().items() if pattern.search(words)}
@@ -373,10 +378,11 @@ def body_parts_of(text: str) -> frozenset[str]:
 
 
 def view_match(header: ImageHeader, rules: HeaderRules) -> HeaderMatch:
-    """Return whether the header's view is accepted, by View Position and View Code Sequence.
+    """Return whether the view that a header states is "accepted", an "other" known view, or "unknown" words.
 
-    A lateral view in either field is not accepted. Without a View Position, Patient Orientation is checked for a
-    lateral view.
+    View Position and View Code Sequence are both checked. Every view that they name must be accepted by the rules.
+    Without a View Position, Patient Orientation is checked for a lateral view, too. The result is "nothing" if no view
+    is stated.
     """
     said = [text for text in (header.view_position, header.view_code, _view_by(header)) if not _says_nothing(text)]
     if not said:
@@ -451,9 +457,9 @@ def is_other_kind(header: ImageHeader) -> bool:
 
 
 def body_part_match(header: ImageHeader, rules: HeaderRules) -> HeaderMatch:
-    """Return whether Body Part Examined names a body part that the pack accepts.
+    """Return whether Body Part Examined is "accepted" by the rules, an "other" known part, or "unknown" words.
 
-    If the header names several parts, one accepted part is enough.
+    If the header names several parts, one accepted part is enough. The result is "nothing" if no part is stated.
     """
     text = header.body_part_examined
     if _says_nothing(text):

@@ -89,8 +89,8 @@ class ResultsTakenOver:
     The images were recognised by a sample of their content. Unless the caller asked for single events, this event
     replaces one `ImageDone` for each image.
 
-    row_ids  rows of the images
-    kinds    kinds of the results, by the position of the pack
+    row_ids  rows of the images in the database
+    kinds    for each pack, in the order of the run: how many of the results have each category and set of note codes
     """
 
     run_id: int
@@ -115,11 +115,14 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """Event: the speed of inference in the current run, and the load of the computer.
+    """Event: the speed of inference in the current run, and the load of the computer. A figure not known yet is None.
 
-    fps_now, fps_min, fps_avg, fps_max images per second, counted from the third image of a backend on; None before
-    first_ms, second_ms time of a backend's first and second image p50_ms, p95_ms median and 95th percentile of the time
-    per image cpu_percent CPU load of the whole computer memory_mb memory of all processes of this program
+    fps_now, fps_min, fps_avg, fps_max
+                         images per second, counted from the third image of a backend on
+    first_ms, second_ms  time of a backend's first and second image
+    p50_ms, p95_ms       median and 95th percentile of the time per image
+    cpu_percent          CPU load of the whole computer
+    memory_mb            memory of all processes of this program
     """
 
     fps_now: float | None = None
@@ -259,16 +262,17 @@ class Overrides:
     def will_turn(self, why: Reason, turn: Correction) -> bool:
         """Return whether an image refused for this reason is to be turned upright and screened again.
 
-        turn  the correction already applied to the image; an image is turned only once
+        turn  the correction with which the image was read when it was refused. An image is turned only once, so the
+              result is False for any correction but `UPRIGHT` (none)
         """
         return self.turns and can_be_turned(why) and turn == UPRIGHT
 
     def will_overrule(self, why: Reason, turn: Correction) -> bool:
         """Return whether an image refused for this reason is to be screened nevertheless.
 
-        The result is False for an image that can be turned instead.
+        The result is False for an image that is to be turned instead (`will_turn`).
 
-        turn  the correction already applied to the image
+        turn  the correction with which the image was read when it was refused
         """
         return self.overrules and can_be_overruled(why) and not self.will_turn(why, turn)
 
@@ -278,7 +282,7 @@ class PackSpec:
     """A pack of a run. Two packs with equal `model_sha256` and `settings_hash` give equal results for an image.
 
     settings_hash     SHA-256 of everything besides the model file that decides a result (see domain/pack_setup)
-    operating_points  the operating points in force, at most one for each label
+    operating_points  the operating points with which the run decides, at most one for each label
     lungs_pack        the lung-field pack that ran before the pack (see `Model.lungs_pack`); "" for none
     """
 
@@ -432,7 +436,10 @@ class StoredResult:
 
     @property
     def identity(self) -> tuple[str, int]:
-        """The identity of the image in all runs: SHA-256 of the file (or the key, if unknown) and the frame."""
+        """The identity of the image in all runs: SHA-256 of its file, and its frame.
+
+        If the SHA-256 is unknown, the key of the image (`ImageRef.key`) takes its place.
+        """
         return (self.outcome.facts.content_sha256 or self.outcome.ref.key, self.outcome.ref.frame)
 
 
@@ -469,10 +476,10 @@ class StoredImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeOptions:
-    """Options for taking over results of earlier runs.
+    """Options for taking over results that earlier runs stored for the same files.
 
     verifies      whether a file is recognised only by its whole content, not by a sample
-    reports_each  whether each result is reported by an `ImageDone`; otherwise only their numbers (`ResultsTakenOver`)
+    reports_each  whether each result is reported by an `ImageDone`; otherwise one `ResultsTakenOver` reports many
     """
 
     verifies: bool = False

@@ -279,7 +279,11 @@ class FoundMembers:
 def search(
     question: MemberSearch, *, opener: Opener = open_file, is_own_report: IsOwnReport = lambda _head: False
 ) -> FoundMembers:
-    """Identify the images in some members of a zip file. Parameters as in `discover`.
+    """Identify the images in some members of a zip file.
+
+    question       the zip file, and the member after which the search begins
+    opener         opens the path of the zip file
+    is_own_report  returns whether the first bytes of a member are those of a report of this program, which is left out
 
     Raises Unreadable or Unusable if the zip file as a whole cannot be used.
     """
@@ -294,7 +298,9 @@ def search(
 
 
 def members_of(ref: ImageRef, ask: Callable[[MemberSearch], FoundMembers]) -> Iterator[ImageRef]:
-    """Yield a reference for every frame of every image in a zip file, sorted by member name, during the search.
+    """Yield a reference for every frame of every image in a zip file, sorted by member name.
+
+    The first references come while the rest of the zip file is not searched yet.
 
     ask  searches some members of the zip file, here or in a child process
 

@@ -1,7 +1,8 @@
-"""Identification of an object on a server by its first bytes, in a process without network access.
+"""Identification of a file on a server (such as an object in an S3 bucket) by its first bytes.
 
-A process with network access fetches the bytes and never parses any. If the header is longer than the fetched bytes,
-more bytes are requested until the header is complete.
+The file is called an object here. A process with network access fetches the bytes and never parses any; this module
+runs in a process without network access. If the header is longer than the fetched bytes, more bytes are requested until
+the header is complete.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from fieldray.imaging.limits import MAX_FRAMES, IndexFound, ZipFound
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ObjectBeginning:
-    """The first bytes of an object on a server.
+    """The first bytes of an object: a file on a server.
 
     ref         reference to the object, from which references to its images are made
     data        (n,) uint8, the first bytes
@@ -38,7 +39,7 @@ class ObjectBeginning:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ObjectContent:
-    """The content of an object on a server. The constructor raises ValueError for impossible values.
+    """What an object (a file on a server) holds. The constructor raises ValueError for impossible values.
 
     content  kind of the content; `longer` if more bytes are needed to identify the object
     ref      one reference that stands for all frames of the images; None for other content

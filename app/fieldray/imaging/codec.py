@@ -116,10 +116,10 @@ class Frame:
 def stored_values_of(values: Stored, frame: Frame) -> Stored:
     """Return the stored values of a frame, given the values from a codec or from the file (PS3.5 8.1.1).
 
-    Bits above HighBit and below the stored bits are removed, unless they belong to the image. The sign is extended. The
-    codestream states its own number of bits. With fewer bits than the container has, nothing lies above these bits.
-    With more bits than Bits Stored, Bits Stored is wrong. A lossy codec exceeds the range a little, which must not wrap
-    around.
+    Bits outside the stored bits (above HighBit or below the lowest stored bit) are removed, and the sign is extended.
+    They stay if the image without them would be rougher: then they belong to the image, and Bits Stored is wrong. They
+    stay, too, if the codestream states more bits than Bits Stored. A lossy codec exceeds the range of values a little;
+    such values are set to the nearest value in the range.
 
     Parameters
     ----------

@@ -122,9 +122,9 @@ def grey_image(
     dataset
         Holds those of the elements `KEYWORDS` that the file has.
     notes
-        Codes of assumptions so far; more are added here.
+        Codes of the assumptions made so far; the image gets these and further ones.
     step
-        Number of rows and columns of a block of values that becomes one pixel, by averaging.
+        Blocks of step x step values are averaged to one pixel; 1 for full resolution.
     extremes
         Minimum and maximum of the values, if known; None otherwise.
     """
@@ -157,9 +157,9 @@ def grey_image(
 
 
 def grey_image_at(stored: NDArray[Any], dataset: Dataset, *, step: int, rows: int, columns: int) -> Image:
-    """Make the image of stored values that a codec decoded at 1 / `step` of the resolution of a frame.
+    """Make the image of stored values that a codec decoded at a lower resolution: one value for step x step pixels.
 
-    rows, columns  size of the whole frame
+    rows, columns  size of the frame at full resolution
     """
     image = grey_image(stored, dataset)
     spacing_mm, _ = _spacing(dataset, step)

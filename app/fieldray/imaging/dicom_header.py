@@ -136,8 +136,10 @@ warnings.filterwarnings("ignore", module="pydicom")
 class PixelElement:
     """The position of the pixel data in a stream.
 
-    offset  where the value begins
-    length  length of the value as the file states it
+    tag             group << 16 | element
+    representation  value representation, such as "OW"
+    offset          where the value begins
+    length          length of the value in bytes, as the file states it
     """
 
     tag: int
@@ -403,7 +405,11 @@ def _guessed_encoding(head: bytes) -> UID:
 
 
 def element_at(begun: OpenedDicom, tags: frozenset[int]) -> PixelElement | None:
-    """Return the DICOM element at which the parser of a header stopped; None if its tag is not in `tags`."""
+    """Return the DICOM element at which the parser of a header stopped; None if its tag is not in `tags`.
+
+    begun  the opened file, whose stream is positioned at the element; the stream is then moved to the value
+    tags   tags (group << 16 | element) of the elements that hold pixel data
+    """
     stream, order = begun.stream, "<" if begun.is_little else ">"
     prefix = stream.read(8)
     if len(prefix) < 8:

@@ -59,8 +59,8 @@ def discover(
 
     References come in sorted order, except for links to files elsewhere and for files added during the search.
 
-    members        lists a zip file; raises Unreadable, Unusable for the zip file as a whole. By default this process
-                   reads it
+    members        yields the images in a zip file; raises Unreadable, Unusable for the zip file as a whole. By default
+                   this process reads it
     is_own_report  returns whether the first bytes are those of a report of this program, which is no image to screen
     is_known       returns whether the caller already has the image in an open file; such a file gives no reference
     notify         receives, at the end, messages that concern no single image (own_reports, no_image_in, only_hidden,
@@ -77,7 +77,11 @@ def discover(
 
 
 def members_here(opener: Opener = open_file, is_own_report: IsOwnReport = lambda _head: False) -> Members:
-    """Return a function that lists zip files in this process."""
+    """Return a function that yields the images in a zip file, given a reference to the file. It reads in this process.
+
+    opener         opens a path for reading
+    is_own_report  returns whether the first bytes of a member are those of a report of this program
+    """
 
     def members(ref: ImageRef) -> Iterator[ImageRef]:
         from fieldray.imaging.archive import members_of, search

@@ -1,4 +1,7 @@
-"""Limits for sizes that a file states, which are checked before memory is allocated; also results for non-images."""
+"""Limits for the sizes that a file states, which are checked before memory is allocated.
+
+The module also has the results of identifying a file that is no image: an index of files, or a zip file.
+"""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ def display_table(image: Image, window: Window | None = None) -> NDArray[np.uint
 
     Pixel padding is black.
 
-    window  display window in the units of `image.pixels`, instead of that of the file. Without this window and one of
-            the file, the 1st to 99th percentile is shown
+    window  display window in the units of `image.pixels`; by default that of the file, or else a window over the 1st to
+            99th percentile of the pixels
     """
     levels = 256 if image.pixels.dtype == np.uint8 else 65536
     shown = _shown(np.arange(levels, dtype=np.float32), image, window or _window_in_use(image))
@@ -99,8 +99,8 @@ def thumbnail(image: Image, side: int = 64) -> NDArray[np.uint8]:
 def block_thumbnail(image: Image, side: int) -> NDArray[np.uint8]:
     """Return the image as displayed by default, averaged over whole blocks of pixels: uint8 (h, w).
 
-    The longer side has at most `side` pixels. The last row and column stand for the remainder. This is several times as
-    fast as `thumbnail`.
+    The longer side has at most `side` pixels. Blocks in the last row and column may be smaller than the others. This is
+    several times as fast as `thumbnail`.
     """
     shorter, longer = sorted(image.pixels.shape)
     block = max(1, math.ceil(longer / side))
@@ -319,7 +319,14 @@ def _shown(values: Grey, image: Image, window: Window | None) -> Grey:
 
 
 def apply_window(values: Grey, window: Window) -> Grey:
-    """Map values to 0..255 by a window (DICOM PS3.3 C.11.2.1.2.1, C.11.2.1.3.1 and C.11.2.1.3.2)."""
+    """Map pixel values to grey levels 0..255 by a display window.
+
+    The formulas are those of DICOM PS3.3 C.11.2.1.2.1, C.11.2.1.3.1 and C.11.2.1.3.2.
+
+    values  float32 of any shape, in the units of the window
+
+    Returns float32 of the same shape, not rounded.
+    """
     if window.function == "SIGMOID":
         exponent = (-4 * (values - window.center) / window.width).clip(-80, 80)
         curve = np.float32(255) / (1 + np.exp(exponent, dtype=np.float32))

@@ -64,7 +64,7 @@ class TargetSize:
 class DecodedFileCache:
     """A cache of one decoded file, from which smaller resolutions are made while the file is processed.
 
-    parsed  the header of a DICOM file and the position of its pixels, once they were read
+    parsed  attribute for the reader of DICOM files: the header and the position of the pixels; None until they are read
     """
 
     def __init__(self) -> None:
@@ -99,8 +99,7 @@ def target_size(spec: InputSpec, *, times: float = 1.0) -> TargetSize:
 def size_for_all(*specs: InputSpec, times: float = 1.0) -> TargetSize | None:
     """Return the size of the whole image that is enough for each of several network inputs.
 
-    The result is None, which means full resolution, without inputs.
-
+    specs  the inputs; without any, the result is None, which means full resolution
     times  factor by which rows and columns are multiplied
     """
     if not specs:
@@ -142,7 +141,7 @@ def largest_reduction(
 
     A step of n means one pixel for n x n pixels of the file; the result is at least 1.
 
-    rows, columns  size of the file
+    rows, columns  numbers of rows and columns of the image in its file
     needed         the size that the network's input needs
     steps          the steps that the format offers; by default any whole number
     """
@@ -173,7 +172,10 @@ def block_sums(values: NDArray[Any], step: int, *, highest: int | None = None) -
 
 
 def block_means(values: NDArray[Any], step: int, *, highest: int | None = None) -> NDArray[Any]:
-    """Return means over step x step integers as float32, not rounded; the values unchanged for a step of 1."""
+    """Return the means of an array over blocks of step x step values: float32, not rounded.
+
+    A step of 1 returns the values unchanged. The parameters are those of `block_sums`.
+    """
     if step == 1:
         return values
     means = block_sums(values, step, highest=highest).astype(np.float32)

@@ -48,6 +48,7 @@ def _open_at_once(name: str, flags: int) -> int:
 class FileState(NamedTuple):
     """Facts that, as a rule, change with the content of a file.
 
+    size            size of the file in bytes
     changed_ns      time of the last change of the content, ns since 1970
     touched_ns      time of the last change of content or metadata (ctime), which no program can choose; on Windows, the
                     time of creation
@@ -62,9 +63,9 @@ class FileState(NamedTuple):
 
 
 def state_of(file: BinaryIO | Path) -> FileState | None:
-    """Return size, times and inode of an open file or a path. Raises OSError.
+    """Return the `FileState` of an open file or a path: size, times and inode. Raises OSError.
 
-    Returns None for a stream that is no file of the file system.
+    Returns None for a stream that is not a file of the file system, such as one in memory.
     """
     try:
         status = file.stat() if isinstance(file, Path) else os.fstat(file.fileno())
@@ -127,7 +128,10 @@ class Stamps:
         return self._stamp(path, state, lambda offset, length: data[offset : offset + length])
 
     def current(self, path: Path, stream: BinaryIO) -> bytes:
-        """Return the current stamp of an open file; empty for a stream that is no system file. Raises OSError."""
+        """Return the stamp of an open file as it is now. Raises OSError.
+
+        The stamp is empty for a stream that is not a file of the file system, such as one in memory.
+        """
         state = state_of(stream)
         return self._stamp(path, state, _part_of(stream, state.size)) if state else b""
 
@@ -211,7 +215,7 @@ def parts_of(name: str) -> tuple[str, ...]:
 
 
 def entry_key(name: str, *, is_folder: bool) -> str:
-    """Return the key of a folder's entry, which differs for a file and a folder of one name."""
+    """Return a key for an entry of a folder. A file and a folder of one name have different keys."""
     return name + "/" if is_folder else name
 
 
@@ -222,9 +226,9 @@ def _may_be_image(left_out: str) -> bool:
 class Folder:
     """A folder during a search for images, with the entries that were not visited yet.
 
-    Entries of the system are left out.
+    Entries of the system, such as hidden files and recycle bins, are skipped.
 
-    names   keys (`entry_key`) of all its entries
+    names   keys (`entry_key`) of all entries that are not skipped, visited or not
     bins    names of skipped entries that hold deleted images, thumbnails or snapshots
     hidden  number of other skipped hidden entries, which may be images
     """
@@ -301,10 +305,14 @@ _ENDING: Final = re.compile(r"(?<=.)(\.[a-z][a-z0-9]{0,4})?(;[0-9]+)?$")  # an e
 
 
 def file_named(folder: Path, components: Sequence[str], names: CaseInsensitiveNames) -> Path | None:
-    """Return the path of the file that a DICOMDIR names, in upper or lower case (PS3.10 8.2).
+    """Return the path of a file that a DICOMDIR lists, in upper or lower case (PS3.10 8.2).
 
     Returns None for a name with "..", forbidden characters, too many parts, or none. Some discs use another path
     separator, or have files with an extension that the index leaves out.
+
+    folder      the folder of the DICOMDIR
+    components  the parts of the path as the DICOMDIR states them
+    names       finds the entries of folders in any letter case
     """
     path, parts = folder, parts_of("/".join(components))
     if len(parts) > _MOST_COMPONENTS:

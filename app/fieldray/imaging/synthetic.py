@@ -180,9 +180,10 @@ def _with_side_marker(image: Field, random: np.random.Generator) -> Field:
 
 
 def image_dataset(pixels: NDArray[np.uint16], *, number: int, view: str = "PA") -> Dataset:
-    """Make a digital X-ray image object from 12-bit pixels (rows, columns), uncompressed.
+    """Make a DICOM dataset (Digital X-Ray Image, uncompressed) from pixels of 12 bits, (rows, columns).
 
     number  number of the study, from which UIDs and patient data are made
+    view    View Position
     """
     from pydicom.dataset import Dataset, FileMetaDataset  # the window starts without pydicom
     from pydicom.uid import UID, ExplicitVRLittleEndian
@@ -280,9 +281,7 @@ def constancy_files() -> Iterator[tuple[str, bytes]]:
 
 
 def credits_file() -> Path:
-    """Return the path of the file (Markdown, English) with the sources, authors and
-    licences of the demonstration images.
-    """
+    """Return the path of the Markdown file with the sources, authors and licences of the demonstration images."""
     return _folder() / "CREDITS.md"
 
 

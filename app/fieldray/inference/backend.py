@@ -120,7 +120,7 @@ class BackendStatus:
 
     detail   the runtime and the device in a few words; empty until the model is ready
     reason   the reason why the model cannot run or was stopped, or None
-    image_s  seconds that an image takes; None until the model is ready
+    image_s  seconds that an image takes; 0 until the model is ready
     """
 
     state: BackendState = "stopped"
@@ -174,7 +174,10 @@ WatchDevice = Callable[[Callable[[], None], Callable[[Reason], None]], Watch]
 
 
 def model_file_for(entry: BackendEntry, model: Model) -> bytes:
-    """Return the pack's file for a device, by the device's preferred role. Raises BackendProblem (no_model_file)."""
+    """Return the pack's network file for a device: that of the device's first role for which the pack has a file.
+
+    Raises BackendProblem (no_model_file) if the pack has none of them.
+    """
     for role in entry.roles:
         if role in model.files:
             return model.files[role]
@@ -195,8 +198,8 @@ class BackendKind:
     open       makes a new backend, which is not started
     probe      returns the reason why the device cannot be used with a model now, or None; may be slow. Packs without a
                file for the device are refused without this call
-    watch      for a device that can be plugged in: makes its watch from two functions, called when the device is
-               connected and when it is removed
+    watch      for a device that can be plugged in: makes the `Watch` of the device from two functions. The watch calls
+               the first when the device is connected, and the second, with the reason, when it is removed
     permanent  additional codes of permanent reasons, after which the device is not started again automatically
     absent     codes of reasons that mean that the computer has no such device, which is not reported
     """
@@ -241,10 +244,13 @@ class BackendOptions:
 
 
 def system_kinds(options: BackendOptions, *, table: BackendTable = BACKENDS) -> tuple[BackendKind, ...]:
-    """Return all devices of the table, in order of preference."""
+    """Return all devices that the program knows, the CPU included, preferred ones first.
+
+    table  the known devices; by default those of `fieldray.backends`
+    """
     return tuple(pkgutil.resolve_name(entry.kind)(options) for entry in table)
 
 
 def device_kinds(options: BackendOptions) -> tuple[BackendKind, ...]:
-    """Return all devices of the table except the CPU, in order of preference."""
+    """Return the devices other than the CPU that the program knows (`fieldray.backends`), preferred ones first."""
     return tuple(pkgutil.resolve_name(entry.kind)(options) for entry in BACKENDS if entry is not CPU)

@@ -243,10 +243,14 @@ def _load(names: Sequence[str]) -> tuple[str, ctypes.CDLL]:
 
 
 class OpenDelegate:
-    """An Edge TPU opened for this process alone, until the process ends (see `worker.DelegateSpec`).
+    """Opens an Edge TPU for this process alone, until the process ends (an `opener` of `worker.DelegateSpec`).
 
-    The constructor raises BackendProblem. `options` are: libraries, the names to try; options, those of the delegate;
-    lock, the path of the Edge TPU's lock with "{index}" in it.
+    The constructor loads the Edge TPU runtime and takes the first Edge TPU that no other process uses. It raises
+    BackendProblem if there is none, or if the runtime is too old for the network file. `options` has three keys:
+
+    libraries  names of the Edge TPU runtime to try
+    options    options for the runtime's delegate, such as the clock
+    lock       path of the file that reserves an Edge TPU; the text "{index}" in it stands for the Edge TPU's number
     """
 
     def __init__(self, options: Mapping[str, Any], file: bytes, runtime: Runtime) -> None:
@@ -328,10 +332,10 @@ def oldest_runtime(file: bytes) -> int | None:
 
 
 def read_package(options: bytes) -> tuple[int, int, int]:
-    """Read the Edge TPU operator of a file. Returns (oldest runtime, bytes of weights on the
-    chip, bytes sent per image).
+    """Read what a compiled network file says in the options of its Edge TPU operator.
 
-    Raises ValueError if the operator's options have no package, or a damaged one.
+    Returns (oldest runtime version that can run the file, bytes of weights kept on the chip, bytes sent for each
+    image). Raises ValueError if the options hold no package of the Edge TPU compiler, or a damaged one.
     """
     start = options.find(_PACKAGE) - 4
     if start < 0:

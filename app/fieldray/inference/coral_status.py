@@ -240,6 +240,8 @@ AskLibrary = Callable[[], LibraryAnswer]
 def ask_library(libraries: Sequence[str] = (), *, timeout_s: float = _TIMEOUT_S) -> LibraryAnswer:
     """Load the Edge TPU runtime in a child process, and return its version and devices.
 
+    libraries  names of the runtime to try; without any, the usual names on this system
+
     Raises BackendProblem if the runtime cannot be loaded or does not answer in time.
     """
     child = Child(_SERVICE, memory_limit_mb=MEMORY_LIMIT_MB)

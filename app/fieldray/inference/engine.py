@@ -144,14 +144,14 @@ class _Runner:
 class Engine(contextlib.AbstractContextManager["Engine"]):
     """Runs models on the devices. Thread-safe. Must not be closed from within `publish`.
 
-    publish  receives `BackendChanged` of the open models, one call at a time, from any thread. For additional models it
-             receives only the state of the CPU
-    cpu      makes the `Cpu` of a model from two functions: one to call when its state has changed, and `passed`
+    publish  receives `BackendChanged` of the open models, one call at a time, from any thread. For additional models
+             it receives only the state of the CPU
+    cpu      makes the `Cpu` of a model. It gets the model, a function to call when its state has changed, and `passed`
     device   "auto" for the CPU and all devices, else the name of the only one that runs the first model
     kinds    the devices other than the CPU, preferred ones first
     policy   which of the ready devices run images of the first model; see `domain.model.Policy`
-    passed   called with a model whose self-test passed on a device or the CPU, from any thread, before its first image.
-             If it raises FieldrayError, this device or the CPU runs no image
+    passed   called with a model whose self-test passed on a device or the CPU, from any thread, before its first
+             image. If it raises FieldrayError, this device or the CPU runs no image
     """
 
     def __init__(

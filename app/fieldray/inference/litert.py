@@ -87,10 +87,12 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkSpec:
-    """The interface that a network file must have: the manifest's input, roles of outputs, and number of labels.
+    """The interface that a network file must have.
 
-    A single score for two labels is the score of the second label; the first label gets 1 - score.
-
+    input    the input, as the manifest states it
+    outputs  the indices of the outputs, by their role
+    labels   number of labels. For two labels, a network may give a single score: that of the second label. The first
+             label then gets 1 - score
     is_bare  whether the input is 0..255 without scaling, and a score of one byte is a share of 255, whatever
              quantisation the file states; as in the dissertation's files
     """

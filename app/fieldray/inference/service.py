@@ -1,4 +1,4 @@
-"""The child's side of running one network on a device: opened once, then one image at a time."""
+"""The code that runs in a child process to run one network on a device: opened once, then one image at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ class Service:
         self._device: Any = None
 
     def open(self, question: OpenRequest) -> str:
-        """Load the network. Returns the runtime in a few words. Raises BackendProblem, ValueError if already loaded."""
+        """Load the network. Returns name and version of the runtime, and the device or threads, as one text.
+
+        Raises BackendProblem, and ValueError if a network is already loaded.
+        """
         if self._network:
             raise ValueError("opened already")
         runtime, file, delegate = load_runtime(), question.file.tobytes(), question.delegate

@@ -32,12 +32,13 @@ A = TypeVar("A")
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class DelegateSpec:
-    """How the child opens a device, which stays open until the child ends.
+    """How a child process opens a device for TensorFlow Lite. The device stays open until the child ends.
 
-    opener   "module:name" of a class that opens the device, given options, a file's bytes and a Runtime; raises
-             BackendProblem. Its attributes are the interpreter's `delegate`, and `detail`, the device's description
-    options  options of the opener, as JSON
-    failure  code of the reason (with a `detail`) for an image that the device did not run
+    opener   "module:name" of the class that opens the device. It is called with `options`, the bytes of the network
+             file and a `Runtime`, and raises BackendProblem. Its objects have two attributes: `delegate`, which the
+             interpreter gets, and `detail`, the device in a few words
+    options  a JSON object for the opener
+    failure  code of the reason to report if the device fails to run an image
     """
 
     opener: str
@@ -96,14 +97,16 @@ def explain_end(error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: fl
 
 
 class WorkerBackend:
-    """`backend.Backend` in a child process with a deadline on each answer.
+    """A backend (see `backend.Backend`) that runs its network in a child process, with a deadline on each answer.
 
-    entry     the device, for which the pack has a file
+    entry     the device; its preferred file of a pack is loaded
     threads   threads of the network on the CPU; None for one per core
-    delegate  opens the device in the child; None for the CPU
-    explain   returns the reason why the child ended
+    start_timeout_s, run_timeout_s
+              seconds in which the child must load the network, and run an image
+    delegate  how the child opens the device; None for the CPU
+    explain   called when the child has ended unexpectedly; returns the reason to show
+    child     makes the child process, not started
     priority  scheduling priority of the child; unchanged if this user may not change it
-    child     makes the child process
     """
 
     def __init__(

@@ -352,10 +352,10 @@ class PackLibrary:
     # ---- companions
 
     def load_shipped_lungs(self) -> Model | None:
-        """Load the shipped lung-field pack, which serves classifiers that require none. None if no pack ships.
+        """Load the lung-field pack that ships with the program. It also serves classifiers that require none.
 
-        Raises PackProblem if the pack is damaged or missing. Otherwise the pack's checks of an image would be omitted
-        silently.
+        Returns None if no such pack ships. Raises PackProblem if the shipped pack's files are damaged or missing,
+        because otherwise its checks of an image would be omitted silently.
         """
         return self._whole(_LUNGS, self._shipped_lung_folders())
 

@@ -61,7 +61,7 @@ REQUIRED_ROLES: Final = ("litert", "card")
 
 
 def size_limit(role: str) -> int:
-    """Return the largest allowed size in bytes of a role's file: 256 MiB for a network."""
+    """Return the largest size in bytes that a pack's file with this role may have, such as 256 MiB for a network."""
     return _ROLE_LIMITS.get(role, _LARGEST_FILE)
 
 
@@ -186,7 +186,9 @@ class ClassNames(_Part, frozen=True, kw_only=True):
 
 
 def class_names_problem(names: Mapping[str, Mapping[str, str]]) -> tuple[str, str] | None:
-    """Return (class, problem) if a class name can be confused with the name of another class; else None.
+    """Return the problem if a pack's name of a class can be confused with the name of another class; else None.
+
+    The problem is (the pack's class, a phrase that says what is wrong with its name).
 
     names  names of the pack's own classes, by class and language. A name must not look like the name of the pack's
            other class, or like any of the program's names for another class
@@ -409,8 +411,9 @@ def classifier_manifest(
 ) -> ClassifierManifest:
     """Make the content of a classifier's manifest file.
 
-    files             entry of each file of the pack, by role
-    golden_tolerance  tolerance of the self-test; None without a self-test
+    manifest          the manifest as the program holds it in memory
+    files             entry of each file of the pack, by the role of the file, such as "litert" for the network
+    golden_tolerance  largest allowed difference of a score in the self-test; None without a self-test
 
     Raises PackProblem if the result is not valid.
     """

@@ -103,8 +103,9 @@ _MOST_ENTRIES: Final = 10_000  # folders are searched repeatedly, and a hostile 
 def pack_folders(folder: Path) -> tuple[Path, ...]:
     """Return the folders of the packs on a drive, or the folder itself if it is a pack.
 
-    On a drive, packs lie in its folder `fieldray`. A legacy model may lie in the drive's root and comes last. At most
-    100 packs are returned, sorted by name. Raises OSError, for example if the drive is pulled out.
+    On a drive, packs lie in its folder `fieldray`, of which at most 100 are returned, sorted by name. A legacy model
+    (unsigned files of the dissertation) may lie in the drive's root, which then comes last. Raises OSError, for
+    example if the drive is pulled out.
     """
     if is_pack(folder):
         return (folder,)
@@ -131,7 +132,7 @@ def is_pack(folder: Path) -> bool:
 
 
 def is_legacy(folder: Path, *, name: str = "") -> bool:
-    """Return whether a folder holds a bare model of the dissertation. Raises OSError.
+    """Return whether a folder holds a legacy model: the unsigned model files of the dissertation. Raises OSError.
 
     name  the only file name to look for; by default the CPU file and the Edge TPU file both count
     """
@@ -205,8 +206,8 @@ class PackCandidate:
         """How far the pack is from being usable: 0 is the best.
 
         0  nothing prevents its use
-        1  the pack has a `problem`, which a person may be able to confirm
-        2  the pack is unsigned and needs a confirmation
+        1  the pack has a `problem`; a person may be able to allow its use all the same
+        2  the pack is unsigned (a legacy model), so a person must allow its use
         3  the pack cannot screen
         """
         if not self.can_screen:
@@ -254,5 +255,8 @@ def choose_candidate(found: Sequence[PackCandidate], *, name: Path | str) -> Pac
 
 
 def preference(candidate: PackCandidate) -> tuple[bool, tuple[int, ...]]:
-    """Return the sort key for versions of a pack: those that can be loaded are above all others, then by version."""
+    """Return the key by which the versions of a pack are sorted, the preferred one last.
+
+    Versions without a `problem` are preferred to all others, and then higher versions to lower ones.
+    """
     return candidate.problem is None, version_key(candidate.version) if candidate.version else ()

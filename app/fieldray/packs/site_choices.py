@@ -85,7 +85,7 @@ class SitePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     @property
     def operating_point(self) -> OperatingPoint:
-        """The point as an `OperatingPoint`, with the prefix in its name."""
+        """The point in the form in which models hold operating points; its name gets the prefix `local:`."""
         who, who_uk = _COUNTED[self.counted]
         also, also_uk = ("", "") if self.refers == "above" else (", Uncertain referred", ", «Невизначено» направлено")
         measured = f"{self.images} images of {self.patients} patients of this site, counted by {who}{also}; "
@@ -172,7 +172,7 @@ class SitePoints:
 
         Raises StorageProblem, and UsageProblem (site_point_unknown) if the point is not stored.
 
-        name                name of the point, without prefix
+        name                name of the point, without the prefix `local:`
         pack, model_sha256  name of the point's pack, and SHA-256 of the pack's model
         """
         with only_writer(self.path):
@@ -231,9 +231,9 @@ class PackMemory:
         self._path = home / FOLDERS_NAME
 
     def find(self, paths: Sequence[Path]) -> RememberedPack | None:
-        """Return the remembered pack that all paths have in common; None if there is none or the choices differ.
+        """Return the pack remembered for these paths; None if there is none, or if not all paths have the same one.
 
-        A path without a choice takes the choice for the nearest folder above.
+        For a path without a choice of its own, the choice for the nearest folder above counts.
         """
         known = self._read()
         found = {next((known[digest] for digest in _digests(path) if digest in known), None) for path in paths}

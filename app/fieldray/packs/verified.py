@@ -285,7 +285,9 @@ def write_described(
 ) -> Path:
     """Write and sign a pack of any kind as `folder`/<id>-<version>/, and return that path.
 
-    contents  the files by role, as `description` lists them
+    description  the content of the manifest, which lists the files
+    contents     content of each file, by its role in the manifest's list
+    key          the signing key
 
     Raises as `write_pack` does.
     """
@@ -297,12 +299,17 @@ def write_described(
 
 
 def golden_files(golden: GoldenVectors) -> dict[str, bytes]:
-    """Return the content of the files of the self-test, by role."""
+    """Return the two files that hold the inputs and the scores of the self-test, as bytes by role (`GOLDEN_ROLES`)."""
     return dict(zip(GOLDEN_ROLES, [array_to_npy(golden.inputs), array_to_npy(golden.scores)], strict=True))
 
 
 def list_files(contents: Mapping[str, bytes]) -> dict[str, PackFile]:
-    """Return the manifest's entries for the files of a pack, by role. Raises PackProblem("pack_too_large")."""
+    """Return the entries (name, size and SHA-256) with which a manifest lists the files of a pack, by role.
+
+    contents  content of each file, by role
+
+    Raises PackProblem("pack_too_large").
+    """
     for role, data in contents.items():
         check_size(file_name(role), len(data), limit=size_limit(role))
     return {
@@ -312,7 +319,10 @@ def list_files(contents: Mapping[str, bytes]) -> dict[str, PackFile]:
 
 
 def file_name(role: str) -> str:
-    """Return the file name of a role. A role unknown to this program gets its own name plus ".bin"."""
+    """Return the name of the file in which a pack stores the content of a role, such as "litert" for the network.
+
+    A role that this program does not know gives its own name plus ".bin".
+    """
     return _FILE_NAMES.get(role, f"{role}.bin")
 
 
@@ -417,18 +427,20 @@ LEGACY_MANIFEST: Final = Manifest(
 
 
 def known_manifest(trust: Trust) -> Manifest | None:
-    """Return the manifest of a pack that is not installed any more.
+    """Return the manifest of a pack that is not installed any more, if the program knows it; else None.
 
-    Only the manifest of legacy models is known; None for any other pack.
+    It is known only for legacy models (see the module): all of them share one manifest, which is part of the program.
+
+    trust  how the pack was trusted; "legacy" for a legacy model
     """
     return LEGACY_MANIFEST if trust == "legacy" else None
 
 
 @raising_fieldray_errors
 def require_legacy(folder: Path) -> None:
-    """Require the CPU file of a legacy model, which is needed on a computer without an Edge TPU.
+    """Raise PackProblem if a legacy model (unsigned files of the dissertation) lacks its CPU file.
 
-    Raises PackProblem.
+    A computer without an Edge TPU needs this file.
     """
     if not is_legacy(folder, name=LEGACY_CPU_NAME):
         raise PackProblem(reason("pack_legacy_no_cpu", found=LEGACY_EDGETPU_NAME, missing=LEGACY_CPU_NAME))
@@ -436,7 +448,10 @@ def require_legacy(folder: Path) -> None:
 
 @raising_fieldray_errors
 def load_legacy(folder: Path) -> Model:
-    """Load the legacy model in a drive's root into memory. Raises PackProblem."""
+    """Load the legacy model in a drive's root into memory: the dissertation's unsigned model files.
+
+    Raises PackProblem if the CPU file is missing or unreadable. The Edge TPU file may be missing.
+    """
     files = {"litert": read_file(folder, name=LEGACY_CPU_NAME, limit_bytes=size_limit("litert"))}
     if is_legacy(folder, name=LEGACY_EDGETPU_NAME):
         files["edgetpu"] = read_file(folder, name=LEGACY_EDGETPU_NAME, limit_bytes=size_limit("edgetpu"))

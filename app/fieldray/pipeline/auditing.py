@@ -186,11 +186,15 @@ def require_point(name: str, person: str) -> None:
 def adopt_local_point(
     points: SitePoints, report: AuditReport, *, name: str, person: str, model: Model | None, day: datetime.date
 ) -> OperatingPoint:
-    """Store the operating point that an audit proposed as a local one, after a person has agreed. Returns the point.
+    """Store the operating point that an audit proposed, so that it becomes a local operating point. Returns the point.
 
-    name    name of the point, without prefix
+    Call it only after a person has agreed.
+
+    points  the file of local operating points
+    report  the audit that proposed the point
+    name    name for the point, without the prefix `local:`
     person  name of the person who agreed
-    model   the audited pack
+    model   the audited pack; None if it is not available, which raises UsageProblem (site_point_model)
     day     the day of the agreement
 
     Raises UsageProblem (site_point_bad_name, site_point_name, site_point_person, site_point_model), StorageProblem.
@@ -229,13 +233,13 @@ class Auditor:
         self._database, self._points = database, points
 
     def audit(self, of: PackOfRun, request: AuditRequest, *, model: Model | None) -> AuditReport:
-        """Audit a pack of a run. Returns and raises as `audit_run`."""
+        """Audit the results of one pack in a stored run. Parameters, result and exceptions are those of `audit_run`."""
         return audit_run(self._database, of, request, model=model)
 
     def adopt_proposal(self, report: AuditReport, *, name: str, person: str, model: Model) -> Model:
-        """Store the operating point that an audit proposed as a local one, dated today.
+        """Store the operating point that an audit proposed, so that it becomes a local operating point dated today.
 
-        Returns the model with all local points. Raises as `adopt_local_point`.
+        Returns the model with all local points. Parameters and exceptions are those of `adopt_local_point`.
         """
         today = datetime.date.today()
         adopt_local_point(self._points, report, name=name, person=person, model=model, day=today)

@@ -470,10 +470,10 @@ def make_batch(
     publish: Publish,
     options: BatchOptions = BatchOptions(),  # noqa: B008 - it is frozen
 ) -> Batch:
-    """Make the batch of a run over these paths. The batch is not started.
+    """Make the batch of a run over these absolute paths, not started.
 
-    `setups` are one per pack, with models open in `engine`. `paths` are absolute. At its end the batch aborts any
-    work of `workers`. A batch that watches folders ends when cancelled. Raises UsageProblem (watch_no_folder).
+    `setups` has one setup for each pack, whose model must be open in `engine`. At its end the batch aborts all calls
+    of `workers`. A batch that watches folders ends when cancelled. Raises UsageProblem (watch_no_folder).
     """
     watch = _watch_of(paths) if options.watches else None
     statistics, cancelled, noticed = Statistics(), threading.Event(), list[Reason]()

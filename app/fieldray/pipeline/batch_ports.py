@@ -34,7 +34,8 @@ class RunPack:
 
     check_header       returns the reason to refuse an image with this header, or None
     doubts             returns warnings about the pack's results, once all of them are stored
-    reusable_settings  settings hashes of earlier answers that are taken over; without any, the hash of `spec` alone
+    reusable_settings  stored results with one of these hashes (`PackSpec.settings_hash`) are taken over from earlier
+                       runs; if empty, only those with the hash of `spec`
     """
 
     spec: PackSpec

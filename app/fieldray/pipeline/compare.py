@@ -292,7 +292,11 @@ class Priors:
         self._is_closed = False
 
     def stored_priors(self, current: Outcome, *, run_id: int | None = None) -> StoredPriors:
-        """Return the prior images of an image's patient, from a run and from all other runs. Raises StorageProblem."""
+        """Return the stored prior images of an image's patient, from all runs. Raises StorageProblem.
+
+        current  the outcome of the image; without a usable Patient ID it has no prior images
+        run_id   the run in sight, whose images are listed even if their file no longer exists; None for no such run
+        """
         header = current.ref.header
         if match_patients(header, header) == "unknown":  # a placeholder such as ANON may be the ID of half an archive
             return StoredPriors()

@@ -61,12 +61,13 @@ class ExpectedResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return max((round(abs(self.scores[label] - other.scores[label]), 6) for label in both), default=0.0)
 
     def differs_from(self, found: ExpectedResult | None, manifest: Manifest) -> bool:
-        """Return whether a result differs from this expected one.
+        """Return whether a result found in a constancy test differs from this expected one.
 
-        It differs if reason or labels differ, if a score differs by more than `TOLERANCE`, or if the class differs
-        although no score is near a limit.
+        It differs if the reason or the labels differ, or if a score differs by more than `TOLERANCE`. It differs, too,
+        if the class differs although every expected score is farther than `TOLERANCE` from the limits of its decision.
 
-        found  the result, or None
+        found     the result that was found; None counts as different
+        manifest  the manifest of the tested pack, whose first operating points decide the classes
         """
         if found is None or (self.code, self.scores.keys()) != (found.code, found.scores.keys()):
             return True
@@ -190,7 +191,9 @@ def pack_key(model: Model) -> str:
 def shipped_set(path: Path | None = None) -> ConstancyFile:
     """Return the expected results that ship with the program.
 
-    Raises StorageProblem (constancy_set) if the signature of the results is wrong, or if a test image was changed.
+    path  the file to read; None for the shipped one. Its signature lies next to it, with the suffix `.sig`
+
+    Raises StorageProblem (constancy_set) if the signature is wrong, or if a test image was changed.
     """
     path = path or asset("constancy.json")
     try:

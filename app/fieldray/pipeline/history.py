@@ -1,6 +1,4 @@
-"""Operations on past runs for command line and window: list, open, compare and delete runs, and read
-their work lists.
-"""
+"""Operations on past runs, for command line and window: list, open, compare and delete runs, read their work lists."""
 
 from __future__ import annotations
 
@@ -95,7 +93,7 @@ class History:
                 self._note(None)
 
     def interrupt(self) -> None:
-        """Stop the running query of `listed`, because its result is not needed any more."""
+        """Stop a running `list_rows` from another thread, because its result is not needed any more."""
         with self._lock:
             if self._reading is not None:
                 self._reading.interrupt()

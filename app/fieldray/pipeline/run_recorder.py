@@ -90,9 +90,9 @@ _LEAST_FAILED: Final = 2  # for a single file the work list is enough
 
 
 class RunRecorder:
-    """Saves the results of a run in the database, and counts them for the notes.
+    """Saves the results of a run in the database, and counts them for the notes that end the run.
 
-    last_row  the highest image number before the run
+    last_row  highest row id of any image in the database when the run is opened, for the first time or again
     watches   whether folders are watched, so that an image may be moved during the run
     """
 
@@ -193,7 +193,7 @@ class _PackCounts:
 
 
 def image_events(store: ResultStore, taken: ResultsTakenOver) -> Iterable[ImageDone]:
-    """Return an `ImageDone` event for each image whose results were taken over."""
+    """Return an `ImageDone` event for each image whose results were taken over, read from the database `store`."""
     return (ImageDone(image=image) for image in store.images(taken.row_ids, looks_inside=False))
 
 
@@ -206,11 +206,12 @@ _ANY_ANSWER: Final = 2**63 - 1
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ResultsByContent:
-    """Finds stored outcomes by the content of files. Thread-safe.
+    """Finds outcomes that earlier runs stored for a file with the same bytes, whatever its path. Thread-safe.
 
-    last_answer  number of the newest result before the run: later results are not taken over, unless folders are
-                 watched
-    query        used by one thread at a time, under a lock
+    ports        functions and packs of the current run
+    last_answer  highest `answer_id` in the database before the run. Later results are not taken over, unless folders
+                 are watched
+    query        the results database; used by one thread at a time, under a lock
     """
 
     ports: BatchPorts
@@ -219,11 +220,12 @@ class ResultsByContent:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def outcomes(self, ref: ImageRef) -> list[Outcome | None]:
-        """Return each pack's stored outcome of the image's bytes, rewritten for this image; None without one.
+        """Return for each pack the stored outcome of a file with the same bytes as this image's file, or None.
 
-        The bytes hashed here may differ from those that discovery saw. So an outcome is taken over only if its header
-        equals the header that discovery saw. A score is not taken over if the pack refuses the header, unless a person
-        overruled the refusal. Notes on unknown ages become those of this run. Raises StorageProblem, PoolClosed.
+        The outcomes are rewritten to refer to this image. The bytes hashed here may differ from those that discovery
+        saw. So an outcome is taken over only if its header equals the header that discovery saw. A score is not taken
+        over if the pack refuses the header, unless a person overruled the refusal. Notes on unknown ages become those
+        of this run. Raises StorageProblem, PoolClosed.
         """
         packs = self.ports.packs
         if ref.problem:
@@ -258,11 +260,11 @@ class ResultsByContent:
 
 
 class ResultsByStamp:
-    """Recognises unchanged files by their stamps, and hands over the rows of their results.
+    """Recognises files that are unchanged since an earlier run by their stamps, and collects their results.
 
-    Used by the searching thread alone.
+    Used only by the thread that searches for images.
 
-    hand_over  receives the rows of results that are to be taken over
+    hand_over  receives the database rows of the results that are to be taken over, for many images at once
     """
 
     def __init__(
@@ -289,7 +291,9 @@ class ResultsByStamp:
         self._due_s = 0.0
 
     def has(self, path: Path, stream: BinaryIO) -> bool:
-        """Return whether a file is unchanged since every pack screened it, so that its stored results are taken over.
+        """Return whether a file is unchanged since every pack screened it.
+
+        If so, the file's stored results are added to those that the next `flush` hands over.
 
         path, stream  the file, which is open
 
@@ -308,7 +312,7 @@ class ResultsByStamp:
         return True
 
     def flush(self) -> None:
-        """Hand over the rows of the results that were found since the last call."""
+        """Call `hand_over` with the results found since the last call. Without any, nothing is called."""
         if self._waiting:
             found, self._waiting = self._waiting, []
             images = [of_packs[0][0] for of_packs in found]

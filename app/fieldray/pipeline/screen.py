@@ -84,7 +84,7 @@ def screen_with_packs(
     """Screen an image with several packs. Returns the outcome of each pack.
 
     setups  one for each pack, whose model is open in the engine
-    engine       chooses the device for each pack
+    engine  chooses the device for each pack
 
     The worker checks header and pixels, finds the lungs, and has the classifier run: by itself, or by the device that
     the engine chooses. It reads the image in finer detail where a result is borderline. The image is read once for all

@@ -49,9 +49,10 @@ if TYPE_CHECKING:
 
 
 def system_engine(publish: Publish, settings: Settings, workers: Workers) -> Engine:
-    """Return the engine on this machine's devices; the CPU is `workers`.
+    """Return the engine that runs models on this computer, with device and policy from the settings.
 
-    Every run on patients' images uses this engine, so the engine records that a pack ran.
+    `workers` run the models on the CPU. Every run on patients' images uses this engine, so the engine records that a
+    pack ran.
     """
     device, policy = device_choice(settings)
     kinds = device_kinds(BackendOptions(publish=publish, settings=settings))
@@ -307,7 +308,11 @@ class Session(contextlib.AbstractContextManager["Session"]):
     ) -> tuple[Path, ...]:
         """Write a run as files (see `pipeline.export`). Blocks. Returns the paths.
 
-        With `in_child` another process writes the files, so that this one stays responsive.
+        progress  receives the numbers of results written and to write; raising Cancelled stops the export
+        note      receives messages about results that are missing in an output
+        in_child  whether another process writes the files, so that this one stays responsive
+
+        The other parameters and the exceptions are those of `ExportRequest` and `export_run`.
         """
         from fieldray.pipeline.export import ExportRequest, export_in_child, export_run
 
@@ -336,8 +341,9 @@ class Session(contextlib.AbstractContextManager["Session"]):
 
         Returns the verdict that is then stored. Raises StorageProblem.
 
-        over    verdicts that may be replaced, None for no verdict; any other stored verdict stays
-        judged  the outcome that the person saw
+        answer_id  the result (`StoredResult.answer_id`)
+        judged     the outcome that the person saw
+        over       stored verdicts that may be replaced, None for no verdict; any other stored verdict stays
         """
         from fieldray.store.results import ResultStore
 
@@ -345,7 +351,11 @@ class Session(contextlib.AbstractContextManager["Session"]):
             return store.set_verdict(answer_id, verdict, judged=judged, over=over)
 
     def set_read(self, answer_id: int, *, judged: Outcome, is_read: bool) -> None:
-        """Record that a person has read a result, or has not. Raises StorageProblem."""
+        """Record that a person has read a result, or has not. Raises StorageProblem.
+
+        answer_id  the result (`StoredResult.answer_id`)
+        judged     the outcome that the person saw
+        """
         from fieldray.store.results import ResultStore
 
         with ResultStore(self.database) as store:

@@ -150,7 +150,7 @@ class Pace:
         self._samples: deque[tuple[float, int]] = deque()
 
     def restart(self, done: int) -> None:
-        """Discard the rate measured so far, because after a pause it predicts nothing.
+        """Forget the speed measured so far, for example after a pause, and measure it anew from now on.
 
         done  the number of images done until now
         """

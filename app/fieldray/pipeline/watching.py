@@ -98,7 +98,9 @@ class Watch:
 
         New files come before files that were there at first.
 
-        rest  waits for the given number of seconds, and returns whether the watch is over
+        search    finds the images in a file or folder, as `imaging.discover.discover` does
+        is_known  returns whether the run already has results for the images in an open file; such a file gives no image
+        rest      waits for the given number of seconds; returns True if watching must end
         """
         first_s = 0.0
         while True:

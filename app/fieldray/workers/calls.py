@@ -34,7 +34,7 @@ RunsWhere = Literal["nowhere", "here", "elsewhere"]
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class PackNetworks:
-    """The networks that a worker needs for one pack, with their manifests and golden vectors.
+    """What a worker needs to run one pack: its classifier and its lung-field pack, each as a `Model`.
 
     classifier  the classifier; None if only the lungs are searched for
     finder      the lung-field pack, or None
@@ -70,8 +70,9 @@ class AnalyseRequest:
     finds      whether the lungs are searched for
     points     operating points in force, by label; a result close to one is analysed again in finer detail
     overrides  refusals that a person overrules for this image
-    runs       where the classifier runs: in this process, or on a device of the program (`ELSEWHERE`); otherwise the
-               classifier's input is returned
+    detail     how finely the image is read at least: "needed" for the networks' inputs, "fine", "finer", or "full"
+    runs       where the classifier runs: in this process ("here"), or on a device of the program ("elsewhere"). With
+               "nowhere", the classifier's input is returned
     stamp_key  key of the file's stamp; empty for no stamp
     pack       number of the pack among those loaded, from 0
     """
@@ -92,13 +93,16 @@ class AnalyseRequest:
 class AnalysisResult:
     """The result of analysing an image, up to the step reached. The constructor raises ValueError for invalid values.
 
-    kind, header  kind and header of the bytes read; None if no bytes were read, or if not requested
-    lungs         the lung fields; None if no lung-field pack ran
-    problem       the reason why the analysis stopped: a refusal, or a failure at `stage`
-    overruled     the reasons for refusal that a person overruled
-    values        (1, height, width, channels) uint8, the input of the network, if no network was to run
-    answer        the classifier's answer, for its image number `sequence`; None if the classifier ran elsewhere
-    step          pixels of the file per pixel read, along each axis
+    facts           facts found while reading the image
+    kind, header    kind and header of the bytes read; "unknown" and None if no bytes were read, or if not requested
+    lungs           the lung fields; None if no lung-field pack ran
+    problem         the reason why the analysis stopped: a refusal, or a failure at `stage`; None without a problem
+    overruled       the reasons for refusal that a person overruled
+    values          (1, height, width, channels) uint8, the input of the network, if no network was to run
+    answer          the classifier's output for the image; None if the classifier ran elsewhere or not at all
+    sequence        how many images the classifier of this worker has run since it was loaded, this one included
+    is_approximate  whether a codec reduced the resolution, so that pixels differ a little from averages
+    step            pixels of the file per pixel read, along each axis
     """
 
     facts: ReadFacts = field(default_factory=ReadFacts)
@@ -131,7 +135,14 @@ class AnalysisResult:
     def is_borderline(
         self, setup: PackSetup, scores: Mapping[str, float], features: NDArray[np.float32] | None
     ) -> bool:
-        """Return whether scores are so close to an operating point that the image must be read in finer detail."""
+        """Return whether the image must be read in finer detail, because its result could then be another one.
+
+        Only an image with `is_approximate` can need this.
+
+        setup     the pack, with the operating points in force
+        scores    the network's uncalibrated scores for the image, 0..1, by label code
+        features  (n,) float32 pooled features of the network; None without such an output
+        """
         if not self.is_approximate or self.facts.pixel_map is None:
             return False
         return setup.is_borderline(scores, features, oversampling=self.facts.pixel_map.min_scale / self.step)

@@ -126,7 +126,8 @@ class Worker:
     open_file, open_network
         Functions that open an image file and load a pack's network.
     run_elsewhere
-        Function that has the program run an input on a device. Raises BackendProblem if that fails.
+        Function that asks the program to run a network's input on a device, and returns the result. Raises
+        BackendProblem if that fails.
     """
 
     def __init__(

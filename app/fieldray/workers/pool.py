@@ -131,19 +131,21 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         return tuple(child.pid for child in self._children if child.is_running and child.pid is not None)
 
     def stamp_with(self, stamps: Stamps) -> None:
-        """Make a stamp of every file that is read from now on."""
+        """From now on, make a stamp of every file that is read, by which the unchanged file is recognised later."""
         self._stamps = stamps
 
     def load_as_group(self, models: Sequence[Model]) -> None:
-        """Declare that these models screen the same images: a child that needs one of them loads all."""
+        """Declare that these models screen the same images. A child that needs one of them then loads all of them."""
         self._group = tuple(models)
 
     def analyse(self, question: AnalyseRequest, *, model: Model | None) -> AnalysisResult:
         """Analyse an image for one model. Never raises for a bad file.
 
-        An image that ends its child is tried once more, or twice if its classifier ran. Raises BackendProblem if the
-        model cannot be loaded, PoolClosed, and ReaderProblem if no child can be started, which is not the fault of the
-        file.
+        If the child process ends during the analysis, the image is tried once more, or twice if its classifier ran.
+        Raises BackendProblem if the model cannot be loaded, and PoolClosed. Raises ReaderProblem if no child can be
+        started, which is not the fault of the file.
+
+        model  the model, loaded in the child if needed; None to read the image without a network
         """
         return self.analyse_for_each([(question, model)])[0]
 
@@ -156,7 +158,9 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
     ) -> tuple[AnalysisResult, ...]:
         """Analyse one image, read once, for several models that are loaded together. Raises as `analyse`.
 
-        run_elsewhere  runs the network's input for the question at the given position, in the calling thread
+        questions      pairs of a request and the model that it needs, or None
+        run_elsewhere  runs a classifier on a device instead of in the child. It gets the position of the question in
+                       `questions` and the network's input, and is called in the calling thread
         is_cancelled   whether the image is no longer wanted; the call then raises PoolClosed
         """
         ask = partial(self._look_for_each, run_elsewhere=run_elsewhere, is_cancelled=is_cancelled)
@@ -240,9 +244,10 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         return NetworkInput(values=seen.values, pixel_map=seen.facts.pixel_map)
 
     def run(self, values: NDArray[np.uint8], *, model: Model, is_cancelled: Callable[[], bool]) -> NetworkOutput:
-        """Run a model on an input (height, width, channels) uint8. An input that ends its child is tried twice more.
+        """Run a model on an input (height, width, channels) uint8, in a free child process.
 
-        Raises FieldrayError: BackendProblem if every try ended its child, PoolClosed, ReaderProblem.
+        If the child process ends during the run, the input is tried in another one, up to three times in all. Raises
+        FieldrayError: BackendProblem if every try ended its child, PoolClosed, ReaderProblem.
         """
         from fieldray.workers.calls import RUN, PackInferRequest
 

@@ -1,4 +1,4 @@
-"""The test of the workers with a model, which must pass before the workers run the model's first image."""
+"""The self-test of a model in the workers. It must pass before the workers run the model on the first image."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Readiness:
         return self._needs_start
 
     def start(self) -> None:
-        """Start a test of the workers, unless one is running or has passed. Returns at once."""
+        """Start the test of the model in a thread, unless a test is running or has passed. Returns at once."""
         with self._lock:
             if not self._needs_start:
                 return
@@ -62,7 +62,10 @@ class Readiness:
             self._thread, self._is_over, self._needs_start = thread, is_over, False
 
     def stop(self, why: Reason | None = None) -> None:
-        """Let the workers run no more image. With a reason, the model's status becomes unavailable. Returns at once."""
+        """Let the workers run the model on no more images, until `start` is called. Returns at once.
+
+        why  the reason why a model that was started becomes "unavailable"; None makes its status "stopped"
+        """
         with self._lock:
             self._is_over.set()
             self._needs_start = True
