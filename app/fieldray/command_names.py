@@ -73,7 +73,7 @@ def optional_modules(name: str) -> Iterator[ModuleType]:
 
 @functools.cache
 def command_lines() -> tuple[CommandLine, ...]:
-    """Return the command lines of the installed optional packages."""
+    """Return the modules `command_line` of the installed optional packages."""
     return tuple(cast("CommandLine", module) for module in optional_modules("command_line"))
 
 

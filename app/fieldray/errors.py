@@ -1,13 +1,17 @@
 """The exception classes of the program, as a tree.
 
-FieldrayError  carries a `Reason`, whose text can be shown to a person EnvironmentProblem a problem of the computer:
-               disk, driver, missing library; the input may work elsewhere StorageProblem results, settings or exports
-               cannot be read or written BackendProblem no backend can run the model now ReaderProblem no image can be
-               read now InputProblem a problem of an input; trying again gives the same problem Unusable the file was
-               read, but it is not an image to assess (ends as *refused*) Unreadable the file could not be read (ends as
-               *failed*) PackProblem a model pack cannot be loaded PackNotTrusted a person has not confirmed the pack's
-               signing key PackNotChosen a person has not chosen the pack for the images UsageProblem the command line
-               or a recipe asks for something impossible
+FieldrayError            carries a `Reason`, whose text can be shown to a person
+  EnvironmentProblem     a problem of the computer: disk, driver, missing library; the input may work elsewhere
+    StorageProblem       results, settings or exports cannot be read or written
+    BackendProblem       no backend can run the model now
+    ReaderProblem        no image can be read now
+  InputProblem           a problem of an input; trying again gives the same problem
+    Unusable             the file was read, but it is not an image to assess (ends as *refused*)
+    Unreadable           the file could not be read (ends as *failed*)
+    PackProblem          a model pack cannot be loaded
+      PackNotTrusted     a person has not confirmed the pack's signing key
+      PackNotChosen      a person has not chosen the pack for the images
+    UsageProblem         the command line or a recipe asks for something impossible
 
 Any other exception that is not caught is a bug, and reported as `internal`. Low-level code raises ValueError and
 TypeError; code at the boundary to files converts them once, with `from`.
@@ -40,7 +44,7 @@ _NO_THREAD: Final = "can't start new thread"  # Python says so in a RuntimeError
 
 
 def resource_problem(error: BaseException) -> EnvironmentProblem | None:
-    """Return the problem if the system refused this process memory, threads or open files; None for other errors."""
+    """Return the problem if the system refused memory, threads or open files to this process; None for other errors."""
     cause: BaseException | None = error
     while cause is not None:  # a library that is refused memory says so in an error of its own
         if detail := _what_is_short(cause):

@@ -31,9 +31,10 @@ def research_only(translator: Translator) -> str:
 class NamesClasses(Protocol):
     """The interface of objects that name the classes of a pack: a manifest, or a stored description of a pack.
 
-    class_names  the pack's own names for a score above and one below the zone; None without such names
+    class_names  the pack's own names for a score above and one below the uncertain zone; None without such names
     label_codes  codes of the pack's labels
-    is_bare      whether the pack is a bare model of the dissertation, which has two classes and no zone
+    is_bare      whether the pack is a bare model of the dissertation: a network alone, whose larger output decides
+                 between two classes, without an uncertain zone
     """
 
     @property
@@ -56,8 +57,8 @@ def category_label(translator: Translator, category: Category, pack: NamesClasse
 def short_label(translator: Translator, category: Category, pack: NamesClasses | None = None) -> str:
     """Return the one-word name of a class, for narrow columns, in the program's own words.
 
-    No image is called *normal*: with a score below the zone, the pack did not flag the image. Only a bare model of the
-    dissertation has the class *normal*.
+    A score below the uncertain zone is not called *normal*: the pack only did not flag the image. The exception is a
+    bare model (see `NamesClasses`), which has the class *normal*.
     """
     text = translator.text
     is_of_anything = pack is not None and _looks_for_anything(pack)
@@ -115,7 +116,10 @@ def unsigned_notice(translator: Translator) -> str:
 
 
 def describe_signer(translator: Translator, *, trust: Trust, fingerprint: str) -> str:
-    """Describe the signer of a pack."""
+    """Return words that tell who signed a pack: it comes with the program, is unsigned, or is signed with a key.
+
+    fingerprint  fingerprint of the signing key, of which the beginning is shown
+    """
     if trust == "builtin":
         return translator.text("comes with the program")
     if trust == "legacy":
@@ -181,9 +185,9 @@ def measured_sentence(translator: Translator, point: OperatingPoint) -> str:
 
 
 def lung_sentences(translator: Translator, lungs: LungFields) -> tuple[str, str]:
-    """Return sentences on the lungs' areas, and on the share of evidence inside the lungs.
+    """Return two sentences: on the area of each lung, and on the share of the heat map that lies inside the lungs.
 
-    Empty if that share is not known.
+    The second sentence is "" if that share is not known.
     """
     text, inside = translator.text, lungs.evidence_inside
     right, left = (number(translator, 100 * share, digits=1) for share in (lungs.right_share, lungs.left_share))
@@ -202,7 +206,7 @@ def packs_of_run(translator: Translator, spec: RunSpec) -> str:
 
 
 def pack_label(translator: Translator, spec: PackSpec) -> str:
-    """Return a pack's name with the remarks that a list shows."""
+    """Return a pack's name for a list; an unsigned legacy model has a notice in brackets behind its name."""
     return f"{spec.pack_name} ({unsigned_notice(translator)})" if spec.trust == "legacy" else spec.pack_name
 
 
@@ -229,14 +233,16 @@ def label_meaning(translator: Translator, label: str, manifest: Manifest | None)
 
 
 def number(translator: Translator, value: float, *, digits: int) -> str:
-    """Format a number with the language's decimal mark."""
+    """Format a number with `digits` decimals and the decimal mark of the language."""
     return translator.decimal(f"{value:.{digits}f}")
 
 
 def score_digits(score: float, point: OperatingPoint | None, *, least: int) -> int:
     """Return how many decimals a displayed score needs, at least `least`.
 
-    Rounding must not move the score across the threshold or a border of the uncertain zone.
+    Rounding must not move the score across the threshold or an end of the uncertain zone.
+
+    point  the operating point with these thresholds; None without one
     """
     borders = (point.threshold, point.unsure_low, point.unsure_high) if point else ()
 
@@ -260,10 +266,10 @@ def border_digits(border: float, *, least: int) -> int:
 
 
 def score_text(translator: Translator, score: float, point: OperatingPoint | None, *, least: int = 2) -> str:
-    """Format a score with as many digits as are needed to see on which side of the thresholds it lies.
+    """Format a score with as many decimals as are needed to see on which side of the thresholds it lies.
 
     point  the operating point with the thresholds; None without one
-    least  the smallest number of digits
+    least  minimum number of decimals
     """
     return number(translator, score, digits=score_digits(score, point, least=least))
 
@@ -278,7 +284,9 @@ def threshold_text(translator: Translator, finding: Finding) -> str:
 def border_text(translator: Translator, border: float, *, least: int = 2) -> str:
     """Format a threshold, or an end of the uncertain zone, that stands alone.
 
-    The number has up to six digits, and more only if it would otherwise be written as 0 or 1.
+    The number has up to six decimals, and more only if it would otherwise be written as 0 or 1.
+
+    least  minimum number of decimals
     """
     written = f"{border:.6f}".rstrip("0").partition(".")[2]
     return number(translator, border, digits=border_digits(border, least=max(least, len(written))))
@@ -298,8 +306,8 @@ def percent(translator: Translator, estimate: Estimate) -> str:
 def class_lines(translator: Translator, manifest: Manifest | None, point: OperatingPoint | None) -> list[str]:
     """Return lines on the measured classes: how many of 100 images with and without the finding are in each class.
 
-    There are at most four lines, those of another hospital come last. The result is empty if the pack's maker did not
-    count.
+    There are at most four lines. Figures measured at another hospital come last. The list is empty if the pack's maker
+    did not count the classes.
     """
     lines = []
     for classes in class_distributions(manifest, point):
@@ -384,7 +392,7 @@ def file_name(ref: ImageRef) -> str:
 
 
 def view_label(header: ImageHeader) -> str:
-    """Return view and side of an image as the file states them."""
+    """Return the view (such as PA) and the side (L or R) of an image as its file states them; "" without either."""
     return " ".join(part for part in (header.view, header.image_laterality) if part)
 
 

@@ -1,28 +1,28 @@
 """The offline guard: this program opens no internet socket, whatever other packages are installed.
 
-`stay_offline` is the first thing every process of the program does, before anything large is imported. From then on
+Every process of the program calls `stay_offline` before it imports anything large. From then on
 
-- what Python code asks of a socket is refused by an audit hook (PEP 578), which nothing can take out again: sockets
-  of any family but the one inside this computer (AF_UNIX), looking up names, clients of the standard library, opening
-  a browser, and finding these functions by ctypes;
-- on Linux the kernel refuses such a socket to native code too, and to every program started;
+- an audit hook (PEP 578), which nothing can remove, refuses what Python code asks of a socket: sockets of any family
+  but the one inside this computer (AF_UNIX), looking up names, clients of the standard library, opening a browser, and
+  finding these functions by ctypes;
+- on Linux, the kernel refuses such sockets to native code, too, and to every program that the process starts;
 - modules that exist to reach the network cannot be imported.
 
-One process may make one connection: the window of a user who works on another machine (`ssh -X`). Qt's native code
-connects to its screen, so that in this process, and only if DISPLAY names such a screen, the kernel's filter waits
-until the screen is connected (`screen_connected`). Addresses of other servers that Qt would look up meanwhile, of the
-desktop's bus and its session, are left only if they are inside this computer. Python code is refused sockets meanwhile,
-too, and so is native code in the child processes, which begin with a filter of their own.
+There is one exception for the window of a user who works on another machine (`ssh -X`): Qt's native code must connect
+to that user's screen. So if DISPLAY names such a screen, the kernel's filter begins only when the screen is connected
+(`screen_connected`). Until then Python code and the child processes are refused sockets as usual. Environment variables
+that would lead Qt to other servers (the desktop's bus, its session) are removed, unless the address is inside this
+computer.
 
-A process of a cluster (`fieldray_cluster`, never part of the installed program) may open connections, but only to the
-networks that a person named (`allow_networks`), and for one divided training to the processes of that cluster which
-hold its weights (`networks_allowed`), or a server of objects by its name (`allow_server`); its Python is held to them,
-while everything that it starts to read and run images is offline as ever.
+A second exception are the processes of a cluster (`fieldray_cluster`, never part of the installed program). Their
+Python code may connect only to the networks that a person named (`allow_networks`), to a server of objects by its name
+(`allow_server`) and, during one divided training, to the processes that hold its weights (`networks_allowed`). Every
+process that they start to read and run images is offline as usual.
 
-What this does not hold: another program of the same user that is not offline can pass an open connection over a socket
-inside this computer to a process that takes it, or carry on what it is told there. Fieldray talks to the screen, the
-desktop and the list of devices only and takes no connection from anybody, but a codec that was taken over by a
-malicious file could look for such a helper. Whoever has to rule that out starts Fieldray as a user of its own.
+What this does not prevent: another program of the same user that is not offline can pass an open connection to a
+process over a socket inside this computer, or forward what the process tells it. Fieldray talks only to the screen, the
+desktop and the list of devices, and accepts no connection. But a codec that a malicious file has taken over could look
+for such a helper. To rule that out, start Fieldray as a user of its own.
 """
 
 from __future__ import annotations
@@ -147,9 +147,9 @@ def allow_networks(networks: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def networks_allowed(hosts: Sequence[str]) -> Iterator[None]:
-    """Allow connections to these addresses during the block.
+    """Allow connections to these hosts during the block, in addition to those that are allowed already.
 
-    Raises InternetRefused and ValueError as `allow_networks` does.
+    hosts  numeric addresses or networks, as for `allow_networks`, with its exceptions
     """
     global _reachable
     own = set(_ranges(hosts)) - set(_reachable)

@@ -84,7 +84,7 @@ def licence_table() -> Path:
 
 
 def program_folder() -> Path:
-    """Return the folder in which the program is installed; from a checkout, the folder of its Python."""
+    """Return the folder of the running program; in a checkout, the folder of the Python interpreter that runs it."""
     return Path(sys.executable).resolve().parent
 
 

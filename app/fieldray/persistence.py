@@ -39,7 +39,12 @@ _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) 
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = PRIVATE_MODE) -> None:
-    """Write `data` to `path`; the folder is created if absent. Raises StorageProblem (disk_full, not_writable)."""
+    """Write `data` to `path`. A missing folder is created.
+
+    mode  permissions of the file; by default only this user may access it
+
+    Raises StorageProblem (disk_full, not_writable).
+    """
     with writing_atomically(path, mode=mode) as stream:
         stream.write(data)
 
@@ -48,8 +53,9 @@ def write_atomically(path: Path, data: bytes, *, mode: int = PRIVATE_MODE) -> No
 def writing_atomically(path: Path, *, mode: int = PRIVATE_MODE) -> Iterator[BinaryIO]:
     """Yield a stream whose content appears at `path` when the block ends, and is discarded if the block raises.
 
-    A missing folder is created, with access for this user alone if the file is private. Raises StorageProblem
-    (disk_full, not_writable), and the exceptions of the block.
+    mode  permissions of the file; by default only this user may access it, and a folder that must be created
+
+    Raises StorageProblem (disk_full, not_writable), and the exceptions of the block.
     """
     temporary = temporary_path(path)
     try:
@@ -129,6 +135,8 @@ def _remove(left: Path) -> None:
 
 def write_new(path: Path, data: bytes, *, mode: int = PRIVATE_MODE) -> None:
     """Write a new file and sync it to the disk. Used for files in a folder that is later renamed as a whole.
+
+    mode  permissions of the file; by default only this user may access it
 
     Raises OSError, and FileExistsError for an existing file.
     """

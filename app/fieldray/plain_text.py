@@ -56,7 +56,10 @@ def comparison_form(number: str) -> str:
 
 
 def find_look_alikes(numbers: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield each pair of different texts that look alike, the earlier one first."""
+    """Yield each pair of different patient numbers that a person would take for one (see `comparison_form`).
+
+    The number that comes earlier in `numbers` is the first of its pair.
+    """
     first: dict[str, str] = {}
     for number in dict.fromkeys(numbers):
         if number and (first_number := first.setdefault(comparison_form(number), number)) != number:

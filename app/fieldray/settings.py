@@ -121,7 +121,7 @@ class Settings:
     def set(self, key: str, value: Value, *, is_kept: bool = False) -> None:
         """Change one value. Raises UsageProblem for a value that the row does not allow, KeyError for an unknown key.
 
-        is_kept  whether the file already has the value
+        is_kept  whether the value comes from the settings file, so that `save` need not write it
         """
         problem = ROWS[key].problem(value)
         if problem:
@@ -131,7 +131,11 @@ class Settings:
             self._changed[key] = value
 
     def choose_pack(self, name: str, operating_point: str = "") -> None:
-        """Make a pack this site's default: its id or `id-version`, with its signer; "" for no default pack."""
+        """Make a pack this site's default, for images whose pack nobody chose.
+
+        name             id of the pack or `id-version`, with its signer; "" for no default pack
+        operating_point  name of the operating point; "" for the pack's first one
+        """
         self.set("pack", name)
         self.set("operating_point", operating_point)
 
@@ -149,6 +153,8 @@ class Settings:
 
     def save(self, path: Path | None = None) -> None:
         """Write the values changed since the last call into the file, and leave its other content unchanged.
+
+        path  the settings file; None for `default_path`
 
         Raises StorageProblem, also for a link in place of the file and for an unreadable file, whose content is
         unknown.
@@ -183,6 +189,8 @@ def default_path() -> Path:
 
 def load(path: Path | None = None) -> tuple[Settings, tuple[Reason, ...]]:
     """Read the settings file.
+
+    path  the settings file; None for `default_path`
 
     Returns the settings, and the problems found; an invalid value is replaced by its default.
     """

@@ -87,6 +87,8 @@ _SCREENS: Final = {"xcb": "DISPLAY", "wayland": "WAYLAND_DISPLAY"}  # by Qt's na
 def has_screen(environment: Mapping[str, str] = os.environ) -> bool:
     """Return whether a window can be shown: there is a display, or Qt is set to run without one.
 
+    environment  the environment variables that name the display
+
     Qt ends the whole process if it cannot connect, so the connection is tried first.
     """
     if sys.platform in ("win32", "darwin"):

@@ -37,9 +37,10 @@ class Translator:
         return _filled(self._catalogue.gettext(english) if english else "", english, parameters)
 
     def in_context(self, context: str, english: str, **parameters: object) -> str:
-        """Return the translation of a word with several meanings.
+        """Return the translation of a word that has several meanings in English.
 
-        `context` names the meaning in English, and is part of the key.
+        context  says in English which meaning is meant. It is the context of the text in the catalogue (`msgctxt`)
+        english  the word
         """
         return _filled(self._catalogue.pgettext(context, english), english, parameters)
 
@@ -72,7 +73,10 @@ class Translator:
         return _filled(found, why.template, values)
 
     def name_or_number(self, name: str, *, row_id: int | None = None) -> str:
-        """Return the name of a patient, a file or a folder; while names are hidden, the number of the image's row."""
+        """Return the name of a patient, a file or a folder; while names are hidden, a text in its place.
+
+        row_id  number of the image's row, which the text then states; with None it says only that the name is hidden
+        """
         if not self.hides_names():
             return name
         return self.text("(hidden)") if row_id is None else self.text("Image {number}", number=row_id)

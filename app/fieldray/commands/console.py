@@ -195,7 +195,11 @@ def _silence(stream: TextIO) -> None:
 def progress_text(
     done: int, total: int, images_per_s: float, remaining_s: float | None, *, is_final: bool = True
 ) -> str:
-    """Format the progress, for example `[########------------] 412/1000  18.3/s  0:32 left`."""
+    """Format the progress, for example `[########------------] 412/1000  18.3/s  0:32 left`.
+
+    remaining_s  remaining time in seconds; None leaves it out
+    is_final     whether `total` is final; otherwise a `+` behind it says that more images are expected
+    """
     filled = round(_BAR * done / total) if total else 0
     bar = "#" * filled + "-" * (_BAR - filled)
     text = f"[{bar}] {done}/{total}{'' if is_final else '+'}  {images_per_s:.1f}/s"

@@ -132,7 +132,8 @@ class PackRun:
     lead        beginning of each sentence about the pack if the run has several packs, else ""
     folders     number of unreadable folders
     resumed     number of results from an earlier run
-    read_first  number of images to be read first that count in a class, too (of a bare model)
+    read_first  number of images to be read first that have the class *abnormal* or *normal*; only results of a bare
+                model can have both
     """
 
     def __init__(self, model: Model, heading: str, *, is_one_of_several: bool = False) -> None:
@@ -145,7 +146,7 @@ class PackRun:
         self.last_notes: Sequence[Reason] = ()
 
     def count(self, kinds: Iterable[ResultCount]) -> None:
-        """Add the numbers of results by category and codes to this pack's counts."""
+        """Add these numbers of results to the pack's counts."""
         for kind in kinds:
             self.counts[kind.category] += kind.number
             self.patients.add(kind)
@@ -153,7 +154,7 @@ class PackRun:
             self.read_first += kind.read_first_in_class
 
     def count_once(self, kinds: Iterable[ResultCount]) -> None:
-        """Replace this pack's counts by the numbers of all results in the database.
+        """Replace the pack's counts by these numbers, which were read from the database after the run.
 
         This is needed for watched folders, where an image may be screened again or be moved.
         """
@@ -172,7 +173,10 @@ class PackRun:
         yield from (self.lead + note.text for note in dict.fromkeys(notes))
 
     def drift_sentences(self, database: Path, of: PackOfRun) -> Iterator[str]:
-        """Yield one sentence for each drift of this run's images against the pack's images or earlier runs.
+        """Yield a sentence for each drift of this run's images that exceeds its limit.
+
+        The images are compared with the pack's reference images and with images of earlier runs. Drift of the evidence
+        inside the lungs is left out, because the notes at the end of the run state it.
 
         of  the run, and the position of the pack in the run
         """
@@ -241,7 +245,11 @@ class RunReport:
                     pass
 
     def begin(self, spec: RunSpec, *, ages_confirmed: bool = False) -> None:
-        """Print the packs of the run, their intended patients, and the operating points in force."""
+        """Print the packs of the run, their intended patients, and the operating points in force.
+
+        ages_confirmed  whether the user confirmed (`--ages-confirmed`) that patients of files without an age have the
+                        packs' ages
+        """
         for pack, of_run in zip(self._packs, spec.packs, strict=True):
             self._introduce(pack, of_run.operating_points, ages_confirmed=ages_confirmed)
         if len(self._packs) > 1 and len(self._packs[0].model.files) > 1:  # there is a network for another device, too
@@ -314,11 +322,10 @@ class RunReport:
         return NO_IMAGES_EXIT_CODE if self._is_nothing_there or not image_count(self._packs[0].counts) else 0
 
     def add_maps(self, session: Session, batch: Batch, folder: Path, *, code: int) -> int:
-        """Write the heat maps of the screened images into a folder. Returns the exit code.
+        """Write the files of `--maps` (heat map, lungs, overlay) for the screened images. Returns the exit code.
 
-        With several packs, each gets a subfolder.
-
-        code  the exit code of the command so far
+        folder  the folder for the files; with several packs, each pack gets a subfolder
+        code    the exit code of the command so far, which is kept if writing causes no problem
 
         Raises UsageProblem, StorageProblem.
         """
@@ -456,9 +463,10 @@ def _work_list(answers: Iterable[ResultBrief], packs: Sequence[PackRun]) -> Iter
 
 
 def result_counts_of_run(database: Path, run_id: int) -> tuple[tuple[ResultCount, ...], ...]:
-    """Return the numbers of results of a run by category and codes, for each pack in order.
+    """Return the counts of a run's results for each pack, in the order of the packs.
 
-    The images that the run's last pass saw count, each once.
+    Each count is for one category with one set of codes (of reason and notes). The images that the run's last pass saw
+    count, each once.
     """
     from fieldray.store.results import ResultQuery
 

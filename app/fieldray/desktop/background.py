@@ -251,6 +251,8 @@ def open_services(settings: Settings, publish: Publish) -> Services:
     """Open the services behind the window. Raises StorageProblem.
 
     This is slow (imports, the database), so call it in the background.
+
+    publish  receives the events of runs and drives, from any thread
     """
     from fieldray.bench.load import load_study_in_child, stored_load_study
     from fieldray.imaging.quality import are_empty_folders, may_lack_ages

@@ -176,9 +176,11 @@ class ComparisonController(QObject):
         return reason("prior_gone", count=gone) if gone else reason("prior_none")
 
     def point_mapping(self, *, to_prior: bool) -> Callable[[Point], Point] | None:
-        """Return a function that maps a point (x, y) of one image of the pair to the other image; None if unknown.
+        """Return a function that maps a point (x, y) of one image of the pair to the other image, in pixels.
 
-        to_prior  whether points are mapped from the current image to the prior, otherwise the other way
+        None if no comparable pair is in sight.
+
+        to_prior  True maps points of the current image to the prior, False points of the prior to the current image
         """
         pair = self.comparison
         if pair is None or not pair.is_comparable:

@@ -509,7 +509,11 @@ class Controller(QObject):
             self.exporting.start(run_id, folder, formats, replace(options, pairs=self.comparing.records()))
 
     def choose_default(self, pack: str, operating_point: str = "") -> None:
-        """Make a pack the site's default for folders without a choice; "" for none."""
+        """Make a pack the site's default for folders without a choice.
+
+        pack             name of the pack as in `Settings.choose_pack`; "" for no default
+        operating_point  name of the operating point; "" for the pack's first one
+        """
         self.settings.choose_pack(pack, operating_point)
         self.save_settings()
         self.packs.listed.emit()

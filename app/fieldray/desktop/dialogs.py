@@ -119,8 +119,8 @@ def make_splitter(left: QWidget, right: QWidget, sizes: Sequence[int]) -> QSplit
 class LicensedPart:
     """One part of the program, such as a library, with its licence.
 
-    texts  name, title and key of each licence text
-    files  libraries that a user may replace, for a part under the LGPL
+    texts  for each licence text its title, and its key in `Licences.texts`
+    files  files of the library that a user may replace, for a part under the LGPL; otherwise empty
     """
 
     name: str

@@ -74,7 +74,10 @@ class Pyramid:
 
 
 def pyramid_of(image: Image) -> Pyramid:
-    """Build the pyramid of an image with its window presets. It takes about a third more memory than the image."""
+    """Return an image at several resolutions (see `Pyramid`), with the display windows of its keys.
+
+    The lower resolutions take about a third more memory than the image alone.
+    """
     levels: list[Pixels] = [image.pixels]
     while min(levels[-1].shape) >= 2 * _SMALLEST_SIDE:
         levels.append(_halved(levels[-1]))
@@ -84,8 +87,10 @@ def pyramid_of(image: Image) -> Pyramid:
 
 
 def matching_window(window: Window | None, pyramid: Pyramid, other: Pyramid) -> Window | None:
-    """Return the window of `other` that matches a window of `pyramid`: the same preset,
-    or an equal change from the default.
+    """Return the display window of the image `other` that corresponds to a window of the image `pyramid`.
+
+    It is the same preset or, for any other window, an equal change from the window in which each image is shown first.
+    None stands for the default window of the file.
     """
     if window in pyramid.presets:
         return other.presets[pyramid.presets.index(window)]
@@ -135,7 +140,10 @@ def heat_map_of(row: WorkRow) -> HeatMap | None:
 
 
 def draw_image(painter: QPainter, pyramid: Pyramid, state: ViewState, view: Size, *, pixel_ratio: float) -> None:
-    """Draw the part of an image that is in the view, through the display window of the view."""
+    """Draw the part of an image that is in the view, through the display window of the view.
+
+    pixel_ratio  pixels of the screen for one point of the view
+    """
     transform = state.transform(pyramid.size, view)
     scale = state.scale(pyramid.size, view) * pixel_ratio
     number = pyramid.level_for(scale)
@@ -171,7 +179,10 @@ def draw_heat_map(painter: QPainter, heat: HeatMap, transform: QTransform, *, im
 
 
 def draw_thumbnail(painter: QPainter, thumbnail: NDArray[np.uint8], box: QRect, *, opacity: float = 1.0) -> None:
-    """Draw a thumbnail (h, w) uint8 as large as it fits into a box."""
+    """Draw a thumbnail (h, w) uint8 as large as it fits into a box.
+
+    opacity  0 (invisible) to 1
+    """
     small = grey_image(np.ascontiguousarray(thumbnail))
     size = small.size().scaled(box.size(), Qt.AspectRatioMode.KeepAspectRatio)
     target = QRect(0, 0, size.width(), size.height())
@@ -191,7 +202,7 @@ def grey_image(grey: NDArray[np.uint8]) -> QImage:
 
 
 def colour_image(colours: NDArray[np.uint8]) -> QImage:
-    """Return a QImage with a copy of the colours (rows, columns, 4)."""
+    """Return a QImage with a copy of the colours: uint8 (rows, columns, 4), red, green, blue and opacity."""
     rows, columns, _ = colours.shape
     image = QImage(colours.tobytes(), columns, rows, 4 * columns, QImage.Format.Format_RGBA8888)
     return image.convertToFormat(QImage.Format.Format_ARGB32_Premultiplied)
@@ -282,7 +293,11 @@ class ViewState:
         return replace(self, turns=(self.turns + quarter_turns) % 4)
 
     def flipped_left_right(self) -> ViewState:
-        """Return the view flipped left-right on the screen: a flip after t turns equals t turns back after a flip."""
+        """Return the view flipped left-right on the screen.
+
+        A state is mirrored first and turned afterwards. So the flip also reverses the turns: `turns` becomes 4 -
+        `turns`.
+        """
         return replace(self, turns=-self.turns % 4, mirrored=not self.mirrored)
 
     def flipped_top_bottom(self) -> ViewState:
@@ -302,7 +317,11 @@ class ViewState:
         return self.zoom * min(view.width / width, view.height / height)
 
     def transform(self, image: Size, view: Size) -> QTransform:
-        """Return the transform from image pixels (edges) to points of the view."""
+        """Return the transform that maps positions in the image to points of the view.
+
+        Positions in the image are (x, y) in pixels. Whole numbers are edges between pixels: (0, 0) is the upper left
+        corner of the image, and the first pixel has its middle at (0.5, 0.5).
+        """
         scale = self.scale(image, view)
         cosine, sine = ((1, 0), (0, 1), (-1, 0), (0, -1))[self.turns]
         side = -1 if self.mirrored else 1
@@ -311,7 +330,10 @@ class ViewState:
         return QTransform(m11, m12, m21, m22, view.width / 2 - m11 * x - m21 * y, view.height / 2 - m12 * x - m22 * y)
 
     def image_point(self, at: Point, image: Size, view: Size) -> Point:
-        """Return the position in the image (pixels) that is at the point `at` of the view."""
+        """Return the position (x, y) in the image, in pixels, that the view shows at its point `at`.
+
+        The position may lie outside the image.
+        """
         there = self.transform(image, view).inverted()[0].map(QPointF(*at))
         return there.x(), there.y()
 
@@ -336,6 +358,8 @@ class ViewState:
         """Return the view with one more line of measurement between two points of the image.
 
         Points outside the image are moved to its edge.
+
+        kind  "measure" for a length, "angle" or "ratio" for one of two lines, "region" for the diagonal of a rectangle
         """
         start, end = ((min(max(x, 0.0), image.width), min(max(y, 0.0), image.height)) for x, y in (start, end))
         return replace(self, lines=(*self.lines, Line(start, end, kind)))
@@ -367,8 +391,10 @@ class ViewState:
     ) -> ViewState:
         """Return the view of this image at the zoom and position of another image's view; turns and lines are kept.
 
-        `window` is this image's window, matched to the other's; `mapping` maps points of the other image to this one.
-        Without `mapping`, points correspond by their share of the images' sizes.
+        window              window of this image that matches the other's; None for the file's default
+        image, other_image  sizes of this image and of the other in pixels
+        mapping             maps a point of the other image to this one; with None, both points have an equal share of
+                            their image's width and height
         """
         center = other.center
         if mapping is not None and (center is not None or other.zoom > 1):  # two whole images stay whole
@@ -387,8 +413,7 @@ def dragged_window(start: Window, by: Point, *, gain: float) -> Window:
 
     start  the display window before the drag
     by     movement of the mouse in points of the screen
-
-    gain  pixel values for one point of the screen
+    gain   change of the window, in pixel values, for one point of the screen
     """
     return replace(start, width=max(start.width + by[0] * gain, gain), center=start.center + by[1] * gain)
 
@@ -404,11 +429,12 @@ _MESH_STEP: Final = 32
 class ImageOverlays:
     """The overlays of the current image that come from its comparison with a prior.
 
-    prior        the prior image warped to the current image, with the prior's own windows
-    step         number of the current image's pixels, in each direction, for one pixel of `prior`
+    prior        the prior image, warped so that it lies on the current image; it has the prior's display windows
+    step         one pixel of `prior` covers `step` x `step` pixels of the current image
     difference   colours of the change, and the region of the current image that they cover
-    middles      the middle of each region, the strongest first, in pixels of the image
-    mesh, kept   straight lines of the prior as warped, and the matches used for the warp, in pixels of the image
+    mesh         a grid of straight lines of the prior, at its place on the current image, in the image's pixels
+    kept         places in the current image that were matched with the prior and used for the warp, in pixels
+    middles      the middle of each region that differs, the strongest difference first, in pixels
     """
 
     prior: Pyramid
@@ -420,9 +446,13 @@ class ImageOverlays:
 
 
 def image_overlays(prior: Pyramid, pair: PairComparison, *, rows: int, columns: int) -> ImageOverlays:
-    """Warp a prior image onto the current one with `rows` x `columns` pixels; takes a fraction of a second.
+    """Return the overlays of a compared pair, with the prior warped onto the current image.
 
-    Raises ValueError for a pair that is not comparable.
+    prior          the prior image, not warped
+    pair           the result of the comparison
+    rows, columns  size of the current image in pixels
+
+    The call takes a fraction of a second. Raises ValueError for a pair that is not comparable.
     """
     aligned, first, second = pair.aligned, pair.prior, pair.current
     if aligned is None or first is None or second is None:

@@ -1,7 +1,8 @@
 """What a person intends to screen, and the question that is open: a state machine from events to commands.
 
-Every answer belongs to one intent: this folder and this pack, by key and id, from now on. A change of any part makes a
-new intent without answers. No Qt, no threads, no disk: `screening` carries out the commands and reports the results.
+Every answer belongs to one intent: a folder with a pack. If the folder or the pack changes, a new intent without
+answers begins, even if the same folder and pack come back later. No Qt, no threads, no disk: `screening` carries out
+the commands and reports the results.
 """
 
 from __future__ import annotations
@@ -187,13 +188,20 @@ class IntentStateMachine:
         return self._begin(Intent(since=self._count, paths=tuple(paths), chosen=self._prepared, watches=watches))
 
     def start(self, paths: Sequence[Path], *, images: int = 0) -> Commands:
-        """Handle the Start button: screen the paths of the run on show with the pack that the window's header names."""
+        """Handle the Start button: screen the paths of the run on show with the pack that the window's header names.
+
+        paths   the files and folders to screen
+        images  number of images in the list on show; 0 if the list is of other paths
+        """
         used, folders = self._packs.used, tuple(paths)
         watches = bool(self.intent and self.intent.watches and self.intent.paths == folders)
         return self._begin(Intent(since=self._count, paths=folders, images=images, pack=used, watches=watches))
 
     def drop(self, *, instead: Sequence[Path] = ()) -> Commands:
-        """Cancel the intent and its answers; report the waiting folders as not screened, except those in `instead`."""
+        """Cancel the waiting intent with its answers, and tell the person that its paths were not screened.
+
+        instead  paths that are opened in its place; if they are the same paths, the person is told nothing
+        """
         lost, self.intent, self.question, self._prepared = self.intent, None, None, None
         return (ReportDropped(lost, has_other_pack=False),) if lost and lost.paths != tuple(instead) else ()
 
@@ -218,7 +226,12 @@ class IntentStateMachine:
     # ---- what happens
 
     def facts_collected(self, intent: Intent, remembered: RememberedPack | None, lacks_ages: bool) -> Commands:
-        """Handle the facts about an intent's paths: the remembered choice, and whether files may lack ages."""
+        """Handle the facts that `CollectFacts` asked for. They are ignored if another intent has begun since.
+
+        intent      the intent whose paths were examined
+        remembered  the pack that a person chose for these paths earlier, or None
+        lacks_ages  whether files may lack the patient's age
+        """
         if self.intent is None or self.intent.since != intent.since:
             return ()
         self._known = remembered, lacks_ages

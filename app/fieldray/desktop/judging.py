@@ -72,7 +72,10 @@ class VerdictController(QObject):
     # ---- a person
 
     def open(self, row: WorkRow | None) -> None:
-        """Make an image the current one. A typed note on the previous image is saved with that image."""
+        """Make an image the current one; None means that no image is open.
+
+        A typed note on the previous image is saved with that image.
+        """
         can_be_judged = row is not None and bool(row.outcome.facts.content_sha256)  # a verdict belongs to these bytes
         judged = VerdictSubject(row.answer_id, row.outcome) if row is not None and can_be_judged else None
         self._carry_out(self.verdicts.open(judged, row.verdict if row else None), judged)
@@ -91,7 +94,7 @@ class VerdictController(QObject):
         self._carry_out((), self.verdicts.open_image)
 
     def commit(self) -> None:
-        """Save the note that was typed on the current image now."""
+        """Save at once the note that was typed on the current image, together with its verdict."""
         self._carry_out(self.verdicts.commit(), self.verdicts.open_image)
 
     def choose(self, choice: VerdictChoice) -> None:
@@ -138,7 +141,10 @@ class VerdictController(QObject):
         return why is not None
 
     def keep_own_verdict(self, *images: VerdictSubject) -> None:
-        """Save verdicts of this window that are not saved: after a failure, or in place of another window's verdict."""
+        """Save verdicts of this window again, after saving failed or another window stored a verdict.
+
+        A verdict that another window stored on these images is replaced.
+        """
         for judged in images:
             self._carry_out(self.verdicts.keep_own_verdict(judged), judged)
 

@@ -255,7 +255,7 @@ def _kept_or(row: WorkRow, before: WorkRow | None) -> WorkRow:
 
 
 def pack_title(translator: Translator, manifest: Manifest | None) -> str:
-    """Return the title of a pack, for an image with results of several packs."""
+    """Return a pack's name with its version, which tells the packs of one run apart; "Unknown pack" for None."""
     return f"{translator.pick(manifest.names)} {manifest.version}" if manifest else translator.text("Unknown pack")
 
 

@@ -40,7 +40,9 @@ class Action:
 class Notice:
     """One message to the person who uses the window.
 
-    A notice is replaced by a later one with an equal `key`. `text` formats the message in a language.
+    key     identifies the subject; a later notice with an equal key replaces this one
+    text    formats the message in a language
+    action  button of the notice, or None
     """
 
     key: str
@@ -73,11 +75,17 @@ class NoticeBoard(QObject):
         self.changed.emit()
 
     def post_reason(self, key: str, why: Reason, *, level: Level = "error", action: Action | None = None) -> None:
-        """Show the sentence of a `Reason` as a notice in the window."""
+        """Show the sentence of a `Reason` as a notice in the window.
+
+        The other parameters are the fields of `Notice`.
+        """
         self.post(key, lambda translator: translator.reason(why), level=level, action=action)
 
     def post_error(self, key: str, error: FieldrayError, *, action: Action | None = None) -> None:
-        """Show the reason of an error as a notice in the window; an error without a reason is reported as a bug."""
+        """Show the reason of an error as a notice in the window; an error without a reason is reported as a bug.
+
+        The other parameters are the fields of `Notice`.
+        """
         if error.reason.code != "internal":
             self.post_reason(key, error.reason, action=action)
 
@@ -114,8 +122,9 @@ class Banner(QFrame):
 
 
 class BannerArea(QWidget):
-    """The part of the window with the notices: the newest of the gravest, and every notice that needs an answer.
+    """The part of the window with the notices.
 
+    It shows the gravest notice (of several equally grave ones the newest), and every notice that needs an answer.
     Further notices are folded away; a button shows their number and unfolds them.
     """
 

@@ -108,7 +108,10 @@ class OpenImage(QObject):
         self._background.forget(self._channel)
 
     def screen_again(self, overrides: Overrides) -> None:
-        """Screen the current image again, with or without overrides of a person; one image at a time."""
+        """Screen the current image again, unless an image is being screened again already.
+
+        overrides  what the person allows: to overrule a refusal, or to turn the image
+        """
         row = self.row
         if row is None or self.is_screening:
             return

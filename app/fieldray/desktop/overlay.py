@@ -95,7 +95,10 @@ def legend_strip(view: QRect, translator: Translator, font: QFont, *, is_blank: 
 
 
 def draw_legend(painter: QPainter, strip: QRect, translator: Translator, font: QFont, *, is_blank: bool) -> None:
-    """Draw the legend of the heat map into a rectangle: the meaning of the colours, their limits, and the scale."""
+    """Draw the legend of the heat map into a rectangle: the meaning of the colours, their limits, and the scale.
+
+    is_blank  whether the heat map has no colours, so that a sentence takes the place of the scale
+    """
     painter.setFont(font)
     painter.fillRect(strip, QColor(0, 0, 0, 150))
     box = strip.adjusted(_MARGIN, _MARGIN // 2, -_MARGIN, -_MARGIN // 2)
@@ -194,7 +197,8 @@ def region_figures(line: Line, image: Image) -> tuple[float, float, float] | Non
 
     line  a diagonal of the rectangle
 
-    Mean and deviation are of the modality values. The area is in mm² if the image states its spacing, else in pixels.
+    Mean and deviation are of the DICOM modality values (stored values after slope and intercept). The area is in mm² if
+    the image states its spacing, else in pixels.
     """
     (left, right), (top, bottom) = (sorted(map(round, ends)) for ends in zip(line.start, line.end, strict=True))
     pixels = image.pixels[top:bottom, left:right]

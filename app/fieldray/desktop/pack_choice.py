@@ -113,15 +113,19 @@ class PackChoice(QObject):
         )
 
     def use_known(self, candidate: PackCandidate, *, point: str = "") -> None:
-        """Put a pack in use that a person chose earlier, for one folder or for all folders (see `use`)."""
+        """Put a pack in use that a person chose at an earlier time, for one folder or as the default for all folders.
+
+        point  name of the operating point; "" for the pack's first one
+        """
         self.use(candidate, point=point)
         self.is_persons_choice = False
 
     def answer(self, question: PackQuestion, *, is_yes: bool) -> None:
         """Handle a person's answer to a question about a pack.
 
-        After yes, the pack's key is trusted, or the namesake, legacy or older pack is used this once. After no, nothing
-        changes. Trusting a key does not yet put its pack in use.
+        After yes to an unknown key, the key is trusted; its pack is not yet put in use. After yes to any other question
+        (the pack is a namesake, unsigned or older), the pack is put in use; the answer is not remembered. After no,
+        nothing changes.
         """
         if question is not self.question:
             return
@@ -136,7 +140,7 @@ class PackChoice(QObject):
             self._ask(lambda library: library.keys.trust(key), lambda _: self._trusted(candidate), candidate)
 
     def install(self, candidate: PackCandidate) -> None:
-        """Copy a pack to this computer."""
+        """Copy a pack from its drive to this computer, in the background. Then the available packs are listed again."""
         self._ask(lambda library: library.install(candidate.folder), lambda _: self.find_packs(), candidate)
 
     def show_card(self, candidate: PackCandidate) -> None:
@@ -144,7 +148,7 @@ class PackChoice(QObject):
         self._ask(lambda library: library.card(candidate.folder), self.card_read.emit)
 
     def choose_point(self, name: str) -> None:
-        """Choose the operating point of the next run."""
+        """Choose the operating point of the pack in use for the next run, by its name."""
         self.point_name, self.is_persons_point = name, True
         self.model_changed.emit()
 
@@ -195,7 +199,7 @@ class PackChoice(QObject):
 
     @property
     def default(self) -> PackCandidate | None:
-        """The site's default pack, if there is one and it needs no question; else None."""
+        """The site's default pack, if it can be used without asking the person anything; None otherwise."""
         return self.available_packs.named(self.default_names[0])
 
     @property
@@ -441,8 +445,11 @@ class OtherPacks(QObject):
     def discard_unfit(self, used: Model | None, here: Collection[Path] | None) -> None:
         """Remove the additional packs that no longer fit the pack in use or are no longer available.
 
+        An additional pack fits if it differs from the pack in use, and if some age is allowed by all chosen packs.
+
         used  the pack in use, or None
-        here  folders of the available packs; None while a run keeps the packs in memory
+        here  folders of the packs that are available now; a pack from any other folder is removed. None removes no pack
+              for this reason: a run is active and has its packs in memory
         """
         self._used, self._here = used, here
         if self.taken:

@@ -262,7 +262,10 @@ class PacksPage(Page):
 
 
 def path_text(path: Path, *, role: str = "") -> QLabel:
-    """Return a label that shows a path, whose lines may break after each folder."""
+    """Return a label that shows a path, whose lines may break after each folder.
+
+    role  look of the text, as for `widgets.label`
+    """
     made = label(role=role)
     QLabel.setText(made, without_markup(str(path)).replace(os.sep, os.sep + "\u200b"))
     return made
@@ -368,9 +371,12 @@ def answer_lines(translator: Translator, candidate: PackCandidate) -> tuple[str,
 def description_widgets(
     translator: Translator, manifest: Manifest, theme: Theme, point: OperatingPoint | None = None
 ) -> list[QWidget]:
-    """Return widgets that describe a pack on its card: the measured classes first, then the area under the ROC curve.
+    """Return the widgets of a pack's card, from top to bottom.
 
-    point  the operating point of the figures; by default the first point of each label
+    They show the pack's patients, its finding, the measured share of each class, further measured figures, warnings and
+    limits.
+
+    point  the operating point whose figures are shown; None for the first operating point of each label
     """
     meanings = ", ".join(label_meaning(translator, entry.code, manifest) for entry in manifest.labels)
     warnings = [paragraphs(translator.pick(manifest.warnings))] if manifest.warnings else []

@@ -233,7 +233,10 @@ class AuditController(RunOperations):
         )
 
     def save(self, report: AuditReport, folder: Path, *, language: str) -> None:
-        """Write an audit report as PDF and JSON into a folder."""
+        """Write an audit report as PDF and JSON into a folder.
+
+        language  language code of the PDF
+        """
         self._background.run_with_services(
             lambda services: services.audit.save(folder, report, language=language),
             channel="export",

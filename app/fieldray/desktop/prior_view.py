@@ -206,7 +206,10 @@ _DOT: Final = 2.5
 
 
 def draw_tag(painter: QPainter, area: QRect, caption: str, side: Qt.AlignmentFlag) -> None:
-    """Draw a caption on a dark ground at the upper edge of an area. A caption that does not fit is left out."""
+    """Draw a caption on a dark ground at the upper edge of an area. A caption that does not fit is left out.
+
+    side  place of the caption: AlignLeft, AlignRight, or in the middle for any other value
+    """
     metrics, room = painter.fontMetrics(), area.width() - 2 * _MARGIN
     caption = without_markup(caption)
     width = min(metrics.horizontalAdvance(caption), room)
@@ -251,7 +254,10 @@ def draw_numbers(painter: QPainter, laid: ImageOverlays, transform: QTransform) 
 
 
 def draw_difference_legend(painter: QPainter, area: QRect, translator: Translator, *, is_blank: bool) -> QRect:
-    """Draw the legend of the difference colours. Returns the rest of the area."""
+    """Draw the legend of the difference colours at the lower edge of an area. Returns the area above the legend.
+
+    is_blank  whether no difference exceeds the noise; a sentence says so in place of the colours
+    """
     metrics, room, text = painter.fontMetrics(), area.width() - 2 * _MARGIN, translator.text
     rest = text(
         "Shown are differences inside the lungs that exceed {times} times the noise. Each has a number.",
@@ -281,7 +287,14 @@ def _height(metrics: QFontMetrics, caption: str, width: int) -> int:
 
 
 def draw_prior(painter: QPainter, laid: ImageOverlays, open_pyramid: Pyramid, state: ViewState, view: Size) -> None:
-    """Draw the warped prior in place of the current image, with a corresponding window; empty where the prior ends."""
+    """Draw the warped prior in place of the current image; empty where the prior has no pixels.
+
+    The prior's display window corresponds to that of the current image (see `matching_window`).
+
+    laid          the overlays of the compared pair
+    open_pyramid  the current image
+    state, view   state and size of the view
+    """
     window = matching_window(state.window, open_pyramid, laid.prior)
     grey = laid.prior.table(window, inverted=state.inverted).take(laid.prior.levels[0])
     with saved_painter(painter):
@@ -295,7 +308,12 @@ def draw_prior(painter: QPainter, laid: ImageOverlays, open_pyramid: Pyramid, st
 
 
 def draw_mesh(painter: QPainter, laid: ImageOverlays, transform: QTransform, *, image: Size) -> None:
-    """Draw the warped lines of the mesh, and a dot at each match."""
+    """Draw how the prior was warped: its grid of lines, and a dot at each place that was matched in both images.
+
+    laid       the overlays of the compared pair
+    transform  maps pixels of the current image to points of the view
+    image      size of the current image in pixels
+    """
     outline = QPainterPath()
     outline.addRect(QRectF(0, 0, image.width, image.height))
     with saved_painter(painter, QPainter.RenderHint.Antialiasing):

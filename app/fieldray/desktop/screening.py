@@ -103,7 +103,10 @@ class ScreeningController(QObject):
     # ---- what a person does
 
     def choose(self, paths: Sequence[Path], *, watches: bool = False) -> None:
-        """Screen files and folders, or watch folders: now, as soon as a pack is ready, or after the active run."""
+        """Screen files and folders: now, as soon as a pack is ready, or after the active run.
+
+        watches  whether the run goes on and also screens images that are added to the folders later
+        """
         if not paths:
             return
         self._board.withdraw(_unscreened(paths))
@@ -120,7 +123,7 @@ class ScreeningController(QObject):
     def start(self, *, listed: int = 0) -> None:
         """Start a run over the chosen folders, or over the folders of the work list in sight.
 
-        listed  number of images in the work list
+        listed  number of images in the work list in sight. While other folders wait to be screened, it is ignored
         """
         if self.can_start:
             images = listed if self.state != "waiting" else 0

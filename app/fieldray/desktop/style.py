@@ -144,7 +144,8 @@ _CLASS_INSET: Final = 0.125
 def icon(name: str, theme: Theme, colour_name: str = "text", *, inset: float = 0.0) -> QIcon:
     """Return an icon of `assets/icons`, drawn in one colour of the theme; grey when disabled.
 
-    inset  margin around the icon, as a share of its side
+    colour_name  name of the colour in `colours`
+    inset        margin around the icon, as a share of its side
     """
     made = QIcon()
     for mode, shade in ((QIcon.Mode.Normal, colour_name), (QIcon.Mode.Disabled, "disabled")):

@@ -118,7 +118,7 @@ class Toolbar(QWidget):
         self.bar.setMaximum(0 if screening.state == "starting" else 1000)
 
     def refresh_pack(self) -> None:
-        """Show the pack in use in its chip."""
+        """Show the pack in use on the toolbar's chip for the pack."""
         packs = self._controller.packs
         model = packs.model
         more = (trust_label(self._translator, model, packs),) if model and packs.loading is None else ()

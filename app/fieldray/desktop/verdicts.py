@@ -45,10 +45,13 @@ class ReadVerdict:
 
 @dataclass(frozen=True, slots=True)
 class WriteVerdict:
-    """Command: store `verdict` in the database, if the verdict stored there is one of `over`.
+    """Command: store a verdict in the database, unless another window has stored a verdict meanwhile.
 
-    Then `Verdicts.handle_written` must be called with the verdict that is stored now, or
-    `Verdicts.handle_failed_write` with the reason.
+    verdict  the verdict to store; None withdraws the stored one
+    over     verdicts that may be replaced, None for no verdict. If any other verdict is stored, nothing is written
+
+    Then `Verdicts.handle_written` must be called with the verdict that is stored now, or `Verdicts.handle_failed_write`
+    with the reason.
     """
 
     judged: VerdictSubject
@@ -100,7 +103,7 @@ class VerdictState:
 
     @property
     def state(self) -> State | None:
-        """The state of the verdict for display; None without a verdict."""
+        """What becomes of the verdict: "saving", "saved" or "not_saved"; None without a verdict."""
         if self.sent is not None:
             return "saving"
         if self.problem is not None or self.asks:
@@ -143,7 +146,7 @@ class Verdicts:
     # ---- what is shown
 
     def state_for(self, judged: VerdictSubject | None) -> VerdictState:
-        """Return the state of the verdict on an image."""
+        """Return the state of the verdict on an image; an empty state for None and for an image without a verdict."""
         return (self._given.get(judged) if judged else None) or VerdictState(None)
 
     def state_of(self, answer_id: int, outcome: Outcome, stored: Verdict | None) -> State | None:
@@ -164,7 +167,11 @@ class Verdicts:
     # ---- a person
 
     def open(self, judged: VerdictSubject | None, stored: Verdict | None = None) -> Commands:
-        """Open another image, or none; `stored` is the verdict that was read with the image."""
+        """Make an image the current one, after adding the typed note to the previous image's verdict.
+
+        judged  the result that verdicts judge from now on; None if no image is open, or if it cannot be judged
+        stored  the verdict that was read with the image, or None
+        """
         commands = self.commit()
         self.open_image, self.is_repeated = judged, False
         self._given = {key: given for key, given in self._given.items() if given.is_needed or key == judged}

@@ -131,10 +131,10 @@ class Viewer(QWidget):
         self.apply(self.state.zoomed(_ZOOM_STEP**steps, self.image_size, self.view_size))
 
     def pan(self, right: int, down: int) -> None:
-        """Move the visible part of the image by one step.
+        """Move the visible part of the image by one step, as a key does.
 
-        right  1 to move right, -1 to move left, 0 for neither
-        down   1 to move down, -1 to move up, 0 for neither
+        right  1 to see more of what lies to the right, -1 to the left, 0 for neither
+        down   1 to see more of what lies below, -1 above, 0 for neither
         """
         if self.pyramid is not None:
             step = _PAN_SHARE * min(self.width(), self.height())

@@ -108,11 +108,14 @@ class DocumentView(QTextBrowser):
         return image.scaledToWidth(width, smooth) if image.width() > width else image
 
     def headings(self) -> list[tuple[str, int]]:
-        """Return (text, position) of each heading below the title."""
+        """Return the headings below the title: for each its text, and its position for `show_position`."""
         return [(block.text(), block.position()) for block in self._blocks() if block.blockFormat().headingLevel() > 1]
 
     def show_position(self, position: int) -> None:
-        """Scroll until the block at this position is at the top."""
+        """Scroll until the paragraph at a position is at the top.
+
+        position  number of letters before the paragraph in the displayed text
+        """
         layout = self.document().documentLayout()
         top = layout.blockBoundingRect(self.document().findBlock(position)).top()
         self.verticalScrollBar().setValue(int(top))
@@ -179,8 +182,10 @@ def lay_column(
 ) -> QVBoxLayout:
     """Arrange widgets and layouts one below the other.
 
-    on     the widget that gets the layout; None for a layout inside another one
-    parts  a number is an empty space, a pair is a widget and its stretch (see `Part`)
+    on       the widget that gets the layout; None for a layout inside another one
+    parts    a number is an empty space, a pair is a widget and its stretch (see `Part`)
+    margins  margins around the column in points
+    spacing  space between the parts in points; None for the style's usual space
     """
     return _lay(QVBoxLayout(on) if on else QVBoxLayout(), parts, margins, spacing)
 
@@ -219,9 +224,9 @@ def push_button(
     """Make a button.
 
     act    called when the button is clicked
-    named  name for screen readers, for a button without text
-
-    role  "primary", "chip", or "filter" and "choice", which stay pressed (see the style sheet)
+    role   look of the button in the style sheet: "primary", "chip", "filter" or "choice". The last two stay pressed
+           after a click. "" for a usual button
+    named  name for screen readers and tool tip, for a button without text
     """
     button = PlainButton(text)
     if act is not None:
@@ -324,7 +329,11 @@ def ask_for_paths(
     *,
     at: str = "",
 ) -> None:
-    """Let a person choose a folder, a file or several files in a dialog that begins at the folder `at`."""
+    """Let a person choose a folder, a file or several files in a dialog. Returns at once.
+
+    chosen  called with the chosen paths; not called if the person cancels
+    at      the folder that the dialog shows first; "" for the current one
+    """
     dialog = QFileDialog(parent, title, at)
     dialog.setFileMode(mode)
     # Qt's catalogues lack these two.
@@ -352,8 +361,9 @@ def question_box(
     no: str,
     declined: Callable[[], object] = lambda: None,
 ) -> QMessageBox:
-    """Show a dialog with a question. Each answer is a button with an action.
+    """Return a dialog with a question. Each answer is a button with an action. The caller opens the dialog.
 
+    more      further lines below the question
     answers   the action of each answer, by its text
     no        text of the button that declines
     declined  called when a person declines

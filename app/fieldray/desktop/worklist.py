@@ -67,6 +67,7 @@ _LOW: Final = 480  # a list of less height has no room for rows below four lines
 def verdict_box(translator: Translator, chosen: ReadingFilter, *, has_unread: bool = False) -> QComboBox:
     """Return a combo box that filters results by the reader's verdict.
 
+    chosen      the filter that is chosen first
     has_unread  whether the box also offers to show unread images only
     """
     choices = (
@@ -80,7 +81,10 @@ def verdict_box(translator: Translator, chosen: ReadingFilter, *, has_unread: bo
 
 
 def device_box(translator: Translator, chosen: str) -> QComboBox:
-    """Return a combo box that filters results by the device that ran the model."""
+    """Return a combo box that filters results by the device that ran the model.
+
+    chosen  name of the device that is chosen first; "" for any device
+    """
     devices = ((translator.text(entry.title), entry.name) for entry in reversed(tuple(BACKENDS)))
     choices = ((translator.text("Any device"), ""), *devices)
     return choice_box(choices, named=translator.text("Device"), chosen=chosen)
@@ -258,6 +262,8 @@ def class_column_width(translator: Translator, font: QFont, manifest: Manifest |
     """Return the width in pixels of the column with the class: for its symbol and the longest name of a usual class.
 
     The names of rarer classes may be cut.
+
+    manifest  manifest of the pack with its own class names; None for the program's names
     """
     return _longest_class(translator, demibold(font), manifest) + CLASS_PADDING
 
@@ -404,7 +410,7 @@ class WorkTable(QTableView):
 class WorkList(QWidget):
     """The filter bar and the table of a run's images. `row_chosen` is emitted with the row that a person selects.
 
-    At the start the row `opened` is selected.
+    The constructor selects the row `opened`, whose image is open in the window; None selects no row.
     """
 
     row_chosen = Signal(object)

@@ -174,7 +174,7 @@ class WorkListModel(QAbstractTableModel):
 
     @property
     def is_current(self) -> bool:
-        """Whether the list shows every image that was saved, or is empty on purpose."""
+        """Whether the list is up to date: all its rows are read, and no image was saved since. True without a run."""
         return self.run_id is None or (self.is_whole and not (self._is_old or self._is_reading))
 
     @property

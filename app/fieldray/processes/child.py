@@ -455,7 +455,9 @@ def encode_message(value: Any, *, call: str = "") -> Message:
     """Encode a value as a message.
 
     value  a dataclass of plain values, arrays, paths and further dataclasses
-    call   name of the called function, for a question
+    call   name of the function that the message calls; "" for the message with its answer
+
+    Raises TypeError for a value of any other type.
     """
     arrays: dict[str, Array] = {}
 

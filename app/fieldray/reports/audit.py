@@ -25,7 +25,10 @@ class AuditText(AuditWords):
     # ---- figures
 
     def figures(self) -> list[Figure]:
-        """Return the lines of the report's table of figures, with 95 % intervals by patient."""
+        """Return the lines of the report's table of figures.
+
+        The 95 % confidence intervals are calculated over patients, because images of one patient are not independent.
+        """
         found, translator = self.report.audit, self.translator
         rows = [Figure(translator.text("Area under the ROC curve (AUC) of the scores"), "", self.auc(found.auc))]
         for at in found.points:
@@ -125,7 +128,10 @@ class AuditText(AuditWords):
     # ---- sentences
 
     def drifts(self) -> list[str]:
-        """Return a sentence for each drift of the images beyond its limit, or one sentence that there is none."""
+        """Return a sentence for each measured drift that exceeds its limit.
+
+        If no drift does, or if there were too few images to check, one sentence says so.
+        """
         translator, drifts = self.translator, self.report.drifts
         if not drifts:
             return [
@@ -177,7 +183,11 @@ class AuditText(AuditWords):
     # ---- what each threshold would do
 
     def planning(self) -> tuple[Block, ...]:
-        """Return the threshold plan: how many units each threshold refers and misses, and the costs."""
+        """Return the threshold plan: sentences on the proposed threshold, and tables of numbers at each threshold.
+
+        The numbers say how many of 1,000 images, examinations or patients are referred, detected and missed, and what
+        they cost.
+        """
         text, plan, chosen = self.translator.text, self.report.plan, self.report.proposal.threshold
         title = text("Threshold plan")
         if plan is None:
@@ -337,8 +347,8 @@ class AuditText(AuditWords):
     def charts(self) -> tuple[ShareChart, ...]:
         """Return the charts of an audit.
 
-        They are the ROC curve, the calibration of the scores and, with a threshold plan, the sensitivity by the share
-        of referred units.
+        They are the ROC curve, the calibration of the scores and, with a threshold plan, a curve of the share detected
+        against the share referred.
         """
         text, found, plan = self.translator.text, self.report.audit, self.report.plan
         workload = text("Referred and detected"), text("Referred"), text("Share detected")
@@ -358,7 +368,10 @@ class AuditText(AuditWords):
     # ---- on paper
 
     def before_charts(self) -> tuple[Block, ...]:
-        """Return the parts of the report before its charts: facts, figures and notes, limited to a page."""
+        """Return the parts of the report before its charts: facts, figures and notes.
+
+        Long texts are cut, so that none exceeds a page.
+        """
         text = self.translator.text
         said = (*self.notes(), *self.drifts(), self.proposal())
         return (
@@ -376,14 +389,19 @@ class AuditText(AuditWords):
     def after_charts(self) -> tuple[Block, ...]:
         """Return the parts of the report after its charts: subgroups, threshold plan, other pack and disagreements.
 
-        The parts are limited to a page.
+        Long texts in tables are cut, so that no row exceeds a page.
         """
         return (*self.groups(), *self.planning(), *self.comparison(), self.disagreements())
 
     # ---- disagreements
 
     def disagreements(self, most: int | None = None) -> Table:
-        """Return a table of units falsely referred or missed, the most certain mistakes first; at most `most` rows."""
+        """Return a table of the images, examinations or patients that the pack falsely referred or missed.
+
+        The most certain mistakes come first.
+
+        most  maximum number of rows; None for all
+        """
         text, points, found = self.translator.text, self.report.audit.points, self.report.audit.disagreements[:most]
         point = points[0].point if points else None
         rows = tuple(

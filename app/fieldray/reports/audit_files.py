@@ -42,7 +42,10 @@ from fieldray.translation import Translator
 
 
 def audit_json(report: AuditReport, *, names_people: bool = False) -> str:
-    """Return the audit as JSON in ASCII. Raises StorageProblem."""
+    """Return the audit as JSON in ASCII. Raises StorageProblem.
+
+    names_people  whether patients and files are named; otherwise pseudonyms replace the names
+    """
     return json.dumps(audit_document(report if names_people else _unnamed(report)), indent=1) + "\n"
 
 
@@ -123,7 +126,12 @@ def _point(at: PointPerformance) -> dict[str, object]:
 
 
 def plain_classes(classes: Mapping[bool, Mapping[Category, Share]]) -> dict[str, dict[str, Any]]:
-    """Return the share of each class under "positive" and "negative", as in the manifest of a pack."""
+    """Return the measured share of each class in the form of a pack's manifest.
+
+    classes  for images with the condition (True) and without it (False): the share in each class
+
+    The result has the keys "positive" and "negative" in place of True and False.
+    """
     return {
         TRUTHS[truth]: {category: asdict(found) for category, found in own.items()} for truth, own in classes.items()
     }
@@ -173,7 +181,13 @@ _IMAGES: Final = "images.csv"
 
 
 def write_audit(folder: Path, report: AuditReport, *, language: str, names_people: bool = False) -> tuple[Path, ...]:
-    """Write all files of an audit report into a folder. Returns their paths. Raises UsageProblem, StorageProblem."""
+    """Write all files of an audit report into a folder. Returns their paths.
+
+    language      language code of the PDF
+    names_people  whether patients and files are named; otherwise pseudonyms replace the names
+
+    Raises UsageProblem, StorageProblem.
+    """
     from fieldray.reports.pdf_pages import audit_pdf
 
     figures, document, plan, images = (folder / name for name in (_FIGURES, _DOCUMENT, _PLAN, _IMAGES))
@@ -193,7 +207,7 @@ def write_audit(folder: Path, report: AuditReport, *, language: str, names_peopl
 def plan_table(plan: ThresholdPlan, unit: Unit, translator: Translator) -> bytes:
     """Return the threshold plan of an audit as CSV: one row for each threshold of each subgroup.
 
-    The column names contain the unit that is counted.
+    unit  what the audit counts (images, examinations or patients); column names contain this word
     """
     rows = [_flat(names, step, unit) for names, steps in plan.groups.items() for step in steps.values()]
     return _table(rows, translator)
@@ -267,9 +281,12 @@ def _without_rows(note: Reason) -> Reason:
 
 
 def require_audit_files(json_path: Path | None, folder: Path | None) -> None:
-    """Reject, before any image is screened, output paths that could not be written afterwards.
+    """Check, before any image is screened, that the files of an audit can be written afterwards.
 
-    Raises UsageProblem, StorageProblem.
+    json_path  file for the figures as JSON, or None
+    folder     folder for all files of the audit, or None
+
+    Raises UsageProblem or StorageProblem if one cannot be written.
     """
     if json_path is not None:
         require_free(json_path, "json")

@@ -20,8 +20,8 @@ class Figure(NamedTuple):
     """A line of an audit's table of figures.
 
     what    name of the figure
-    counts  the units that the figure counts
-    value   the figure with its interval; empty in the heading of an operating point
+    counts  how many images, examinations or patients the figure counts, of how many; "" for a figure without counts
+    value   the figure with its interval; "" in the heading of an operating point
     """
 
     what: str
@@ -155,8 +155,9 @@ def unit_label(translator: Translator, unit: Unit) -> str:
 
 
 def rule_text(translator: Translator, rule: Rule) -> str:
-    """Return the counting rule of an audit in sentences: the unit that every figure counts, and what counts as
-    referred.
+    """Return the counting rule of an audit in sentences.
+
+    They say what every figure counts (images, examinations or patients), and what counts as referred.
     """
     text = translator.text
     counted = {

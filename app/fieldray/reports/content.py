@@ -68,7 +68,12 @@ def _with_frame(ref: ImageRef, name: str) -> str:
 
 
 def image_line(outcome: Outcome, *, pack: str, model_sha256: str, lungs_pack: str = "") -> dict[str, object]:
-    """Return the result of one image as plain values with the keys of `fieldray screen --json`."""
+    """Return the result of one image as plain values with the keys of `fieldray screen --json`.
+
+    pack          name of the pack that gave the result
+    model_sha256  SHA-256 (hex) of the pack's network
+    lungs_pack    name of the lung-field pack, "" without one
+    """
     why = None if isinstance(outcome, Screened) else outcome.reason
     return {
         "path": image_path(outcome.ref),
@@ -112,7 +117,10 @@ def _lungs(lungs: LungFields | None) -> dict[str, object] | None:
 
 
 def exact_score(finding: Finding) -> float:
-    """Return the score of a finding rounded to six decimals, or to as many as its decision needs."""
+    """Return the score of a finding for exports, rounded to six decimals.
+
+    More decimals are kept if rounding would move the score across the threshold or an end of the uncertain zone.
+    """
     return round(finding.score, score_digits(finding.score, finding.point, least=6))
 
 
@@ -131,12 +139,16 @@ def _finding_values(finding: Finding | None) -> dict[str, Value]:
 
 
 def listed_score(found: ResultBrief) -> str:
-    """Format the score of a result for a printed list."""
+    """Format the score of a result for a printed list; "-" for a result without a score."""
     return "-" if found.score is None else f"{found.score:.{score_digits(found.score, found.point, least=3)}f}"
 
 
 def listed_threshold(found: ResultBrief) -> str:
-    """Format the threshold of a result for a printed list: "unknown" if the larger output decided, "-" without one."""
+    """Format the threshold of a result for a printed list: a number, "unknown" or "-".
+
+    "unknown" stands for a bare model, which decides without a known threshold; "-" for a result that no threshold
+    decided.
+    """
     if found.threshold is not None:
         least = border_digits(found.threshold, least=3)
         digits = least if found.score is None else score_digits(found.score, found.point, least=least)

@@ -240,7 +240,10 @@ def lung_mask(subject: ReportedImage) -> Mask | None:
 
 
 def mask_on_capture(mask: Mask) -> Mask:
-    """Move an image's mask to the image's place on its secondary capture."""
+    """Return an image's mask as a mask of its whole secondary capture, on which the image covers only a part.
+
+    mask  (rows, columns) bool, on the pixel grid of the image; the result is on the pixel grid of the capture
+    """
     layout = layout_of(*mask.shape)
     found = np.zeros((layout.rows, layout.columns), bool)
     seen = _sampled(mask, rows=layout.height, columns=layout.width)

@@ -84,7 +84,7 @@ _KEPT: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The DICOM reference to an image: in its own file, or in its secondary capture.
+    """The identifiers by which a DICOM object refers to an image: to its own file, or to its secondary capture.
 
     frame  number of the frame from 1, None for a file with a single frame
     """
@@ -129,7 +129,10 @@ class ReportedImage:
 
     @property
     def run_time(self) -> datetime.datetime:
-        """The time at which the run ended, else began: local, without a time zone, as modalities write it."""
+        """The time at which the run ended; for a run without an end, the time at which it began.
+
+        It is in local time without a time zone, as modalities write it.
+        """
         run = self.stored.run
         return datetime.datetime.fromtimestamp(run.ended_s or run.started_s)
 
@@ -155,14 +158,14 @@ class ReportedImage:
 
     @property
     def pairs(self) -> tuple[PairRecord, ...]:
-        """The comparisons of this image with prior images that a person made."""
+        """The records of the comparisons that a person made of this image with prior images."""
         return self.stored.options.pairs_of(self.outcome)
 
     @property
     def source(self) -> Source | None:
-        """The image to which DICOM objects refer: that of the file if it has valid UIDs, else its secondary capture.
+        """What DICOM objects refer to: the image's own file if it has valid UIDs, else its secondary capture.
 
-        None if no secondary capture is exported.
+        None if the file has no valid UIDs and no secondary capture of the image is exported.
         """
         own, captures = source_of(self.ref), self.stored.captures
         if own is not None or (captures is not None and self.number not in captures):
@@ -210,7 +213,7 @@ def reported_images(stored: StoredRun) -> Iterator[ReportedImage]:
 def new_object(subject: ReportedImage, kind: Kind, sop_class_uid: str, *, title: str) -> Dataset:
     """Return a new DICOM object with patient, study, series, equipment and identity. The caller adds the content.
 
-    title  title of the series, to which the notice is added
+    title  title of the series; "Research use only" is put behind it
     """
     dataset = Dataset()
     dataset.SpecificCharacterSet = "ISO_IR 192"
@@ -250,7 +253,7 @@ def installation(stored: StoredRun) -> str:
 
 
 def code_sequence_item(value: str, scheme: str, meaning: str) -> Dataset:
-    """Make a code sequence item (PS3.3 8.8)."""
+    """Make a DICOM code sequence item (PS3.3 8.8) from a code, its coding scheme, and its meaning in words."""
     return item(CodeValue=value, CodingSchemeDesignator=scheme, CodeMeaning=meaning[:64])
 
 
@@ -261,7 +264,10 @@ def reference(source: Source) -> Dataset:
 
 
 def as_file(dataset: Dataset, *, transfer_syntax: str = ExplicitVRLittleEndian) -> bytes:
-    """Encode a DICOM object as the bytes of a file (PS3.10) that names this program as its writer."""
+    """Encode a DICOM object as a file (PS3.10) that names this program as its writer.
+
+    transfer_syntax  UID of the transfer syntax, by default Explicit VR Little Endian
+    """
     meta = FileMetaDataset()
     meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = dataset.SOPClassUID, dataset.SOPInstanceUID
     meta.TransferSyntaxUID = UID(transfer_syntax)

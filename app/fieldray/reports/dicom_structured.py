@@ -85,7 +85,11 @@ def code_item(relationship: str, name: Code, value: Code) -> Dataset:
 
 
 def text_item(relationship: str, name: Code, text: str) -> Dataset:
-    """Make a content item of a structured report with a text, cut to the allowed length."""
+    """Make a content item of a structured report with a text, cut to the allowed length.
+
+    relationship  relationship to the item that contains it, such as "CONTAINS"
+    name          concept name of the item
+    """
     return content_item(relationship, "TEXT", name, TextValue=visible(text)[:_MOST_TEXT] or "-")
 
 
@@ -100,7 +104,10 @@ def uid_item(name: Code, uid: str) -> Dataset:
 
 
 def image_item(name: Code | None, source: Source) -> Dataset:
-    """Make a content item of a structured report that refers to an image."""
+    """Make a content item of a structured report that refers to an image.
+
+    name  concept name of the item, or None for an item without a name
+    """
     return content_item("CONTAINS", "IMAGE", name, ReferencedSOPSequence=[reference(source)])
 
 
@@ -112,7 +119,12 @@ def number_item(name: Code, value: float, unit: Code) -> Dataset:
 
 
 def measurement_group(tracking: str, uid: str, items: list[Dataset]) -> Dataset:
-    """Make a group of measurements (TID 1501) that is identified by a name and a UID."""
+    """Make a group of measurements (TID 1501).
+
+    tracking  name of the group, put behind the name of this program
+    uid       UID that identifies what was measured
+    items     the measurements
+    """
     known = [
         text_item("HAS OBS CONTEXT", ("112039", "DCM", "Tracking Identifier"), f"{PROGRAM} {tracking}"),
         uid_item(("112040", "DCM", "Tracking Unique Identifier"), uid),
@@ -191,9 +203,10 @@ def _group(subject: ReportedImage, finding: Finding) -> Dataset:
 
 
 def label_code(label: str, manifest: Manifest | None) -> Code:
-    """Return the DICOM code of a label.
+    """Return the DICOM code of a label: code, coding scheme and meaning.
 
-    The code is in the pack's coding scheme if DICOM knows that scheme, else in the program's own.
+    The scheme is that of the pack if DICOM knows it, else the program's own. With None for the manifest, the meaning is
+    the code of the label.
     """
     for entry in manifest.labels if manifest else ():
         if entry.code == label:

@@ -73,12 +73,11 @@ def _scale(translator: Translator, finding: Finding) -> Scale:
 class FindingText:
     """The texts on one finding of a pack.
 
-    sentence  the meaning of the decision, as a statement about the pack and not about the patient
-    whole     one sentence with the finding, the score, the threshold and the decision
-    point     the operating point in use, empty without one
-    measured  the sensitivity and specificity measured at the point, with intervals
-    performance how many of 100 images with the finding, and of 100 without it, are in each class
-
+    sentence     the meaning of the decision, as a statement about the pack and not about the patient
+    whole        one sentence with the finding, the score, the threshold and the decision
+    point        the operating point in use, "" without one
+    measured     the sensitivity and specificity measured at the point, with intervals
+    performance  how many of 100 images with the finding, and of 100 without it, are in each class
     """
 
     meaning: str
@@ -107,7 +106,12 @@ def _whole_sentence(translator: Translator, finding: Finding, manifest: Manifest
 
 
 def finding_texts(translator: Translator, outcome: Outcome, manifest: Manifest | None) -> tuple[FindingText, ...]:
-    """Return the texts on each finding for window and documents, the deciding finding first; empty without findings."""
+    """Return the texts on each finding for window and documents, the deciding finding first.
+
+    manifest  manifest of the pack; None if it is not available
+
+    The result is empty for an outcome without findings.
+    """
     findings, leading = outcome.findings if isinstance(outcome, Screened) else (), leading_finding(outcome)
     return tuple(
         FindingText(
@@ -251,7 +255,7 @@ def shorten(text: str, *, most: int = MAX_LETTERS) -> str:
 
 
 def without_undecoded(text: str, translator: Translator) -> str:
-    """Return a text with a word in place of each undecodable letter (U+FFFD)."""
+    """Return a text with *[not readable]*, in the reader's language, in place of undecodable letters (U+FFFD)."""
     return _UNKNOWN.sub(translator.text("[not readable]"), text)
 
 

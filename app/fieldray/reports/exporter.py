@@ -61,7 +61,7 @@ class ReportOptions:
     pairs: tuple[PairRecord, ...] = ()
 
     def pairs_of(self, outcome: Outcome) -> tuple[PairRecord, ...]:
-        """Return the comparisons of an outcome's image with prior images, of those in `pairs`."""
+        """Return those records of `pairs` in which the outcome's image was compared as the current image."""
         facts, frame = outcome.facts, outcome.ref.frame
         known = (pair for pair in self.pairs if facts.content_sha256 and pair.current == facts.content_sha256)
         return tuple(pair for pair in known if pair.current_frame == frame)
@@ -91,7 +91,7 @@ def map_ahead(
 
 
 def no_images(results: Iterable[StoredResult], _side: int) -> Iterator[ImageResult]:
-    """Yield the results without images, for exports that read no files."""
+    """Yield each result with the reason that it has no image, for exports that read no image files."""
     return ((result, reason("missing")) for result in results)
 
 
@@ -168,7 +168,10 @@ class StoredRun:
         return self.packs[self.position].manifest
 
     def for_result(self, result: StoredResult) -> StoredRun:
-        """Return a copy of this run whose position is that of the pack that gave `result`."""
+        """Return this run with `position` set to that of the pack that gave `result`.
+
+        The properties `pack`, `counts`, `doubts` and `manifest` of the returned run are then those of that pack.
+        """
         return self if result.position == self.position else replace(self, position=result.position)
 
     def by_pack(self) -> tuple[StoredRun, ...]:
@@ -251,7 +254,12 @@ def shown_header(ref: ImageRef, stored: StoredRun) -> ImageHeader:
 
 
 def pseudonym(header: ImageHeader, study: str, *, key: bytes) -> str:
-    """Return a patient's pseudonym: `FR-` and ten letters or digits (HMAC-SHA256, RFC 2104)."""
+    """Return a patient's pseudonym: `FR-` and ten letters or digits (HMAC-SHA256, RFC 2104).
+
+    header  header of any image of the patient
+    study   key of the image's study; the pseudonym is made from it if the header has no usable Patient ID
+    key     the installation's `pseudonym_key`
+    """
     from fieldray.domain.image import valid_patient_id
 
     number = valid_patient_id(header.patient_id)
@@ -259,7 +267,7 @@ def pseudonym(header: ImageHeader, study: str, *, key: bytes) -> str:
 
 
 def person_alias(number: str, *, key: bytes) -> str:
-    """Return the pseudonym of the patient with this number."""
+    """Return the pseudonym of the patient with this Patient ID: `FR-` and ten letters or digits."""
     return f"FR-{_letters(f'patient{chr(0)}{number}', key)}"
 
 
@@ -267,19 +275,26 @@ def image_alias(image: str, *, key: bytes) -> str:
     """Return an image's pseudonym: `FI-` and ten letters or digits, equal in all exports of this installation.
 
     image  the image's key (`ImageRef.key`), or a screened path: names of files and folders are often patients' names
+    key    the installation's `pseudonym_key`
     """
     return f"FI-{_letters(f'image{chr(0)}{image}', key)}"
 
 
 def exam_alias(exam: str, *, key: bytes) -> str:
-    """Return an examination's pseudonym, equal for all of its images: `FE-` and ten letters or digits."""
+    """Return an examination's pseudonym, equal for all of its images: `FE-` and ten letters or digits.
+
+    exam  key of the examination (`Case.exam` of an audit)
+    key   the installation's `pseudonym_key`
+    """
     return f"FE-{_letters(f'exam{chr(0)}{exam}', key)}"
 
 
 def uid_alias(uid: str, *, key: bytes) -> str:
     """Return the pseudonym of a study's or image's UID: a UID under 2.25 (PS3.5 B.2), equal in all exports.
 
-    Empty for an empty UID.
+    "" for an empty UID.
+
+    key  the installation's `pseudonym_key`
     """
     return f"2.25.{uuid.UUID(bytes=_digest(f'uid{chr(0)}{uid}', key)[:16], version=5).int}" if uid else ""
 

@@ -66,8 +66,8 @@ _STEPS: Final = 256  # of strength: more than the eye tells apart
 def image_as_shown(outcome: Outcome, shown: ShownImage, manifest: Manifest | None) -> Image.Image:
     """Draw the image of an outcome in colours (RGB) as the window shows it, with heat map and lung outline.
 
-    shown     the grey image, which gives the size of the result
-    manifest  the pack's manifest, for the heat map; None for an image without heat map
+    shown     the image in grey, as displayed; the drawing has the same size in pixels
+    manifest  manifest of the pack that gave the outcome; None draws no heat map
     """
     canvas = Image.fromarray(shown.pixels).convert("RGB")
     found = _map(outcome, manifest)
@@ -92,7 +92,10 @@ def legend(width: int, height: int) -> Image.Image:
 
 
 def has_map(outcome: Outcome, manifest: Manifest | None) -> bool:
-    """Return whether the displayed image of an outcome has a heat map over it."""
+    """Return whether the displayed image of an outcome has a heat map over it.
+
+    manifest  manifest of the pack that gave the outcome; False for None
+    """
     return _map(outcome, manifest) is not None
 
 
@@ -163,10 +166,10 @@ _LONGEST_NAME: Final = 200  # bytes: of the 255 that systems allow, some are for
 
 
 class MapNames:
-    """Makes the names of the map files of a run. Every image gets its own name: equal names get a number.
+    """Makes a unique path for each image's files of `--maps` (heat map, lungs, overlay). Equal names get a number.
 
-    folder  folder of the outputs
-    paths   the paths screened: subfolders below their common folder are kept
+    folder  folder of the files
+    paths   the screened files and folders; the subfolders below their common folder are made again in `folder`
     """
 
     def __init__(self, folder: Path, paths: Sequence[Path]) -> None:
@@ -175,9 +178,9 @@ class MapNames:
         self._taken: set[str] = set()
 
     def stem(self, ref: ImageRef) -> Path:
-        """Return the path without ending for an image's map files: its folder, and a unique NAME.
+        """Return the path of an image's map files without suffix. No other image gets this path.
 
-        Raises StorageProblem if a link leads elsewhere.
+        Raises StorageProblem if a link leads out of the folder.
         """
         parts = [*_parts_below(ref.path, self._top), *(re.split(r"[/\\]", ref.member) if ref.member else [])]
         names = [safe_name(part) for part in parts if part not in ("", ".", "..")] or ["image"]
@@ -224,7 +227,12 @@ def safe_name(part: str) -> str:
 
 
 def overlay_spec(rows: int, columns: int) -> InputSpec:
-    """Return the input specification with which an image of this size is read for its overlay."""
+    """Return the specification by which the pixels of an image are read for its overlay file.
+
+    The longer side has at most 1024 pixels.
+
+    rows, columns  size of the image in pixels
+    """
     share = min(1.0, _LONGEST_SIDE / max(rows, columns))
     height, width = (max(8, round(side * share)) for side in (rows, columns))
     return InputSpec(height=height, width=width, intensity="as_displayed")
@@ -249,7 +257,14 @@ def write_lungs(stem: Path, outcome: Outcome, *, inputs: Sequence[Path]) -> bool
 def write_class_map(
     stem: Path, outcome: Screened, manifest: Manifest, *, inputs: Sequence[Path], lungs_pack: str = ""
 ) -> None:
-    """Write the class map of the deciding label with its description, if there is a map. Raises as `write_lungs`."""
+    """Write the class map of the deciding label and its description: `NAME.map.npy` and `NAME.map.json`.
+
+    Nothing is written if the outcome has no class map.
+
+    lungs_pack  name of the lung-field pack for the description; "" without one
+
+    The other parameters and the exceptions are those of `write_lungs`.
+    """
     shown = shown_map(outcome, manifest)
     if shown is None:
         return
@@ -284,7 +299,14 @@ def write_class_map(
 def write_overlay(
     stem: Path, outcome: Screened, manifest: Manifest, *, grey: NDArray[np.uint8], inputs: Sequence[Path]
 ) -> None:
-    """Write the image with heat map and outline; `grey` is the image at `overlay_spec`. Raises as `write_lungs`."""
+    """Write the image with heat map and lung outline as `NAME.overlay.png`.
+
+    stem    path of the file without its suffix
+    grey    (rows, columns) uint8, the image as read with the specification `overlay_spec`
+    inputs  files and folders that are read, which are never replaced
+
+    Raises UsageProblem, StorageProblem.
+    """
     shown = ShownImage(pixels=grey, rows=outcome.facts.rows, columns=outcome.facts.columns)
     canvas = image_as_shown(outcome, shown, manifest)
     write_output(_companion(stem, ".overlay.png"), "png", png_bytes(canvas), inputs=inputs)
@@ -322,12 +344,14 @@ _LINE: Final = 88  # characters that fit below the image
 
 
 def pair_notice() -> str:
-    """Return the notice that is part of every output of a comparison."""
+    """Return the notice on every output of a comparison: it is for research only, and shows nothing but differences."""
     return f"{NOTICE} {reason('compare_notice').text}"
 
 
 def write_comparison(folder: Path, comparison: PairComparison, *, inputs: Sequence[Path]) -> tuple[Path, ...]:
     """Write the images of a comparison into a folder, made if absent. Returns the files.
+
+    inputs  files and folders that are read, which are never replaced
 
     Raises UsageProblem, StorageProblem.
     """
@@ -346,7 +370,12 @@ def write_comparison(folder: Path, comparison: PairComparison, *, inputs: Sequen
 
 
 def require_pair_files(folder: Path, *, inputs: Sequence[Path]) -> None:
-    """Refuse a folder in which a file of another origin has the name of an output. Raises UsageProblem."""
+    """Raise UsageProblem if the outputs of `fieldray compare` cannot be written into a folder.
+
+    That is so if an input, or a file that this command did not write, has the name of an output.
+
+    inputs  files that are read
+    """
     for name, kind in _FILES.items():
         require_own(folder / name, kind, inputs=inputs)
 

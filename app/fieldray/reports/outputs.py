@@ -58,9 +58,13 @@ _JSON_STARTS: Final = (b'{\n "report": "', b'{\n "pack": "', b'{\n "study": "')
 
 
 def require_free(path: Path, kind: Kind | Recognise, *, inputs: Sequence[Path] = ()) -> None:
-    """Raise an error if `path` is in the program's own folder, or has anything but an earlier output of this kind.
+    """Raise an error if an output may not be written to `path`.
 
-    inputs  files and folders that are read
+    That is so if `path` is in the program's own data folder, or if anything but an earlier output of this kind is
+    there.
+
+    kind, inputs  as for `require_own`
+
     Raises UsageProblem (output_in_home, output_is_input, output_not_ours), StorageProblem if `path` cannot be examined.
     """
     require_outside_home(path)
@@ -68,7 +72,10 @@ def require_free(path: Path, kind: Kind | Recognise, *, inputs: Sequence[Path] =
 
 
 def require_own(path: Path, kind: Kind | Recognise, *, inputs: Sequence[Path] = ()) -> None:
-    """Raise an error if `path` has anything but an earlier output of this kind. A free path is accepted.
+    """Raise an error if something exists at `path` that is not an earlier output of this kind.
+
+    kind    one of the program's kinds of output, or a function that recognises one by the first bytes of a file
+    inputs  files and folders that are read, which are never replaced
 
     Raises UsageProblem (output_is_input, output_not_ours), StorageProblem if `path` cannot be examined.
     """
@@ -95,7 +102,7 @@ def require_inside(path: Path, folder: Path) -> None:
 
 
 def is_stream(path: Path) -> bool:
-    """Return whether `path` is a pipe or a device, to which anything may be written."""
+    """Return whether `path` is a pipe or a device, to which a command may write without any check."""
     return path.is_fifo() or path.is_char_device()
 
 
@@ -138,7 +145,7 @@ def open_output(
 
 
 def write_output(path: Path, kind: Kind | Recognise, data: bytes, *, inputs: Sequence[Path] = ()) -> None:
-    """Write bytes to a file, by the rules of `open_output` and with its exceptions."""
+    """Write bytes to a file. Parameters, rules and exceptions are those of `open_output`."""
     require_free(path, kind, inputs=inputs)
     with writing_atomically(path) as stream:
         stream.write(data)
@@ -191,9 +198,8 @@ def _require_free_folder(path: Path, kind: Recognise, inputs: Sequence[Path]) ->
 def is_own_report(head: bytes) -> bool:
     """Return whether a file that begins with `head` (its first kilobytes) is an output of this program.
 
-    Outputs are reports, JSON lists and maps.
-
-    Results are often stored beside the images, where the next run finds them.
+    Outputs are reports, JSON lists, and the files of `--maps`. They are often stored beside the images, where the next
+    run finds them.
     """
     if _is_lines(head) or head.startswith(_AUDIT_START):
         return True
@@ -251,8 +257,8 @@ def folder_writer(
 ) -> Callable[[Path, StoredRun], None]:
     """Return the function `Exporter.write` for an exporter that writes a folder of files.
 
-    files   yields the name and content of each file; closed also after an error
-    is_own  returns whether the first bytes of a file are those of such a file
+    files   generator of the name and content of each file; it is closed at the end and after an error
+    is_own  returns whether a file that begins with these bytes is one of this exporter
     """
 
     def write(path: Path, stored: StoredRun) -> None:

@@ -1,4 +1,4 @@
-"""A PDF document: pages with the notice, text for screen readers, images and scales.
+"""A PDF document: pages with the notice *research use only*, text for screen readers, images and scales.
 
 Every text is a tagged element of the document's structure (headings, paragraphs, figures with a spoken text), in
 reading order. Page numbers and notices at the edge are artefacts, which are not read aloud. fpdf2 tags only images; all
@@ -90,10 +90,10 @@ WHOLE_WIDTH: Final = Column(MARGIN, WIDTH)
 class Document(FPDF):
     """A PDF document of A4 pages. Draws texts unchanged: the caller has made hidden characters visible.
 
-    title       shown in a reader's title bar
-    translator  gives the language of the document, and of the notice at the top of every page
+    title       shown in the title bar of a PDF viewer
+    translator  gives the language of the document, and of the notice *research use only* at the top of every page
     made_s      time at which the reported results were made (seconds since 1970), not the time of the export
-    running     subject of the document, at the top of every page with the notice
+    running     subject of the document, at the top of every page beside the notice
     """
 
     def __init__(self, title: str, translator: Translator, *, made_s: float, running: str = "") -> None:
@@ -177,7 +177,10 @@ class Document(FPDF):
     # ---- text
 
     def heading(self, text: str, *, tag: Tag = "H2", size: float = 11) -> None:
-        """Add a heading over the whole width. The heading is never the last line of a page."""
+        """Add a heading over the whole width. The heading is never the last line of a page.
+
+        size  size of the letters in points
+        """
         self._room(18)
         self.ln(2.5 if tag == "H2" else 0)
         self.paragraph(text, tag=tag, style="B", size=size)
@@ -193,7 +196,12 @@ class Document(FPDF):
         size: float = 9,
         colour: Colour = TEXT_COLOUR,
     ) -> None:
-        """Add a text, on the next page if this page has too little room."""
+        """Add a text, on the next page if this page has too little room.
+
+        tag    kind of the element for screen readers
+        style  "B" for bold, "" for plain letters
+        size   size of the letters in points
+        """
         height = size * 0.48
         self._set(style, size, colour)
         self._room(self._height(text, column.width, height))
@@ -230,7 +238,11 @@ class Document(FPDF):
     def fields(
         self, fields: Sequence[Field], *, column: Column = WHOLE_WIDTH, label: float = 38, size: float = 8.5
     ) -> None:
-        """Add a line for each field: its label and its value. A value longer than a page continues on the next page."""
+        """Add a line for each field: its label and its value. A value longer than a page continues on the next page.
+
+        label  width of the labels in mm
+        size   size of the letters in points
+        """
         height = size * 0.494
         for field in fields:
             self._set("", size, TEXT_COLOUR)
@@ -381,7 +393,10 @@ class Document(FPDF):
         self.set_y(self.y + 2.5)
 
     def finished(self) -> bytes:
-        """Complete the document, and return the PDF file. Every page gets the notice, and its number of all pages."""
+        """Complete the document, and return the PDF file.
+
+        Every page gets its subject and *research use only* at the top, and its number at the bottom, such as `3 / 12`.
+        """
         if self._unjoined:
             said = self._translator.text(
                 "This PDF shows the letters of some scripts separately instead of joined: {names}.",

@@ -69,7 +69,10 @@ class WholeFont(TTFFont):
 
     @property
     def codes(self) -> Mapping[int, int]:
-        """The code of each letter in the font, 1 for the first."""
+        """The number by which a PDF document names each letter in this font, by the letter's Unicode number.
+
+        The numbers begin with 1.
+        """
         return cast("_Codes", self.subset).codes
 
 

@@ -251,7 +251,10 @@ class AuditDocument(Document):
     """A PDF document that can also draw charts, as lines and not as images."""
 
     def charts(self, charts: Sequence[ShareChart], ticks: Sequence[str]) -> None:
-        """Lay out charts in a row, each with an alternative text."""
+        """Lay out charts in a row, each with a text for screen readers.
+
+        ticks  the texts at 0, 0.5 and 1 on both axes, in the document's language
+        """
         self._room(_SIDE + 24)
         self.ln(3)
         top = self.y

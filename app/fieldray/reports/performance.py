@@ -63,9 +63,12 @@ class MeasuredPerformance:
 def performance_of(
     translator: Translator, manifest: Manifest | None, point: OperatingPoint | None, category: Category | None = None
 ) -> MeasuredPerformance | None:
-    """Return the performance of a class at a pack's operating point; without a class, of the whole pack.
+    """Return the performance of a class at a pack's operating point.
 
-    None if the pack's maker did not count the classes, and for a threshold that was chosen on this site's images.
+    category  the class that the sentence is about; None for the pack as a whole
+
+    The result is None without a manifest or operating point, if the pack's maker did not count the classes, and for a
+    threshold that was chosen on this site's images.
     """
     measured = {classes.is_elsewhere: classes for classes in class_distributions(manifest, point)}
     if not measured:

@@ -227,7 +227,10 @@ class ReusedAnswers(NamedTuple):
 
 
 def valid_stamp_key(value: object) -> bytes:
-    """Return a value of the database unchanged if it can be the key of file stamps. Raises ValueError otherwise."""
+    """Return the secret key of file stamps that was read from the database. Raises ValueError for any other value.
+
+    A stamp tells whether a file is unchanged (see `imaging.source`).
+    """
     if not isinstance(value, bytes) or len(value) != KEY_BYTES:
         raise ValueError("no key")
     return value
@@ -334,7 +337,7 @@ def absent_ids(rows: Sequence[sqlite3.Row], empty: Sequence[bytes]) -> set[int]:
 
 
 def moved_ids(twins: Sequence[sqlite3.Row]) -> set[int]:
-    """Return the ids of images whose file is gone while another file has equal bytes.
+    """Return the ids of images whose file is gone while another file of the run has the same content.
 
     twins  rows of the query `SELECT_EQUAL_IMAGES`
     """
@@ -349,11 +352,11 @@ def moved_ids(twins: Sequence[sqlite3.Row]) -> set[int]:
 
 
 def moved_to_ids(execute: Execute, row_id: int) -> set[int]:
-    """Return the row ids of the images that have moved to an image, as after a file was renamed.
+    """Return the row ids of the images whose file was moved to the path of another image, as by renaming the file.
 
-    Their own file is gone, and the image has their bytes.
+    The path of such an image has no file any more, and the file at the other image's path has the same content.
 
-    row_id  the row id of the image to which they have moved, in the same run
+    row_id  row id of the image at the new path, in the same run
     """
     return {row["id"] for row in execute(_SAME_BYTES, row_id) if not is_there(row["image_key"])}
 
@@ -361,7 +364,7 @@ def moved_to_ids(execute: Execute, row_id: int) -> set[int]:
 def mark_absent(execute: Execute, run_id: int, row_ids: AbstractSet[int]) -> None:
     """Mark images of a run as no longer present.
 
-    If another image of the run has the bytes of an absent image, it gets a copy of its verdict.
+    If the run has another image with the same file content and an equal result, that image gets a copy of the verdict.
     """
     for row_id in row_ids:
         execute("UPDATE images SET absent_s = ? WHERE id = ?", time.time(), row_id)
@@ -370,7 +373,9 @@ def mark_absent(execute: Execute, run_id: int, row_ids: AbstractSet[int]) -> Non
 
 
 def follow_exchanged(execute: Execute, run_id: int, row_id: int | None = None) -> None:
-    """Copy verdicts to the images whose files now have the bytes that were judged, as after two files exchanged names.
+    """Copy verdicts between images whose files have changed places, as after two files exchanged names.
+
+    Each verdict is copied to the image whose file now has the content that was judged.
 
     row_id  the image that was saved last; None for all images of the run
     """
@@ -531,7 +536,11 @@ class VerdictCarryOver:
         self._version = -1
 
     def copy_verdict(self, run_id: int, answer_id: int, result_hash: bytes, image_key: bytes) -> bool:
-        """Copy to a result the verdict that an equal result has in another run.
+        """Copy a verdict to a new result from an equal result in another run, if there is one.
+
+        answer_id    row of the new result
+        result_hash  hash of the new result (`rows.result_hash`)
+        image_key    key of the result's image (`schema.image_key`)
 
         Returns whether the result may have a verdict now.
         """

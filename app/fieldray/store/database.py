@@ -75,9 +75,9 @@ class StoreConnection(sqlite3.Connection):
     _companions: list[tuple[int, int]]
 
     def remember_file(self, path: Path) -> None:
-        """Remember which file this connection has open, to detect a replaced file. The caller holds `opening`.
+        """Remember which file this connection has open, so that a replaced file is detected.
 
-        Raises OSError.
+        The caller holds the lock `opening`. Raises OSError.
         """
         self.path, self._identity, self._companions = path, _identity(path), _companions_at(path)
         _open_here.add(self)
@@ -277,7 +277,7 @@ def free_name(path: Path, word: str, ending: str = "") -> Path:
     The number is above that of all existing files of this form.
 
     word    the word before the number
-    ending  suffix of a companion file
+    ending  suffix of one of SQLite's additional files, such as `-wal`; "" for the database itself
     """
     number = 1 + max(numbered_files(path, word, ending), default=0)
     return path.with_name(f"{path.stem}.{word}-{number}{path.suffix}{ending}")
@@ -286,7 +286,7 @@ def free_name(path: Path, word: str, ending: str = "") -> Path:
 def numbered_files(path: Path, word: str, ending: str = "") -> dict[int, Path]:
     """Return the existing files whose names `free_name` has numbered, by their number.
 
-    The highest number is the newest.
+    The highest number is the newest. The parameters are those of `free_name`.
     """
     begin, end = f"{path.stem}.{word}-", f"{path.suffix}{ending}"
     found = {file.name.removeprefix(begin).removesuffix(end): file for file in path.parent.glob(f"{begin}*{end}")}

@@ -252,9 +252,10 @@ def compact(path: Path) -> tuple[int, bool]:
 
 
 def drop_pictures(path: Path) -> tuple[int, bool, int]:
-    """Delete all pictures. Returns their number, whether their bytes are wiped, and the bytes released.
+    """Delete all previews and thumbnails.
 
-    Raises StorageProblem.
+    Returns their number, whether the file was rebuilt without them (see `vacuum`), and by how many bytes the files have
+    shrunk. Raises StorageProblem.
     """
     before = size_of(path)
     return *keep_only(path, ()), before - size_of(path)

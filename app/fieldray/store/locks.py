@@ -34,7 +34,12 @@ _ASK_AGAIN_S: Final = 0.1
 
 @contextlib.contextmanager
 def replacement_lock(path: Path, *, wait_s: float) -> Iterator[None]:
-    """Keep other processes from opening or replacing a database file during the block. Raises HeldError, OSError."""
+    """Keep other processes from opening or replacing a database file during the block.
+
+    wait_s  maximum time in seconds to wait for another holder of the lock
+
+    Raises LockHeldError, OSError.
+    """
     lock = FileLock(path.with_name(path.name + ".lock"), holder=str(os.getpid()), wait_s=wait_s)
     try:
         yield

@@ -83,7 +83,7 @@ def open_database(path: Path, *, tables: Tables = RESULTS) -> StoreConnection:
 def is_older(path: Path, tables: Tables = RESULTS) -> bool:
     """Return whether a file has an earlier version that can be migrated to this one. Raises OSError.
 
-    A file that this process has open is of this version.
+    False for a file that this process has open, because opening migrated it already.
     """
     with opening:
         if not path.exists() or is_open_here(path):

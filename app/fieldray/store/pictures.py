@@ -81,7 +81,11 @@ def picture_row(outcome: Outcome) -> PictureRow | None:
 
 
 def thumbnail_of(data: object, columns: object) -> Thumbnail | None:
-    """Decode a thumbnail from the columns of a database row: (h, w) uint8; None for invalid data."""
+    """Decode a thumbnail (h, w) uint8 from a database row; None for invalid data.
+
+    data     the grey levels, row by row
+    columns  number of columns of the thumbnail
+    """
     if not (isinstance(data, bytes) and isinstance(columns, int) and 0 < columns <= THUMBNAIL_SIDE):
         return None
     if not data or len(data) % columns or len(data) > columns * THUMBNAIL_SIDE:
@@ -128,7 +132,11 @@ class Pictures:
         return found
 
     def preview(self, content: bytes, frame: int) -> bytes | None:
-        """Return the preview (JPEG) of an image; None if none was stored or it is invalid."""
+        """Return the preview (JPEG) of an image; None if none was stored or it is invalid.
+
+        content  SHA-256 (32 bytes) of the image file's content
+        frame    number of the frame in the file
+        """
         query = """SELECT preview FROM pictures WHERE content_sha256 = ? AND frame = ?
                    AND typeof(preview) = 'blob' AND length(preview) <= ?"""
         found = self._all(query, (content, frame, _MOST_PREVIEW_BYTES))
@@ -161,7 +169,8 @@ class Pictures:
 def keep_only(database: Path, needed: Iterable[PictureKey]) -> tuple[int, bool]:
     """Delete all pictures whose key is not in `needed`. A damaged picture database is deleted completely.
 
-    Returns the number deleted, and whether their bytes are overwritten. Raises StorageProblem.
+    Returns the number of deleted pictures, and whether the file was rebuilt without them (see `vacuum`). Raises
+    StorageProblem.
     """
     path = pictures_path(database)
     if not path.exists():

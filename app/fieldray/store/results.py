@@ -202,11 +202,11 @@ class ResultQuery:
         return self._pictures.preview(bytes.fromhex(content_sha256), frame)
 
     def count_results(self, row_ids: Sequence[int]) -> tuple[tuple[ResultCount, ...], ...]:
-        """Count the results of these images by category and codes. Returns the counts of each pack by its position."""
+        """Count results of these images by category and codes of reason and notes, for each pack by its position."""
         return self._kinds(self._all(bookkeeping.COUNT_BY_CODES, rows=json.dumps(row_ids)))
 
     def count_results_of_run(self, run_id: int) -> tuple[tuple[ResultCount, ...], ...]:
-        """Count the results of a run by category and codes. Returns the counts of each pack by its position.
+        """Count results of a run by category and codes of reason and notes, for each pack by its position.
 
         Each image that was present in the run's last pass is counted once.
         """
@@ -223,7 +223,7 @@ class ResultQuery:
         return int(self._all(query, run_id)[0]["number"])
 
     def counts(self, run_id: int, *, position: int = 0) -> dict[Category, int]:
-        """Return the number of a run's present images in each category, as the pack at a position decided."""
+        """Return the number of a run's present images in each category, by the results of the pack at `position`."""
         query = """SELECT category, COUNT(*) AS number FROM images JOIN answers ON answers.image_id = images.id
                    WHERE images.run_id = ? AND position = ? AND absent_s IS NULL GROUP BY 1"""
         return {row["category"]: row["number"] for row in self._all(query, run_id, position)}
@@ -240,7 +240,7 @@ class ResultQuery:
         return self._made(verdict_of, rows)[0] if rows else None
 
     def superseded_verdicts(self, run_id: int) -> tuple[SupersededVerdict, ...]:
-        """Return verdicts on earlier bytes or results of a run's images, given in any run, the oldest first."""
+        """Return the verdicts, of any run, on former contents or results of this run's images, the oldest first."""
         return self._made(superseded_verdict_of, self._all(bookkeeping.SUPERSEDED_VERDICTS, run_id=run_id))
 
     def last_row_id(self) -> int:
@@ -261,9 +261,10 @@ class ResultQuery:
     def reusable_outcome(
         self, pack: PackSpec, *, content_sha256: str, frame: int, up_to_answer_id: int, settings: Sequence[str] = ()
     ) -> Outcome | None:
-        """Return the newest outcome of these bytes with an equal model and settings; None without one.
+        """Return the newest stored outcome of this file content and frame, with an equal model; None without one.
 
-        settings  the settings hashes that count as equal; without any, the hash of `pack` alone
+        up_to_answer_id  results with a higher answer number are ignored
+        settings         the settings hashes that count as equal; without any, the hash of `pack` alone
         """
         query = f"""{SELECT} WHERE images.content_sha256 = ? AND frame = ? AND model_sha256 = ?
                     AND settings_hash {_AMONG} AND NOT {bookkeeping.IS_DECIDED_AGAIN} AND answers.id <= ?
@@ -357,9 +358,9 @@ class ResultStore(ResultQuery):
     def finish(self, run_id: int) -> int:
         """Finish a run that has seen all images. Returns the number of images that are no longer present.
 
-        Images in an unreadable folder or zip file keep their state. So do images under a path where nothing was found,
-        most likely because its drive is not connected. The run is then not finished and can be resumed. An image or a
-        verdict on bytes that were moved during the run moves to the new path.
+        Images in an unreadable folder or zip file keep their state. If a path of the run now has no images at all, most
+        likely because its drive is not connected, its images keep their state, too, and the run can be resumed. If an
+        image's file was moved during the run, the image is listed under the new path only, with its verdict.
         """
         with self._transaction():
             rows = self._all(bookkeeping.SELECT_PASSES, run_id)
@@ -374,11 +375,11 @@ class ResultStore(ResultQuery):
         return len(gone)
 
     def remove_moved(self, run_id: int, row_id: int) -> set[int]:
-        """Remove images from a run whose file was moved to the path of another image. Returns their row ids.
+        """Remove images whose file was moved to the path of another image. Returns the removed row ids.
 
-        Verdicts move to the new path, too. Verdicts on files that exchanged their names move, too.
+        The image at the new path gets their verdict. If two files exchanged names, each verdict follows its file.
 
-        row_id  the image at the new path
+        row_id  row id of the image at the new path
         """
         with self._transaction():
             moved = bookkeeping.moved_to_ids(self._all, row_id)
@@ -449,7 +450,7 @@ class ResultStore(ResultQuery):
         self._pictures.add([row for row in map(picture_row, outcomes) if row])
 
     def stamp_key(self) -> bytes:
-        """Return the key of all stamps in this database, which is made on first use."""
+        """Return the secret key with which the file stamps in this database are made; created on first use."""
         self._all(bookkeeping.INSERT_STAMP_KEY, secrets.token_bytes(bookkeeping.KEY_BYTES))
         rows = self._all(bookkeeping.SELECT_STAMP_KEY)
         (key,) = self._made(lambda row: bookkeeping.valid_stamp_key(row["value"]), rows)

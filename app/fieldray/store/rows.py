@@ -114,7 +114,7 @@ def outcome_columns(outcome: Outcome, *, points: Sequence[OperatingPoint] = ()) 
 
 
 def image_columns(outcome: Outcome) -> dict[str, Any]:
-    """Return the columns of `images` for an outcome, which all packs' results of an image share."""
+    """Return the values for the table `images` from the outcome of any pack: those that all packs of a run share."""
     facts = outcome.facts
     return {
         "image_key": image_key(outcome.ref),
@@ -310,7 +310,10 @@ def ref_of(text: str) -> ImageRef:
 def stored_of(
     row: sqlite3.Row, thumbnail: NDArray[np.uint8] | None = None, *, looks_inside: bool = True
 ) -> StoredResult:
-    """Read a stored result from a row of `answers` joined with its image, pack and verdict."""
+    """Read a stored result from a row of `answers` joined with its image, pack and verdict.
+
+    The other parameters and the exceptions are those of `outcome_of`.
+    """
     return StoredResult(
         answer_id=row["id"],
         row_id=row["image_id"],

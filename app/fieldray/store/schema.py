@@ -168,7 +168,7 @@ def stated_version(path: Path) -> int:
 
 
 def version_for(tables: Tables) -> int:
-    """Return the schema version of a file with these tables."""
+    """Return this program's schema version for a kind of database: `RESULTS` or `PICTURES`."""
     return _PICTURES_VERSION if tables is PICTURES else VERSION
 
 
@@ -260,7 +260,10 @@ class StoredFinding(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StoredLungs(msgspec.Struct, frozen=True, array_like=True):
-    """The `LungFields` of an image as stored in a JSON column. The shares of lung are in a column of their own."""
+    """The `LungFields` of an image as stored in a JSON column.
+
+    The compressed mask (`CompressedShares.data`) is not in this column; it has a column of its own.
+    """
 
     rows: Count
     columns: Count
@@ -302,7 +305,7 @@ def compact_json(value: Any) -> str:
 
 
 def map_values(pixel_map: PixelMap) -> MapValues:
-    """Return the four numbers of a pixel map."""
+    """Return a pixel map as JSON stores it: scale and offset of the rows, then scale and offset of the columns."""
     return (pixel_map.row_scale, pixel_map.row_offset, pixel_map.column_scale, pixel_map.column_offset)
 
 
@@ -310,9 +313,9 @@ def map_values(pixel_map: PixelMap) -> MapValues:
 
 
 def image_key(ref: ImageRef) -> bytes:
-    """Return the bytes that identify an image within a run.
+    """Return the key that identifies an image within a run, as bytes.
 
-    The bytes are path, member and frame, separated by zero bytes, which no name contains. `ImageRef.key` is for people
+    It consists of path, member and frame, separated by zero bytes, which no name contains. `ImageRef.key` is for people
     only: a file may be named `a.zip!b.dcm` next to a zip file with that member.
     """
     frame = str(ref.frame) if ref.header.number_of_frames > 1 else ""

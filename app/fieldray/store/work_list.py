@@ -202,7 +202,8 @@ class HistoryQuery(ResultQuery):
 
         In the order by class, images of earlier days than their patient's newest image come after all others.
 
-        limit  maximum number of rows; in a list by patient, these are the first ones before grouping
+        limit  maximum number of rows, None for all. A list by patient is cut first, and then its rows are grouped by
+               patient
         """
         with self.at_one_moment(), storage_problems(self.path):
             counted = dict(self._tuples(_COUNTED, (run_id,)))
@@ -249,7 +250,8 @@ class HistoryQuery(ResultQuery):
     def next_study(self, run_id: int, row_ids: NDArray[np.int64], position: int, step: int) -> int | None:
         """Return the row id of the first image of the next study in a list of rows; None if there is no further study.
 
-        position  position in the list from which to search
+        row_ids   (n,) row ids of the listed images
+        position  position in the list from which to search, from 0
         step      1 to search downwards, -1 upwards
         """
         (here,) = self._studies(run_id, row_ids[position : position + 1])
@@ -263,12 +265,12 @@ class HistoryQuery(ResultQuery):
         return None
 
     def next_unread(self, run_id: int, row_ids: NDArray[np.int64], position: int) -> int | None:
-        """Return the next row of a list that nobody has read; None if all were read.
+        """Return the row id of the next image in a list that nobody has read; None if no other image is unread.
 
         The search begins below a position, and goes on from the top of the list.
 
-        row_ids   (n,) the rows of the list
-        position  position in the list
+        row_ids   (n,) row ids of the listed images
+        position  position in the list, from 0
         """
         read = self._numbers(_JUDGED.replace(":run_id", "?"), run_id)
         unread = np.flatnonzero(~np.isin(row_ids, read))
@@ -278,7 +280,8 @@ class HistoryQuery(ResultQuery):
     def images_of_patient(self, patient_id: str, *, run_id: int | None = None) -> tuple[StoredImage, ...]:
         """Return up to 500 images with this Patient ID.
 
-        Images of the given run come first, then images of other runs that did not fail, the newest first.
+        Images of the run `run_id` come first, if one is given. Then come images of other runs that did not fail, the
+        newest first.
         """
         number = patient_id.strip()
         asked = {"key": key_of(number), "run_id": run_id, "failed": WORK_LIST_ORDER.index("failed")}
@@ -383,10 +386,12 @@ class HistoryQuery(ResultQuery):
             yield dict(zip(row_ids[some].tolist(), is_earlier[some].tolist(), strict=True))
 
     def shared_instances(self, run_id: int, *, position: int = 0) -> int:
-        """Return the number of a run's files that share a SOP Instance UID with a file of different pixels.
+        """Return how many files of a run have the SOP Instance UID of another file with different pixels.
 
         Files with equal pixels in another compression do not count. They are recognised by nearly equal median grey and
         score.
+
+        position  position of the pack in the run whose scores are compared
         """
         uid = "json_extract(header, '$.sop_instance_uid')"
         named = f"SELECT id, {uid}, frame FROM images WHERE run_id = ? AND absent_s IS NULL AND {uid} IS NOT NULL"
@@ -402,9 +407,10 @@ class HistoryQuery(ResultQuery):
         return int(self._all(query, position, json.dumps(repeated))[0]["files"])
 
     def drift_samples(self, of: PackOfRun, *, limit: int) -> tuple[DriftSample, ...]:
-        """Return the values of a pack's results in a run by which drift is measured.
+        """Return the values by which drift is measured, from the results of one pack in a run.
 
-        limit  number of images, the first ones that did not fail
+        limit  maximum number of results: those of the run's first images. Failed images and files that are no images
+               are left out
         """
         query = f"{_SAMPLES} AND answers.run_id = ? AND position = ? ORDER BY image_id LIMIT ?"
         return self._made(sample_of, self._all(query, *of, limit))
@@ -432,9 +438,9 @@ class HistoryQuery(ResultQuery):
 
 
 def list_statement(wanted: ResultFilter, order: ResultOrder) -> tuple[str, dict[str, Any]]:
-    """Return the SQL statement that reads the rows of a work list in the order of an index, with its values.
+    """Return the SQL statement that reads the row ids of a work list in order, and the values of its parameters.
 
-    The values `run_id` and `limit` are left to the caller.
+    The caller adds two values: `run_id`, and `limit`, the maximum number of rows (-1 for all).
     """
     where, values = ["run_id = :run_id"], dict[str, Any]()
     if wanted.category is not None:

@@ -2,7 +2,8 @@
 
 The encoding is UTF-8 with a byte order mark, because Excel misreads Cyrillic file names without one. Columns are
 separated by commas, and lines by CRLF; on request by semicolons with decimal commas, as Excel expects in Ukraine and
-other countries. The columns are `content.COLUMNS`; new ones are added only at the end. Every row has the notice.
+other countries. The columns are `content.COLUMNS`; new ones are added only at the end. Every row has the notice
+*research use only*.
 
 No text may become a formula in a spreadsheet (CWE-1236), however the spreadsheet splits lines. A Ukrainian Excel splits
 at semicolons, others at tabs, and quotes then protect only the first field of a line. So every field is quoted, and an
