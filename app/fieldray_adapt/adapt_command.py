@@ -47,10 +47,10 @@ STEP_SUMMARIES: Final = {
 
 @contextlib.contextmanager
 def toolchain(console: Console) -> Iterator[None]:
-    """Run a block that uses the toolchain, and turn its errors into messages for the user.
+    """Run a block that uses the training libraries, and turn its errors into messages for the user.
 
-    Output of the libraries goes to `tensorflow.log`. All problems of a recipe are printed before the error is raised.
-    Raises UsageProblem: `adapt_not_installed` for a missing module, and the block's own.
+    The libraries' own output goes to `tensorflow.log`. All problems of a recipe are printed before the error is raised.
+    Raises UsageProblem: `adapt_not_installed` if a library is missing, and those of the block.
     """
     try:
         with library_messages_logged(console):
@@ -146,7 +146,7 @@ def add_compile(actions: argparse._SubParsersAction[Any]) -> None:
 
 
 def run_compile(options: argparse.Namespace, console: Console) -> int:
-    """Run `adapt compile`. Returns the exit code. Raises FieldrayError."""
+    """Run `adapt compile`, which compiles a pack for the Edge TPU. Returns the exit code. Raises FieldrayError."""
     with toolchain(console):
         from fieldray_adapt.command import compile_pack
 

@@ -81,7 +81,9 @@ def undone_on_failure(*paths: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reporting_damage(path: Path) -> Iterator[None]:
-    """Convert errors from reading a damaged file of a run. Raises StorageProblem (run_file_damaged)."""
+    """Raise StorageProblem (run_file_damaged) if the block fails because a file of a run is damaged. `path` is the
+    file.
+    """
     try:
         yield
     except (ValueError, TypeError, LookupError, AttributeError, EOFError, zipfile.BadZipFile, zlib.error) as problem:

@@ -19,7 +19,7 @@ def patient_sha256(patient: str) -> str:
 
 
 NO_PATIENT_SHA256: Final = patient_sha256("")
-"""The digest of an image without a patient. A table cannot name it."""
+"""The SHA-256 that `patient_sha256` gives for an image without patient number. No table may name it as a patient."""
 
 
 def hash_share(patient: str, *, seed: int) -> float:
@@ -32,19 +32,21 @@ def hash_share(patient: str, *, seed: int) -> float:
 def find_similar_patient_numbers(origins: Mapping[str, str]) -> Iterator[Reason]:
     """Yield a reason (data_patients_alike) for each pair of patient numbers that a person would confuse.
 
-    `origins` has the origin of each number, for the message.
+    `origins` has for each patient number where it was found, such as a file and line, for the message.
     """
     for first, second in find_look_alikes(origins):
         yield reason("data_patients_alike", patient=first, other=second, first=origins[first], second=origins[second])
 
 
 def merge_patients_sharing_files(images: Sequence[tuple[str, str]]) -> list[str]:
-    """Return a patient for each image, so that patients who share a file become one patient.
+    """Return a patient for each image. Patients who have an identical file count as one patient.
+
+    Such patients get the name of one of them.
 
     Parameters
     ----------
     images
-        Patient, and SHA-256 of the file ("" if not known), of each image.
+        The patient, and the SHA-256 of the file ("" if not known), of each image.
     """
     leader: dict[str, str] = {}
     first: dict[str, str] = {}

@@ -96,7 +96,7 @@ class Trainer(Protocol):
         """Train a lung-field network. Returns the averaged weights, and the figures of each epoch."""
 
     def facts(self) -> StepFacts:
-        """Return facts about the way of training for status.json."""
+        """Return facts about how the training is done, such as the number of workers, for status.json."""
 
 
 SPLIT_NAME: Final = "split.csv"
@@ -145,13 +145,13 @@ class StepRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     key
         The digest of the step's inputs.
     made
-        A random text, different each time the step is performed.
+        A random text, different each time the step is performed. It is an input of the next step.
     seconds
-        The duration.
+        How long the step took; None until it is done.
     left
-        The SHA-256 of each output, by file name.
+        The SHA-256 of each output, by file name; None until the step is done.
     problem
-        The error as a sentence.
+        The error as a sentence, if the step failed.
     """
 
     state: Literal["running", "done", "failed"]
@@ -164,7 +164,15 @@ class StepRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class StepStatus:
-    """The status of a step. `facts` has all entries: those of the record and the step's own."""
+    """The status of a step.
+
+    Attributes
+    ----------
+    record
+        The entries that every step has, such as its state and duration.
+    facts
+        All entries of the status: those of `record`, and those that only this step reports.
+    """
 
     record: StepRecord
     facts: StepFacts
@@ -210,18 +218,23 @@ class Run:
         return self.recipe.run / step
 
     def write(self, step: str, name: str, content: object) -> None:
-        """Write a result of a step as JSON. Raises StorageProblem."""
+        """Write a result of a step as JSON to the file `name` in the step's folder. Raises StorageProblem."""
         write_atomically(self.folder(step) / name, json_bytes(content))
 
     def read(self, step: str, name: str, kind: type[T]) -> T:
-        """Read a JSON result of a step as this type. Raises OSError, StorageProblem (run_file_damaged)."""
+        """Read a JSON file of a step's folder as an object of the type `kind`. Raises OSError, StorageProblem
+        (run_file_damaged).
+        """
         path = self.folder(step) / name
         with reporting_damage(path):
             return parse_json(path.read_bytes(), kind)
 
     @contextmanager
     def arrays(self, step: str, name: str) -> Iterator[Mapping[str, NDArray[Any]]]:
-        """Open a `.npz` file of a step. Raises UsageProblem (step_missing), StorageProblem (run_file_damaged)."""
+        """Open the `.npz` file `name` of a step's folder during the block, and yield its arrays by name.
+
+        Raises UsageProblem (step_missing) if there is no such file, StorageProblem (run_file_damaged).
+        """
         path = self.folder(step) / name
         if not path.is_file():
             raise UsageProblem(reason("step_missing", step=step))
@@ -229,7 +242,10 @@ class Run:
             yield found
 
     def report_epoch(self, folder: Path, row: EpochFigures, *, work_name: str = "epochs") -> None:
-        """Store the figures of an epoch of a training, and report the progress. Raises StorageProblem."""
+        """Add the figures of an epoch to the history file in a training's folder, and report the progress.
+
+        `work_name` is the name of the work in the progress report. Raises StorageProblem.
+        """
         append_epoch(folder, row)
         self.progress(work_name, row.epoch, row.epochs)
 

@@ -98,7 +98,7 @@ def piece_time_limit_s(images: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeProgress:
-    """The number of images that a node has screened, and its images per second."""
+    """How far a node has come: the number of images that it has screened, and its speed in images per second."""
 
     name: str
     done: int
@@ -119,7 +119,7 @@ class ArchiveProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PieceOptions:
-    """The division of an archive into pieces, and the functions that workers run.
+    """The size of the pieces of an archive, and the functions that workers run.
 
     Attributes
     ----------
@@ -128,9 +128,9 @@ class PieceOptions:
     sends_files
         Whether the driver reads the files and sends them with each piece.
     screen, check_node
-        Functions that workers can import: screen a piece, and check a worker beforehand.
+        Functions that workers can import. `screen` screens a piece, `check_node` checks a worker before it gets one.
     time_limit_s
-        Returns the time limit of a worker in seconds for a number of images.
+        Returns in how many seconds a worker must screen a number of images.
     """
 
     chunk_images: int = CHUNK_IMAGES

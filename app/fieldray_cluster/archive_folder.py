@@ -154,13 +154,18 @@ class ArchiveFolder:
 
     @property
     def listed_on(self) -> datetime.date:
-        """The day on which the list was written, by this computer's clock."""
+        """The day on which the image list was written, by this computer's clock."""
         return datetime.datetime.fromtimestamp(self._list.stat().st_mtime).astimezone().date()
 
     def write_list(self, refs: Iterable[tuple[ImageRef, str]], *, progress: Callable[[int], None]) -> None:
-        """Write the image list, with the state of each object ("" for files). Raises StorageProblem.
+        """Write the image list. Raises StorageProblem.
 
-        `progress` receives the number of images so far.
+        Parameters
+        ----------
+        refs
+            Each image, with the state (size and tag) of its object on a server; "" for a file.
+        progress
+            Receives the number of images so far.
         """
         count = 0
         with (
@@ -207,7 +212,10 @@ class ArchiveFolder:
         return tuple(found)
 
     def remaining_pieces(self, count: int, *, size: int) -> Iterator[Piece]:
-        """Yield the parts of the image list without results, in pieces of at most `size` images, in order."""
+        """Yield the parts of the image list without results, in pieces of at most `size` images, in order.
+
+        `count` is the number of images in the list.
+        """
         at = 0
         for piece in (*self.finished_pieces(count), Piece(count, count + 1)):
             while at < piece.start:
@@ -228,7 +236,7 @@ class ArchiveFolder:
             raise storage_problem(error, self._path(piece)) from error
 
     def delete_results(self, piece: Piece) -> None:
-        """Delete invalid results, so that their images are screened again. Raises StorageProblem."""
+        """Delete the invalid results of a piece, so that its images are screened again. Raises StorageProblem."""
         try:
             self._path(piece).unlink(missing_ok=True)
         except OSError as error:
@@ -286,9 +294,9 @@ class ImageList:
         return tuple(Path(os.fsdecode(name)) for name in self._column(piece, "path"))
 
     def states(self, piece: Piece) -> tuple[str, ...]:
-        """Return the state of the object of each image of a piece, as it was listed.
+        """Return for each image of a piece the state that its object had when it was listed: size and tag.
 
-        Raises UsageProblem (archive_damaged).
+        Each is "" for images that are files. Raises UsageProblem (archive_damaged).
         """
         return tuple(self._column(piece, "state"))
 
@@ -364,7 +372,19 @@ class ArchiveRun:
 
 @contextlib.contextmanager
 def open_archive_run(database: Path, spec: RunSpec, publish: Publish, *, keeps_previews: bool) -> Iterator[ArchiveRun]:
-    """Begin the run of an archive, or resume the unfinished run of an earlier start. Raises StorageProblem."""
+    """Begin the run of an archive in the results database, or resume it, and yield it.
+
+    If the block raises, the run is marked as failed, or as cancelled if the user stopped it. Raises StorageProblem.
+
+    Parameters
+    ----------
+    database
+        The file of the results database.
+    spec
+        Pack and settings of the run. An unfinished run with equal ones is resumed.
+    keeps_previews
+        Whether preview images are stored, too.
+    """
     with open_store(database, publish) as store:
         run = ArchiveRun(store.open_run(spec), store, spec, keeps_previews)
         try:
@@ -379,9 +399,12 @@ def open_archive_run(database: Path, spec: RunSpec, publish: Publish, *, keeps_p
 def list_images(
     folder: ArchiveFolder, paths: Sequence[str], settings: Settings, *, progress: Callable[[int], None]
 ) -> None:
-    """Write the list of all images under absolute paths, or under one object address, unless the list exists.
+    """Find all images under some paths, or under one address of objects, and write the image list of an archive.
 
-    Raises UsageProblem (archive_list_lost; no_image_in for a path without images), StorageProblem, as `list_objects`.
+    Does nothing if the list exists. `paths` are absolute. `progress` receives the number of images so far.
+
+    Raises UsageProblem (archive_list_lost if there are results without a list; no_image_in for a path without images),
+    StorageProblem, and the exceptions of `list_objects`.
     """
 
     def refuse(why: Reason) -> None:

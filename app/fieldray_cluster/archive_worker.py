@@ -101,7 +101,10 @@ class ArchiveRequest:
 
     @property
     def result_key(self) -> str:
-        """The key of the request. All starts on one output folder must have an equal key."""
+        """The digest of all that decides the results: paths, pack, settings and version of the program.
+
+        Results in an output folder are used only by requests with the same digest.
+        """
         return result_key(
             sorted(self.paths), self.pack_name, self.model_sha256, self.settings_hash, self.settings,
             version=self.program_version,
@@ -118,7 +121,17 @@ def make_request(
     allow_older: bool = False,
     allow_legacy: bool = False,
 ) -> ArchiveRequest:
-    """Return the request for absolute paths or an address. `pack` says how nodes find the pack of the setup."""
+    """Return the request by which workers screen an archive with the pack of `setup`.
+
+    Parameters
+    ----------
+    paths
+        Absolute paths of the images, or one address of objects.
+    pack
+        The pack as a node finds it: its folder, or `id-version`.
+    allow_older, allow_legacy
+        As in `fieldray screen`.
+    """
     model = setup.model
     return ArchiveRequest(
         paths=tuple(paths),
@@ -202,7 +215,11 @@ def read_content(path: Path) -> bytes | Reason:
 
 
 def read_contents(paths: Sequence[Path]) -> tuple[int, dict[str, bytes | Reason]]:
-    """Read as many files as may be sent at once. Returns the number of images, and the contents by path."""
+    """Read the files of the first images, as many as may be sent to a worker at once: up to 128 MiB, but at least one
+    file.
+
+    Returns how many images these are, and by path the content of each file or the reason why it cannot be read.
+    """
     files: dict[str, bytes | Reason] = {}
     total = 0
     for count, path in enumerate(paths):
@@ -233,8 +250,9 @@ class SentFiles:
                     raise storage_problem(error, path) from error
 
     def screen(self, screen: Callable[[ImageRef], Outcome], ref: ImageRef) -> Outcome:
-        """Screen an image from its sent file. If the driver could not read the file, the image failed. Raises as
-        `screen`.
+        """Screen an image from the file that the driver sent, by calling the function `screen`.
+
+        If the driver could not read the file, the outcome is that this image failed. Raises the exceptions of `screen`.
         """
         if ref.path not in self._paths and not ref.problem:
             why = self._files.get(str(ref.path))
@@ -268,9 +286,10 @@ class PieceSession:
             self.close = ends.pop_all().close
 
     def screen(self, refs: Sequence[ImageRef], files: ReadAhead | SentFiles | None = None) -> list[Outcome]:
-        """Screen images. Returns the outcomes in order.
+        """Screen the images `refs`. Returns one outcome for each, in order.
 
-        Raises FieldrayError if no image can be read or run any more.
+        `files` gives the files of the images if the driver sent them or a server has them. None if the images are read
+        at their paths. Raises FieldrayError if this worker can read or screen no image any more.
         """
         request, is_over = self._request, threading.Event()
         screen = functools.partial(
@@ -357,11 +376,10 @@ def screen_to_bytes(screen: Callable[[PieceSpec], Sequence[Outcome]], spec: Piec
 
 
 def parse_problem(answer: bytes) -> tuple[Reason | None, bool]:
-    """Return the problem in a worker's answer, and whether this is a fault of the program.
+    """Return the problem that a worker's answer reports, and whether the program itself failed there.
 
-    The problem is None if the answer has results.
-
-    An image may cause a fault; all other problems belong to the node. Raises ValueError for bytes that are no answer.
+    The problem is None if the answer has results. A failure of the program may be caused by an image. All other
+    problems belong to the node. Raises ValueError for bytes that are no answer.
     """
     if answer.startswith(_PARQUET):
         return None, False
@@ -396,10 +414,10 @@ def unpack_outcomes(data: bytes, request: ArchiveRequest) -> tuple[Outcome, ...]
 def parse_results(
     refs: Sequence[ImageRef], data: bytes, request: ArchiveRequest, *, hashes: Mapping[Path, str] | None = None
 ) -> tuple[Outcome, ...]:
-    """Read the outcomes of exactly these images from a Parquet file, one for each image, in order.
+    """Read a worker's results for the images `refs` from a Parquet file. Returns one outcome for each image, in order.
 
-    `hashes` has the SHA-256 of files that the driver has read. Raises ValueError for invalid bytes. Too many bytes are
-    rejected before parsing.
+    `hashes` has the SHA-256 of files that the driver has read; None if it has read none. Raises ValueError if the file
+    is not a valid answer to the request, or is too large to be one.
     """
     try:
         found = pq.ParquetFile(io.BytesIO(data)).metadata
@@ -420,9 +438,10 @@ def parse_results(
 
 
 def replace_rows(data: bytes, rows: bytes, *, first: int, request: ArchiveRequest) -> bytes:
-    """Replace rows of a Parquet file, from index `first` on, by the rows of another. Returns the new file.
+    """Replace some rows of a Parquet file of results. Returns the new file.
 
-    Both files were validated before.
+    `data` is the file. `rows` is a file with the new rows, which replace those from index `first` on. Both files were
+    validated before.
     """
     whole, new = _table(data), _table(rows)
     return _file(pa.concat_tables([whole.slice(0, first), new, whole.slice(first + new.num_rows)]), request)

@@ -207,9 +207,10 @@ def ask_workers(
 
 
 def wait_for_answer(client: Client, future: AnswerFuture) -> object:
-    """Wait for a worker's answer. Returns the answer, or the error that ended it; None if neither is known.
+    """Wait until a worker has answered. Returns the answer, or the exception that ended the question.
 
-    Raises OSError if the scheduler is lost, EnvironmentProblem (cluster_node_problem).
+    Returns None if the worker gave neither. Raises OSError if the scheduler is lost, EnvironmentProblem
+    (cluster_node_problem).
     """
     with _making_sense(client):
         return future.result()
@@ -242,7 +243,10 @@ def clock_note(remote_clock_s: float, *, local_clock_s: float | None = None) -> 
 
 
 def process_state(dask_worker: Any = None, dask_scheduler: Any = None) -> tuple[float, str]:
-    """Return the clock of this process (seconds since 1970) and a sentence about its certificate."""
+    """Return the clock of this process (seconds since 1970) and a sentence about its certificate.
+
+    Dask gives the worker or the scheduler in which the function runs.
+    """
     path = (dask_worker or dask_scheduler).security.tls_scheduler_cert
     if not path:
         return time.time(), "no certificate"
@@ -255,7 +259,7 @@ def process_state(dask_worker: Any = None, dask_scheduler: Any = None) -> tuple[
 def scheduler_state(client: Client, state: ProcessState = process_state) -> str:
     """Return a text about the clock and the certificate of the scheduler.
 
-    `state` is the function that the scheduler runs.
+    `state` is the function that the scheduler runs to report them.
     """
     began_s = time.time()
     try:
@@ -266,9 +270,10 @@ def scheduler_state(client: Client, state: ProcessState = process_state) -> str:
 
 
 def describe_cluster(client: Client, state: ProcessState = process_state) -> list[str]:
-    """Return a line for each worker: name, address, memory, current work, certificate and clock.
+    """Return a line about the scheduler, then a line for each worker.
 
-    `state` is the function that each process runs.
+    A worker's line has name, address, memory, whether it works, certificate and clock. `state` is the function that
+    each process runs to report its clock and certificate.
     """
     workers, began_s = list_workers(client), time.time()
     said = ask_workers(workers, client, state)
@@ -399,7 +404,10 @@ def _versions_of_scheduler(client: Client, address: str) -> str:
 
 
 def require_same_version(address: str, there: str) -> None:
-    """Require that a scheduler has this program's versions. Raises EnvironmentProblem (cluster_other_scheduler)."""
+    """Raise EnvironmentProblem (cluster_other_scheduler) unless a scheduler has the versions of this program.
+
+    `address` is the scheduler's address, for the message. `there` is what `all_versions` returns in the scheduler.
+    """
     if there != all_versions():
         raise EnvironmentProblem(reason("cluster_other_scheduler", address=address, there=there, here=all_versions()))
 

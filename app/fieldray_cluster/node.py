@@ -116,9 +116,9 @@ def require_own_settings(*networks: str) -> None:
 
 
 def reach_from_own_address(host: str) -> None:
-    """Allow this process to resolve its own address towards a host, because Dask resolves both ends of a connection.
+    """Allow this process to look up the address that it has itself in connections to a host.
 
-    Raises OSError without a route to the host.
+    Dask looks up both ends of a connection. Raises OSError without a route to the host.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as way:
@@ -276,7 +276,7 @@ class NodeProcess:
         return self._process.pid if self._process else None
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the final end of the process. Returns whether it has ended."""
+        """Wait up to `timeout_s` seconds until the process has ended and is not restarted. Returns whether it has."""
         with self._changed:
             return self._changed.wait_for(lambda: self._is_over, timeout_s)
 

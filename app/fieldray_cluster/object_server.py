@@ -54,7 +54,9 @@ _OF_STATUS: Final = {401: PermissionError(), 403: PermissionError(), 404: FileNo
 
 Result = TypeVar("Result")
 ListedObject = tuple[str, str]
-"""The address of an object, and its state ("" if the list does not contain it)."""
+"""The address of an object on a server, and its state (size and tag) as one text; "" if the server's list has no
+states.
+"""
 
 
 # ---- addresses
@@ -66,9 +68,10 @@ def is_address(text: str) -> bool:
 
 
 def address_to_path(address: str) -> Path:
-    """Return the path by which results name an object on a server, from its address.
+    """Return the path that stands for an object on a server in the results, made from the object's address.
 
-    Each address has its own path, in which names are not quoted.
+    Different addresses have different paths. Percent codes in the names of web addresses are replaced by their
+    characters.
     """
     protocol, _, rest = address.partition("://")
     host, *names = rest.split("/")
@@ -78,9 +81,9 @@ def address_to_path(address: str) -> Path:
 
 
 def path_to_address(path: Path) -> str:
-    """Return the address of an object from its path in results (see `address_to_path`).
+    """Return the address of an object on a server from the path that stands for it in results (see `address_to_path`).
 
-    Names in HTTP addresses are quoted.
+    Special characters in HTTP addresses become percent codes.
     """
     protocol, *parts = path.as_posix().split("/")
     host, *names = ("" if part == "%" else unquote(part) for part in parts)
@@ -114,10 +117,12 @@ class ObjectServer:
 
     Parameters
     ----------
+    address
+        The address of the objects: a bucket or a folder.
     patience_s
-        Seconds for which the server may be unreachable.
+        Seconds to wait for a server that does not answer, before it counts as gone.
     max_bytes
-        Largest size of an object.
+        Largest size in bytes of an object that is downloaded.
 
     Raises UsageProblem (archive_no_protocol, archive_no_library, archive_password), EnvironmentProblem for an invalid
     configuration, InternetRefused in a process that may not use the network.
@@ -168,7 +173,8 @@ class ObjectServer:
             raise EnvironmentProblem(reason("archive_not_listed", address=self.address)) from problem
 
     def read_beginning(self, address: str, state: str, max_bytes: int) -> tuple[bytes, str]:
-        """Read up to `max_bytes` bytes from the start of an object. Returns the bytes, and the state of the object.
+        """Read up to `max_bytes` bytes from the start of an object. Returns the bytes, and the object's state (size and
+        tag).
 
         If `state` is given, the object must still have this state; an empty `state` accepts any. Raises Unreadable
         (missing, no_permission, unreadable, archive_object_changed, archive_no_tag) for this object, EnvironmentProblem
@@ -187,10 +193,11 @@ class ObjectServer:
         return self._insisted(attempt)
 
     def download(self, address: str, state: str, target: Path) -> int:
-        """Write an object to a file, in blocks. Returns its size in bytes. An empty `state` accepts any state.
+        """Write an object to the file `target`. Returns its size in bytes.
 
-        Raises Unreadable (missing, no_permission, unreadable, archive_object_changed, archive_object_large,
-        archive_no_tag) for this object, EnvironmentProblem (archive_server_gone), StorageProblem.
+        If `state` is given, the object must still have this state (size and tag); an empty `state` accepts any. Raises
+        Unreadable (missing, no_permission, unreadable, archive_object_changed, archive_object_large, archive_no_tag)
+        for this object, EnvironmentProblem (archive_server_gone), StorageProblem.
         """
 
         def attempt() -> int:

@@ -117,7 +117,11 @@ class ObjectCache:
         folder.mkdir(exist_ok=True)
 
     def fetch(self, server: ObjectServer, address: str, state: str, target: Path) -> None:
-        """Provide an object as the file `target`, from the cache or the server. Raises as `ObjectServer.download`."""
+        """Write an object of a server to the file `target`, from the cache if it is there.
+
+        The cache is used only for an object that has the same state (size and tag). With an empty `state` the object is
+        always downloaded. Raises as `ObjectServer.download`.
+        """
         kept = self._folder / hashlib.sha256(f"{address}\n{state}".encode(errors="surrogateescape")).hexdigest()
         try:
             os.link(kept, target)
@@ -189,16 +193,21 @@ class ReadAhead:
 
     @contextlib.contextmanager
     def local_file(self, ref: ImageRef) -> Iterator[Path]:
-        """Yield the local file of an image's object. Raises Unreadable, EnvironmentProblem, StorageProblem."""
+        """Wait until an image's object is downloaded, and yield the path of the file. The file is deleted after its
+        last use.
+
+        Raises Unreadable, EnvironmentProblem, StorageProblem.
+        """
         try:
             yield self._coming[ref.path].result()
         finally:
             self._used(ref.path)
 
     def screen(self, screen: Callable[[ImageRef], Outcome], ref: ImageRef) -> Outcome:
-        """Screen an image from its local file. An unreadable object fails its image.
+        """Screen an image from the file to which its object was downloaded, by calling the function `screen`.
 
-        Raises as `local_file` and the function `screen`.
+        If the object cannot be read, the outcome is that this image failed. Raises the exceptions of `local_file` and
+        of the function `screen`.
         """
         if ref.problem:
             return screen(ref)

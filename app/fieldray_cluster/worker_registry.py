@@ -110,11 +110,12 @@ def run_with_reconnects(
     Parameters
     ----------
     count_done
-        Returns the amount of work done since the start. Progress resets the count of losses.
+        Returns how much work was done since the start. The program gives up after several losses without progress
+        between them.
     on_problem
-        Receives each problem that did not end the work.
+        Receives each problem after which `work` is called again.
 
-    Raises the exceptions of `work`, EnvironmentProblem if no cluster can be reached.
+    Raises the exceptions of `work`, EnvironmentProblem if the cluster is lost too often or cannot be reached.
     """
     attempts = 0
     while True:
@@ -169,12 +170,15 @@ class NodeReport:
 
 
 def required_versions() -> str:
-    """Return the versions that must be equal on all computers."""
+    """Return the versions of the program, of Dask and of Python, which must be equal on all computers."""
     return f"{all_versions()}, Python {sys.version_info[0]}.{sys.version_info[1]}"
 
 
 def node_report_text(check: WorkerCheck | None) -> str:
-    """Return the report of a joining worker, as JSON. Runs in the worker."""
+    """Return the report of a joining worker as JSON of `NodeReport`. Runs in the worker.
+
+    `check` returns why the worker cannot work; None to skip this check.
+    """
     report = NodeReport(versions=required_versions(), now_s=time.time(), problem=check() if check else None)
     return json.dumps(dataclasses.asdict(report))
 
@@ -256,9 +260,13 @@ class WorkerRegistry:
         return sorted(self.workers, key=lambda address: (address in busy, str(self.workers[address]["name"]), address))
 
     def refresh(self, *, is_first: bool = False, at_once: bool = False) -> list[str]:
-        """Look for new and lost workers, if the last refresh is some time ago. Returns the addresses of lost workers.
+        """Look for new and lost workers, and for answers of new ones. Returns the addresses of lost workers.
 
-        Raises ConnectionLost, IncompatibleNodes, EnvironmentProblem.
+        Does nothing, and returns no addresses, if the last look was less than half a second ago, unless `is_first` or
+        `at_once` is True. With `is_first`, a worker that does not fit raises IncompatibleNodes; later it is excluded
+        with a message.
+
+        Raises ConnectionLost, EnvironmentProblem, and IncompatibleNodes if no worker is left.
         """
         if not is_connected(self._client):
             raise ConnectionLost
@@ -313,13 +321,18 @@ class WorkerRegistry:
             self._note_once(question.node, reason("cluster_no_reply"))
 
     def exclude_worker(self, address: str, why: Reason) -> None:
-        """Give a worker no more work. A new worker of its node is checked again."""
+        """Give the worker with this address no more work, for the reason `why`.
+
+        If a new worker of the same node joins, it is checked again.
+        """
         if worker := self.workers.pop(address, None):
             self._aside[address] = why
             self._note_once(node_name(str(worker["name"])), why)
 
     def exclude_node(self, node: str, why: Reason) -> None:
-        """Give a node no more work, with all of its workers that join later."""
+        """Give all workers of a node no more work, for the reason `why`. Workers of this node that join later get none
+        either.
+        """
         for address in [address for address in self.workers if self.node(address) == node]:
             self._aside[address] = why
             del self.workers[address]
@@ -370,13 +383,16 @@ class Piece:
         return self.stop - self.start
 
     def halves(self) -> tuple[Piece, Piece]:
-        """Return the two halves. Each counts one death, because either may be the cause."""
+        """Return the two halves of the piece. Each counts one death, because either may have caused the crashes."""
         middle = (self.start + self.stop) // 2
         return Piece(self.start, middle, 1, self.nodes), Piece(middle, self.stop, 1, self.nodes)
 
 
 class FaultCounts:
-    """Counts, for each node, the images that it has screened and its failures in a row."""
+    """Counts of crashes, by which to decide whether a node or an image is the cause.
+
+    For each node: the number of images that it has screened, and its failures in a row.
+    """
 
     def __init__(self) -> None:
         self.done: dict[str, int] = {}
@@ -384,11 +400,11 @@ class FaultCounts:
         self._most_workers: dict[str, int] = {}
 
     def set_worker_count(self, node: str, *, workers: int) -> None:
-        """Record the number of a node's workers."""
+        """Record how many workers a node has. The largest number until now counts."""
         self._most_workers[node] = max(self._most_workers.get(node, 0), workers)
 
     def add_done(self, node: str, images: int) -> None:
-        """Record that a node has screened images. Its failures in a row end."""
+        """Record that a node has screened `images` more images. Its count of failures in a row becomes 0."""
         self.done[node] = self.done.get(node, 0) + images
         self._in_a_row.pop(node, None)
 
@@ -404,18 +420,24 @@ class FaultCounts:
         return self._in_a_row.get(node, 0)
 
     def is_node_at_fault(self, node: str) -> bool:
-        """Return whether a node should get no more work."""
+        """Return whether a node has failed so often in a row that it should get no more work.
+
+        The limit grows with the number of its workers, because all of them end together if the computer is switched
+        off.
+        """
         return self.failures_in_a_row(node) >= _FAULTS_OF_NODE * self._most_workers.get(node, 1)
 
     def is_image_at_fault(self, piece: Piece, nodes: Collection[str], *, is_last: bool) -> bool:
-        """Return whether the image of a piece with one image is at fault.
+        """Return whether the image of a piece with one image is the cause of the crashes, and not the node.
 
         Parameters
         ----------
+        piece
+            A piece of one image, with the nodes where processes ended while they had it.
         nodes
-            Nodes that can work now.
+            Names of the nodes that can work now.
         is_last
-            Whether no other piece is left by which its node could prove that it works.
+            Whether no other piece is left. Then no node can show by another image that it works.
         """
         if piece.deaths < DEATHS_BEFORE_BLAME:
             return False
@@ -430,7 +452,7 @@ class FaultCounts:
 
 
 def result_key(*parts: object, version: str = VERSION) -> str:
-    """Return the digest of the parts that decide a result (see `files.digest`), and of the program's version."""
+    """Return the digest of some values that decide a result, and of the program's version (see `files.digest`)."""
     return digest(version, *parts)
 
 

@@ -321,7 +321,7 @@ RECIPE = Path(__file__).parents[2] / "models" / "recipes" / "pneumonia-paediatri
     ("wrong", "sentence"),
     [
         (('id = "pneumonia-paediatric"', ""), "pack.id is missing"),
-        (("margin = 0.04", 'margin = "thin"'), "input.margin must be a number"),
+        (("crop_margin = 0.05", 'crop_margin = "thin"'), "input.crop_margin must be a number"),
         (('en = "Pneumonia"', ""), "labels[1].meaning needs the language en"),
         (('uk = "Пневмонія"', 'ukrainisch = "Пневмонія"'), "must have language tags"),
     ],

@@ -170,7 +170,7 @@ def _stretched(field: NDArray[Any]) -> GreyImage:
 
 Targets = NDArray[np.float32]
 UNKNOWN_TARGET: Final = -1.0
-"""The target of a check that is not known for an image."""
+"""The target that an image has for a check of the whole image, if the right answer is not known."""
 _UPRIGHT: Final = 0.55
 _INVERTED: Final = 0.2
 _MIRRORED: Final = 0.3
@@ -179,7 +179,9 @@ _AUGMENTED: Final = 0.5
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ImagesForChecks:
-    """Images from which the training images of the checks are drawn.
+    """Images from which training images are drawn for a lung-field network's checks of the whole image.
+
+    The checks are whether the image is a frontal chest, and whether it is rotated, inverted or mirrored.
 
     Attributes
     ----------
@@ -209,9 +211,10 @@ class ImagesForChecks:
     def draw(
         self, settings: PairAugmentation, *, ood_share: float, generator: np.random.Generator
     ) -> tuple[GreyImage, Targets]:
-        """Draw an augmented image with its targets (checks,), each 1, 0 or `UNKNOWN_TARGET`.
+        """Draw an augmented image, and its target for each check of the whole image.
 
-        `ood_share` is the probability of an out-of-distribution image.
+        Returns the image (side, side) uint8, and the targets (n,) in the order of `LUNG_CHECKS`: 1, 0 or
+        `UNKNOWN_TARGET`. `ood_share` is the probability of an out-of-distribution image.
         """
         if generator.random() < ood_share:
             return self.draw_ood_image(settings, generator=generator), ood_image_targets()
@@ -243,7 +246,10 @@ class ImagesForChecks:
 
 
 def ood_image_targets() -> Targets:
-    """Return the targets (checks,) of an out-of-distribution image: 0 for "frontal chest", all others unknown."""
+    """Return the targets of an out-of-distribution image, one for each check of `LUNG_CHECKS`.
+
+    The target is 0 for "frontal chest", and unknown for all other checks.
+    """
     targets = np.full(len(LUNG_CHECKS), UNKNOWN_TARGET, np.float32)
     targets[0] = 0
     return targets
@@ -252,7 +258,10 @@ def ood_image_targets() -> Targets:
 def reorient_randomly(
     image: GreyImage, settings: PairAugmentation, *, generator: np.random.Generator
 ) -> tuple[GreyImage, Targets]:
-    """Return an augmented chest image, mirrored, rotated and inverted at random, with its targets (checks,)."""
+    """Return an augmented chest image, mirrored, rotated and inverted at random, and its targets.
+
+    The targets are one number for each check of `LUNG_CHECKS`.
+    """
     turns = int(generator.choice(4, p=[_UPRIGHT, *[(1 - _UPRIGHT) / 3] * 3]))
     is_mirrored, is_inverted = generator.random() < _MIRRORED, generator.random() < _INVERTED
     changed = augment_with_mask(image, image, settings, generator=generator)[0]
@@ -262,7 +271,7 @@ def reorient_randomly(
 def reorient(
     image: GreyImage, *, turns: int = 0, is_mirrored: bool = False, is_inverted: bool = False
 ) -> tuple[GreyImage, Targets]:
-    """Return a frontal chest image with another orientation, and its targets (checks,).
+    """Return a frontal chest image with another orientation, and its target for each check of `LUNG_CHECKS`.
 
     The image is mirrored, then rotated clockwise by `turns` quarter turns, then inverted.
     """

@@ -189,9 +189,7 @@ def _target(row: Row, label: LabelRule) -> float:
 
 
 def require_all_classes(parts: Sequence[str], targets: NDArray[np.float32], labels: Sequence[LabelRule]) -> None:
-    """Require images with and without each label in every part. Raises UsageProblem with the first of
-    `missing_classes`.
-    """
+    """Raise UsageProblem (data_class_empty) if a part has no positive or no negative image of a label."""
     for found in missing_classes(parts, targets, labels):
         raise UsageProblem(found)
 
@@ -231,7 +229,7 @@ _SAID: Final = 5
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Dataset:
-    """Images with their targets (n, labels) and their parts of the split (training, validation, test or none).
+    """Images with their targets, and the part of the split that each image is in.
 
     Attributes
     ----------
@@ -330,7 +328,7 @@ def _judged_once(rows: Sequence[Row], parts: Sequence[str]) -> list[str]:
 
 
 def describe_left_out(folder: Path) -> list[str]:
-    """Return a sentence for each image that the data step left out, with the reason. Empty if no image was left out."""
+    """Return sentences about the images that the data step left out, with the reasons. Only the first few are named."""
     try:
         facts = json.loads((folder / DATA_STEP.name / "facts.json").read_bytes())
     except (OSError, ValueError):
@@ -429,19 +427,14 @@ _SHORTEST_WORD: Final = 4
 
 
 def find_data_problems(recipe: ClassifierRecipe, *, every_image: bool) -> list[Problem]:
-    """Return the problems of the files and tables that a recipe names.
+    """Return the problems of the files and tables that a recipe with absolute paths names.
+
+    Each problem has the location of its key in the recipe. Similar problems of a source are combined into one.
 
     Parameters
     ----------
-    recipe
-        A recipe with absolute paths.
     every_image
         Whether a missing image is a problem. A run leaves such an image out and reports it.
-
-    Returns
-    -------
-    list of Problem
-        Problems with the location of their key in the recipe. Similar problems of a source are combined into one.
     """
     problems: list[Problem] = []
     rows: list[Row] = []

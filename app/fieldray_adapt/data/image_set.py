@@ -206,10 +206,10 @@ def add_digests(rows: Iterable[Row]) -> list[Row]:
 def read_every_image(
     rows: Sequence[Row], spec: InputSpec, *, cache: Path, progress: Progress
 ) -> tuple[tuple[Row, ...], NDArray[np.uint8]]:
-    """Read grey images, none of which may be missing. Returns the rows and the images (n, height, width) uint8.
+    """Read grey images, and fail if one cannot be read. Returns the rows and the images (n, height, width) uint8.
 
-    The rows must have digests. Raises UsageProblem (data_unreadable) for the first unreadable image, and as
-    `read_images`.
+    The rows must have the SHA-256 of their files. The parameters are those of `read_images`. Raises UsageProblem
+    (data_unreadable) for the first unreadable image, and the exceptions of `read_images`.
     """
     found = read_images(rows, spec, cache=cache, progress=progress)
     for origin, sentence in found.left_out:

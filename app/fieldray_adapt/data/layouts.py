@@ -313,9 +313,9 @@ def split_rows(rows: Sequence[Row], split: Split, sources: Sequence[Source]) -> 
 
 
 def leave_out_unevaluated(rows: Sequence[Row], parts: Sequence[str], sources: Sequence[Source]) -> list[str]:
-    """Return the parts of the rows, with "none" for rows that their source excludes from the part.
+    """Return the parts of the rows, with "none" for rows that their source does not allow in their part.
 
-    A source that is not evaluated has training images only; a source that is never drawn has none.
+    A source that is not evaluated has only training images. A source that is never drawn has no training images.
     """
     training_only = {source.name for source in sources if not source.evaluated}
     never_drawn = {source.name for source in sources if not source.share}
@@ -326,9 +326,10 @@ def leave_out_unevaluated(rows: Sequence[Row], parts: Sequence[str], sources: Se
 
 
 def without_unknown_training(parts: Sequence[str], targets: NDArray[np.float32]) -> list[str]:
-    """Return the parts, with "none" for training images without any known target (rows, labels).
+    """Return the part of each image, with "none" in place of "training" for images without any known target.
 
     Such images have no loss. Balanced drawing would draw them as a class of their own, in place of the others.
+    `targets` are (images, labels), nan if unknown.
     """
     return [
         "none" if part == "training" and np.isnan(row).all() else part for part, row in zip(parts, targets, strict=True)
@@ -336,9 +337,10 @@ def without_unknown_training(parts: Sequence[str], targets: NDArray[np.float32])
 
 
 def assign_parts(rows: Sequence[Row], split: Split, sources: Sequence[Source]) -> list[str]:
-    """Return the part of each row by the rule of the split, before patients in two parts are searched.
+    """Return the part of each row, as the rule of the split decides: "training", "validation", "test" or "none".
 
-    Raises UsageProblem (data_split).
+    It is not checked whether a patient is in two parts. Raises UsageProblem (data_split) if no row is in the training
+    part of a split by column. An invalid split table raises UsageProblem, too.
     """
     if split.by == "random":
         return _by_random(rows, split)
@@ -424,8 +426,9 @@ def _named_by(cells: Mapping[str, str]) -> str | None:
 
 
 def find_similar_patients(rows: Sequence[Row], split: Split) -> Iterator[Reason]:
-    """Yield a reason (data_patients_alike) for each pair of similar patient numbers, of the data and of the split's
-    table.
+    """Yield a reason (data_patients_alike) for each pair of patient numbers that a person would confuse.
+
+    Compared are the numbers in the data and in the split's table.
     """
     names = dict[str, str]()
     for row in rows:
@@ -438,8 +441,9 @@ def find_similar_patients(rows: Sequence[Row], split: Split) -> Iterator[Reason]
 
 
 def require_matching_table(rows: Sequence[Row], split: Split) -> None:
-    """Require that the split's table names patients of the data. Raises UsageProblem (data_split_nobody, and for the
-    table).
+    """Raise UsageProblem (data_split_nobody) if the split's table names no patient of the data.
+
+    Without a table nothing is required. An invalid table raises UsageProblem, too.
     """
     if split.table and not count_table_patients(rows, split)["patients_of_table_in_data"]:
         raise UsageProblem(reason("data_split_nobody", path=split.table))
@@ -468,7 +472,7 @@ def _refuse(wrong: Reason) -> NoReturn:
 
 
 def refuse_leak(rows: Sequence[Row], parts: Sequence[str]) -> None:
-    """Require that no patient is in two parts. Raises UsageProblem with the first of `find_leaks`."""
+    """Raise UsageProblem (data_leak, data_copies) if a patient has images in two parts (see `find_leaks`)."""
     for found in find_leaks(rows, parts):
         raise UsageProblem(found)
 

@@ -104,9 +104,9 @@ def _evaluated_in(data: Dataset, run: Run, fold: int) -> NDArray[np.int64]:
 
 
 def training_indices_for_fold(data: Dataset, run: Run, fold: int) -> NDArray[np.int64]:
-    """Return the indices of the training images for a fold: all other folds.
+    """Return the indices of the images that train the network of a fold: the images of all other folds.
 
-    Sources with a share of 0 are evaluated only, and are no training images.
+    Sources with a share of 0 are evaluated only, and are no training images. `fold` is the number of the fold.
     """
     sources = {source.name for source in run.recipe.data if source.share}
     rows = enumerate(data.image_set.rows)

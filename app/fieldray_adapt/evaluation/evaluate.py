@@ -92,7 +92,10 @@ def fit_ood_gate(
 
 
 def ood_distances(gate: OutOfDistributionCheck, features: Features) -> NDArray[np.float64]:
-    """Return the distance (n,) of each image from the training images, from features (n, f)."""
+    """Return how far each image is from the training images by its features (n, f). The result is (n,).
+
+    `gate` is the out-of-distribution check, which refuses images with a distance above its limit.
+    """
     return np.array([gate.distance(row) for row in features])
 
 
@@ -120,9 +123,9 @@ def evidence_shares(maps: NDArray[np.float32], lungs: NDArray[np.uint8], *, zero
 
 
 def evidence_figures(maps: NDArray[np.float32], lungs: NDArray[np.uint8], *, zero: float) -> EvidenceFigures:
-    """Return the mean share of evidence inside the lungs, the share by chance, and the 5th percentile.
+    """Return how much of the heat maps' evidence lies inside the lungs, over all images.
 
-    The figures are over all images. The parameters are those of `evidence_shares`.
+    The figures are those of `EvidenceFigures`. The parameters are those of `evidence_shares`.
     """
     shares = evidence_shares(maps, lungs, zero=zero)
     known = shares[~np.isnan(shares)]
@@ -135,7 +138,7 @@ def evidence_figures(maps: NDArray[np.float32], lungs: NDArray[np.uint8], *, zer
 
 
 def heat_map_span(maps: NDArray[np.float32], scores: Scores, *, threshold: float, zero: float) -> float | None:
-    """Return the logit range of the heat map's colour scale; None if no image reaches the threshold.
+    """Return the logit range of the heat map's colour scale; None if no image at the threshold or above has evidence.
 
     The range is the median, over the images at or above the threshold, of the strongest cell's logit above `zero`. A
     cell with this value is shown at full strength. The range depends on the network, for example on the number of
@@ -203,11 +206,11 @@ class EvaluatedImages:
         return metrics.auc_estimate(self.scores, self.truth, patients=self.patients)
 
     def sensitivity(self, threshold: float) -> Share:
-        """Return the sensitivity at a threshold chosen on other images."""
+        """Return the sensitivity on these images at a threshold that was chosen on other images."""
         return metrics.sensitivity(self.scores, self.truth, threshold=threshold, patients=self.patients)
 
     def specificity(self, threshold: float) -> Share:
-        """Return the specificity at a threshold chosen on other images."""
+        """Return the specificity on these images at a threshold that was chosen on other images."""
         return metrics.specificity(self.scores, self.truth, threshold=threshold, patients=self.patients)
 
     def specificity_at(self, sensitivity: float) -> Share:
@@ -223,7 +226,7 @@ class EvaluatedImages:
         return EvaluatedImages(scores=self.scores[keep], truth=self.truth[keep], rows=rows)
 
     def by_source(self) -> list[EvaluatedImages]:
-        """Return the images of each source of the recipe, in the order of the sources' names."""
+        """Divide the images by their source. Returns the images of each source, in the order of the sources' names."""
         return [self.where(self.sources == name) for name in np.unique(self.sources)]
 
     def calibrated(self, calibration: Calibration) -> EvaluatedImages:
@@ -232,18 +235,30 @@ class EvaluatedImages:
 
 
 def select_known(scores: NDArray[np.float64], targets: NDArray[np.float32], rows: Sequence[Row]) -> EvaluatedImages:
-    """Return the images that have a score and a known label. All arguments have one entry for each image."""
+    """Return the images that have a score and a known label, for measuring figures.
+
+    Parameters
+    ----------
+    scores
+        Scores (n,) in 0..1; nan for images without a score.
+    targets
+        (n,) 1 with the label, 0 without, nan if unknown.
+    rows
+        The n table rows.
+    """
     whole = EvaluatedImages(scores=scores, truth=targets >= 0.5, rows=rows)
     return whole.where(~np.isnan(targets) & ~np.isnan(scores))
 
 
 def choose_operating_point(point: OperatingPointChoice, *, label: str, validation: EvaluatedImages) -> OperatingPoint:
-    """Return an operating point chosen by the calibrated scores of the validation images, with its figures on them.
+    """Choose a threshold and an uncertain zone by the calibrated scores of the validation images.
+
+    Returns the operating point, with its sensitivity and specificity on these images.
 
     Parameters
     ----------
     point
-        The request of the recipe.
+        The recipe's rule for the operating point.
     label
         The code of the label.
     """
@@ -279,12 +294,14 @@ def choose_operating_point(point: OperatingPointChoice, *, label: str, validatio
 def with_measured_figures(
     point: OperatingPoint, *, figures: PartFigures, measured_on: Mapping[str, str]
 ) -> OperatingPoint:
-    """Return an operating point with the sensitivity and specificity that were measured on a part.
+    """Return an operating point with the sensitivity and specificity of `figures` in place of its own.
 
     Parameters
     ----------
+    figures
+        The figures that were measured on a part of the images, with this operating point among them.
     measured_on
-        A description of the images by language, with {images} and {patients} in place of their numbers.
+        A description of these images by language. Their numbers replace {images} and {patients} in it.
     """
     at = figures.points[point.name]
     return replace(
@@ -299,18 +316,22 @@ def with_measured_figures(
 
 
 CARD_RULE: Final = Rule(unit="image", refers="above")
-"""The audit rule of the figures on a model card: images are counted, and referred above the threshold."""
+"""The audit rule behind the figures of a model card.
+
+Images are counted, not patients. An image counts as referred if its score is at or above the threshold, or if it is to
+be read first.
+"""
 _RULE_WITH_UNSURE: Final = Rule(unit="image", refers="unsure")
 
 
 def part_figures(cases: Mapping[str, Sequence[Case]], *, points: Sequence[OperatingPoint]) -> PartFigures:
-    """Measure the figures of one label on one part.
+    """Measure the figures of one label on one part of the images.
 
     Parameters
     ----------
     cases
-        The screened images by operating point (see `screening.ScreeningResults.cases`). Figures without an operating
-        point are measured at the first one.
+        The screened images by operating point (see `screening.ScreeningResults.cases`). Figures that belong to no
+        operating point, such as the AUC, are measured on the images of the first one.
     points
         The operating points of the label.
 
@@ -350,7 +371,10 @@ def _specificities(images: Sequence[Case]) -> dict[str, Share]:
 
 
 def point_figures(images: Sequence[Case], point: OperatingPoint) -> PointFigures:
-    """Measure the figures at one operating point, by the rules by which an audit counts."""
+    """Measure the sensitivity, specificity and other figures of an operating point on screened images.
+
+    Images are counted and referred as in an audit (see `CARD_RULE`).
+    """
     prevalence = float(np.mean([case.truth for case in images]))  # predictive values need it, but no card shows them
     at, with_unsure = (
         performance_at(images, point, rule=rule, prevalence=prevalence) for rule in (CARD_RULE, _RULE_WITH_UNSURE)
@@ -397,8 +421,10 @@ def compare_with_int8(float_images: EvaluatedImages, int8_images: EvaluatedImage
 
 
 def auc_difference(scores: Scores, truth: Truth, *, patients: list[str]) -> Interval:
-    """Return the AUC of the second column of scores (images, 2) minus that of the first, with its interval over
-    patients.
+    """Return the difference of two AUCs on the same images, with its 95 % interval over patients.
+
+    `scores` are (n, 2): the AUC of the first column is subtracted from that of the second. `patients` has the patient
+    of each image.
     """
     value, low, high = metrics.auc_difference(scores, truth, patients=patients)
     return Interval(value=value, low=low, high=high)
@@ -420,7 +446,10 @@ _RIDGE: Final = 30.0
 
 
 def border_pixels(images: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Return the outermost 6 % of each image as grey values of 64 points on each side: (n, 256)."""
+    """Return the grey values along the border of each image: (n, 256), 64 values for each of the four sides.
+
+    The border is the outermost 6 % of the image. Its grey values are averaged over its depth.
+    """
     height, width = images.shape[1:3]
     deep = max(1, round(_BORDER_SHARE * min(height, width)))
     grey = images[:, :, :, 0]
@@ -444,14 +473,18 @@ SHORTCUTS: Final = {"border": border_pixels, "thumbnail": thumbnail_pixels}
 def shortcut_scores(
     training: NDArray[np.float64], truth: NDArray[np.bool_], evaluated: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the scores (n,) of a logistic regression that sees only a shortcut.
+    """Return the scores (n,) in 0..1 of a logistic regression that sees only a shortcut, not the finding.
+
+    A shortcut is a feature such as the border of the image (see `SHORTCUTS`). If all training images are of one class,
+    every score is 0.5.
 
     Parameters
     ----------
     training, truth
-        Values of the training images (m, values), and their labels. At most 4000 images are used.
+        The shortcut's values of the training images (m, values), and whether each image is positive (m,). At most 4000
+        images are used.
     evaluated
-        Values of the images to score (n, values).
+        The shortcut's values of the images to score (n, values).
     """
     chosen = np.random.default_rng(0).permutation(len(training))[:_MOST_IMAGES]
     mean, spread = training[chosen].mean(0), training[chosen].std(0) + 1e-6

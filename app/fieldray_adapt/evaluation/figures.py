@@ -29,7 +29,19 @@ def figure_text(figure: Share | Estimate | Interval, number_format: str = ".3f")
 
 
 class DuplicateFigures(Struct, frozen=True, kw_only=True):
-    """Numbers of duplicate image pairs, with the names of the first pairs."""
+    """Numbers of pairs of duplicate images, with the names of the first pairs.
+
+    Attributes
+    ----------
+    exact, near
+        Number of pairs of identical files, and of nearly equal images.
+    across_parts
+        Number of pairs whose images are in different parts.
+    training_copies_left_out
+        Number of training images that were left out, because they are also validation or test images.
+    exact_examples, near_examples
+        The names of the two images of the first pairs.
+    """
 
     exact: int
     near: int
@@ -56,20 +68,20 @@ class DataDigests(Struct, frozen=True, kw_only=True):
 
 
 class DataFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The document data/facts.json of a classifier.
+    """The document data/facts.json of a classifier: numbers of images and patients.
 
     Attributes
     ----------
     images, patients
-        Numbers by part.
+        Numbers of images and of patients in each part.
     without_patient
         Number of images of all parts without a patient number.
     left_out, left_out_examples
         Number of images that could not be read, and origin and reason of the first ones.
     labels
-        Numbers of images by label and part.
+        Numbers of images with and without each label, by label and part.
     patients_of_table, patients_of_table_in_data
-        Patients that the split's table names, and how many of them are in the data; None without a table.
+        Number of patients that the split's table names, and how many of them are in the data; None without a table.
     """
 
     images: dict[str, int]
@@ -100,13 +112,14 @@ class PointFigures(Struct, frozen=True, kw_only=True):
     Attributes
     ----------
     threshold, unsure_low, unsure_high
-        Threshold and uncertain zone, as calibrated scores.
+        The threshold and the limits of the uncertain zone, as calibrated scores.
     detected, falsely_referred, sensitivity, specificity
-        As in an audit (`audit.figures.PointPerformance`) that counts images and refers scores above the threshold.
+        As in an audit that counts images and refers scores at or above the threshold (see
+        `audit.figures.PointPerformance`).
     detected_with_unsure
-        The share detected if uncertain images are referred, too.
+        The share of positive images that is detected if scores in the uncertain zone are referred, too.
     classes
-        For "positive" and "negative" images, the share in each class that the user sees.
+        For "positive" and for "negative" images: the share of them in each class that the user sees, by its name.
     """
 
     threshold: float
@@ -144,10 +157,10 @@ class PartFigures(ImageCounts, frozen=True, kw_only=True):
 
 
 class HospitalFigures(PartFigures, frozen=True, kw_only=True):
-    """The figures of a pack at another hospital with unchanged thresholds.
+    """The figures of a pack on images of another hospital, with the thresholds of the pack.
 
-    `shortcuts` has the AUC, at that hospital, of a classifier that sees only the border of the image, or only a
-    thumbnail.
+    `shortcuts` has the AUC there of classifiers that see only a shortcut: the border of the image, or a thumbnail of
+    it.
     """
 
     shortcuts: dict[str, float]
@@ -181,9 +194,18 @@ class HeatMapScale(Struct, frozen=True, kw_only=True):
 
 
 class EvidenceFigures(Struct, frozen=True, kw_only=True):
-    """The share of evidence inside the lungs: mean, share by chance, and 5th percentile (`limit`).
+    """How much of the heat maps' evidence lies inside the lungs, as shares (0..1) of an image's evidence.
 
-    `images` is the number of images with evidence. Mean and limit are None without any.
+    Attributes
+    ----------
+    images
+        Number of images with evidence.
+    mean
+        Mean share over these images; None without any.
+    chance
+        The share that evidence without regard to the lungs would have: the lungs' share of the area.
+    limit
+        The 5th percentile of the share over these images; None without any.
     """
 
     images: int
@@ -193,16 +215,19 @@ class EvidenceFigures(Struct, frozen=True, kw_only=True):
 
 
 class LabelFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All figures of one label.
+    """All figures of one label of a classifier.
 
     Attributes
     ----------
     validation_auc
         AUC of the network's scores on the validation images.
+    test
+        Figures on the test images.
     by_group, shortcuts, float_against_int8, evidence_inside
-        Measured on the test images.
+        Measured on the test images, too. `shortcuts` has the AUC of classifiers that see only a shortcut (see
+        `evaluate.SHORTCUTS`).
     external_test
-        Figures at another hospital; None without one.
+        Figures on the images of another hospital; None without one.
     """
 
     validation_auc: Estimate
@@ -220,13 +245,15 @@ class GateFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes
     ----------
+    limit
+        The distance from the training images above which an image is refused.
     side
-        Side in pixels to which test images are shrunk for the comparison with out-of-distribution images. 0: not
-        shrunk.
-    images_refused, elsewhere_refused
-        Of the test images, and of the images of another hospital.
+        Side in pixels to which test images are shrunk, so that they are compared with out-of-distribution images of
+        that size. 0: not shrunk.
+    images_refused, elsewhere_refused, ood_refused
+        The share refused of the test images, of the images of another hospital, and of the out-of-distribution images.
     images_refused_at_equal_resolution
-        Of the test images after shrinking.
+        The share refused of the test images after shrinking.
     """
 
     limit: float
@@ -239,7 +266,9 @@ class GateFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def refused(self) -> list[Share]:
-        """The share of test images refused, and that of another hospital's images if there is one."""
+        """The shares of images that the check refuses: of the test images, then of another hospital's images if there
+        are any.
+        """
         return [self.images_refused, *([self.elsewhere_refused] if self.elsewhere_refused else [])]
 
 

@@ -63,7 +63,10 @@ class ScreeningResults:
         }
 
     def scores(self, label: str) -> NDArray[np.float64]:
-        """Return the calibrated scores (n,) at the first operating point; nan for images without a score."""
+        """Return the calibrated score (n,) of each image for a label; nan for images without a score.
+
+        `label` is the code of the label. The scores are those of the screening at the first operating point.
+        """
         outcomes = next(iter(self.outcomes.values()))
         return np.array([np.nan if (score := score_and_category(one, label)[0]) is None else score for one in outcomes])
 

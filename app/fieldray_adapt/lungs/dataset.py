@@ -35,18 +35,21 @@ _REPORTED: Final = 20
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class LungData:
-    """Images with masks, and images for the checks, at the size of the network's input.
+    """Images for training and testing a lung-field network, all at the size of the network's input.
+
+    A network also checks the whole image: whether it is a frontal chest, rotated, inverted or mirrored. Images for
+    these checks need no mask.
 
     Attributes
     ----------
     images, masks
-        (n, side, side) uint8. A mask holds the share of lung of each pixel, 0..255.
+        Images with masks, (n, side, side) uint8. A mask holds the share of lung of each pixel, 0..255.
     image_parts
-        "training", "validation" or "test"; "evaluate" for a source that is never trained on.
+        The part of each image: "training", "validation" or "test"; "evaluate" for a source that is never trained on.
     chests, ood_images
-        (n, side, side) uint8: chest images without masks, and out-of-distribution images.
+        (n, side, side) uint8: chest images without masks, and out-of-distribution images, for the checks.
     masks_are_chests
-        Whether the images with masks are also chest images for the checks.
+        Whether the images with masks are also used as chest images for the checks.
     """
 
     images: NDArray[np.uint8]
@@ -69,9 +72,14 @@ class LungData:
         return np.flatnonzero(self.image_parts == part)
 
     def check_images(self, part: str, weights: Mapping[str, float], *, side: int) -> ImagesForChecks | None:
-        """Return the images for the checks in a part, resized to `side`; None without chest images.
+        """Return the images of a part with which the checks of the whole image are trained; None without chest images.
 
-        `weights` has the relative frequency of each source, 1 if not named.
+        Parameters
+        ----------
+        weights
+            Relative frequency of each source; 1 for sources that are not named.
+        side
+            Side in pixels to which the images are resized.
         """
         chests = {
             name: (resize_images(self.chests[own], side), weights.get(name, 1.0))

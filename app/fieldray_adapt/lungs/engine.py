@@ -57,9 +57,11 @@ def mask_loss(truth: Any, logits: Any) -> Any:
 
 
 def checks_loss(targets: Any, logits: Any) -> Any:
-    """Return the cross-entropy of each image, (n,), scaled so that its mean is the mean over all known checks.
+    """Return the loss (n,) of each image for the checks of the whole image: a scaled sum of its checks'
+    cross-entropies.
 
-    The targets (n, checks) are 1, 0, or negative if unknown.
+    The scale is such that the mean over the images is the mean over all checks with a known target. Both arguments are
+    (n, checks). Targets are 1, 0, or negative if unknown.
     """
     from keras import ops
 
@@ -79,7 +81,7 @@ class MaskEngine(KerasState):
     """A lung-field network in training, with inputs of one size.
 
     The network maps images (n, side, side) uint8 to masks of `mask_side` pixels, which cover the whole image. Target
-    masks are (n, mask_side, mask_side, masks) float32 in 0..1, or `UNKNOWN_TARGET`.
+    masks are (n, mask_side, mask_side, masks) float32 in 0..1. Unknown pixels are `UNKNOWN_TARGET`.
     """
 
     def __init__(self, network: LungNetwork, side: int, training: LungTraining) -> None:
@@ -123,7 +125,8 @@ class MaskEngine(KerasState):
     def step(self, images: NDArray[np.uint8], masks: Batch, targets: Batch, *, learning_rate: float) -> float:
         """Perform one training step. Returns the loss before the step.
 
-        The first images have masks, the others have targets for the checks.
+        The first images have masks. The others have targets for the checks of the whole image: rotated, inverted and so
+        on.
         """
         self.model.reset_metrics()  # otherwise Keras returns the mean loss of all steps so far
         self._optimiser.learning_rate = learning_rate

@@ -37,7 +37,10 @@ from fieldray_adapt.run import Run, Step, StepFacts
 from fieldray_adapt.training.steps import read_converted_file, trained_weights
 
 PredictMasks = Callable[[NDArray[np.uint8]], tuple[NDArray[np.float32], NDArray[np.float32]]]
-"""Returns masks (n, rows, columns, masks) and scores of the checks (n, checks) of images (n, side, side) uint8."""
+"""A function that runs a lung-field network on images (n, side, side) uint8.
+
+Returns masks (n, rows, columns, masks), and scores (n, checks) of the checks of the whole image.
+"""
 _MEASURES: Final = ("dice", "jaccard", "average_distance", "distance_95")
 _VALIDATION_CHESTS: Final = 240
 _TEST_CHESTS: Final = 120
@@ -76,7 +79,17 @@ def _answers(run: Run) -> dict[str, PredictMasks]:
 
 
 def enlarge_mask(shares: NDArray[np.float32], shape: tuple[int, ...], threshold: float) -> NDArray[np.bool_]:
-    """Return a predicted mask at the image's size (rows, columns), interpolated linearly and cut at a threshold."""
+    """Return a predicted mask in the size of its image, as (rows, columns) bool.
+
+    Parameters
+    ----------
+    shares
+        The predicted share of lung in each pixel of the network's mask, 0..1. It is interpolated linearly.
+    shape
+        Rows and columns of the image.
+    threshold
+        The share from which a pixel counts as lung.
+    """
     rows, columns = shape
     sized = Image.fromarray(shares).resize((columns, rows), Image.Resampling.BILINEAR)
     return np.asarray(sized) >= threshold
@@ -85,9 +98,9 @@ def enlarge_mask(shares: NDArray[np.float32], shape: tuple[int, ...], threshold:
 def measure_fits(
     recipe: LungRecipe, data: LungData, predict: PredictMasks, *, parts: Sequence[str] = ("test", "evaluate")
 ) -> dict[int, MaskFit]:
-    """Measure the fit of the predicted masks in some parts, at the size of the true masks.
+    """Measure how well the predicted masks fit the true ones (Dice, Jaccard, distances), at the size of the true masks.
 
-    Returns the fits by the index of the image.
+    Returns the fit of each image of `parts`, by its index in `data`.
     """
     chosen = np.concatenate([data.part_indices(part) for part in parts])
     if not len(chosen):
@@ -112,7 +125,11 @@ def select_mask(
 
 
 def summarise_fits(data: LungData, fits: Mapping[int, MaskFit]) -> dict[str, SourceFits]:
-    """Return the mean of each measure with its interval, and the lowest Dice, by source."""
+    """Return a summary of the fits of each source's masks, by the name of the source.
+
+    It has the mean of each measure, such as Dice, with its interval, and the lowest Dice. `fits` are those of
+    `measure_fits`.
+    """
     found = {}
     indices = np.array(list(fits), np.int64)
     for source in sorted(set(data.image_sources[indices])):
@@ -145,7 +162,10 @@ def _difference(integer: Mapping[int, MaskFit], whole: Mapping[int, MaskFit]) ->
 
 
 def measure_checks(recipe: LungRecipe, data: LungData, predict: PredictMasks) -> CheckFigures:
-    """Choose the thresholds of the checks on validation images, and measure the checks on test images."""
+    """Choose the thresholds for the checks of the whole image, and measure how often the checks are right.
+
+    The thresholds are chosen on validation images, and the rates are measured on test images.
+    """
     validation = data.check_images("validation", {}, side=recipe.input.height)
     thresholds = dict.fromkeys(LUNG_CHECKS, 0.5)
     if validation is not None:

@@ -8,7 +8,13 @@ from fieldray.domain.metrics import Share
 from fieldray_adapt.evaluation.figures import Interval
 
 CheckRates = dict[str, Share]
-"""The share of a source's images in which a check notices a change, by the name of the change."""
+"""How the checks of the whole image did on the chest images of one source: shares of these images, by name.
+
+- `frontal_chest`: accepted as a frontal chest.
+- `left_as_it_is`: accepted, with no rotation and no inversion reported.
+- the name of a change, such as `rotated_90`: the change is noticed in copies that have it.
+- the name of a change with `_false`: the change is reported for the upright image, which does not have it.
+"""
 
 
 class LungDataFigures(Struct, frozen=True, kw_only=True):
@@ -48,7 +54,17 @@ class FitDifference(Struct, frozen=True, kw_only=True):
 
 
 class CheckFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The thresholds of the checks, and the results of the checks on test images by source."""
+    """The thresholds of the checks of the whole image, and how often the checks are right on test images.
+
+    Attributes
+    ----------
+    thresholds
+        The threshold of each check, by its name.
+    chests
+        The results on chest images, by source.
+    ood_images
+        The share of out-of-distribution images that are refused, by kind of image.
+    """
 
     thresholds: dict[str, float]
     chests: dict[str, CheckRates] | None = None
@@ -77,14 +93,14 @@ class LeftOutFigures(Struct, frozen=True, kw_only=True):
 
 
 class LungCrossFigures(Struct, frozen=True, kw_only=True):
-    """The document cross/metrics.json of lung fields.
+    """The document cross/metrics.json: figures of lung-field networks that were each trained without one hospital.
 
     Attributes
     ----------
     masks
-        The fit by source; no mask was used to train the network that predicted it.
+        The fit of the masks by source. No mask was used to train the network that predicted it.
     hospitals
-        The checks at each hospital, by a network trained without it.
+        By hospital: the results of the checks there, by the network trained without it.
     """
 
     masks: dict[str, SourceFits]

@@ -43,11 +43,11 @@ def list_hospitals(recipe: LungRecipe) -> tuple[str, ...]:
 
 
 def without_hospital(recipe: LungRecipe, data: LungData, number: int) -> LungData:
-    """Return the data for training without a hospital.
+    """Return the data for training a network without one hospital.
 
-    The hospital's chest images become "left out", an equal part of the masks "held out". Masks of the hospital that
-    serve for evaluation only stay so. Such masks of other hospitals are not used. Former test images become training
-    images.
+    The hospital's chest images are put in the part "left out". A share of all masks, divided by patient, is put in the
+    part "held out". Masks of the hospital that serve for evaluation only stay so. Such masks of other hospitals are not
+    used. Former test images become training images.
 
     Parameters
     ----------

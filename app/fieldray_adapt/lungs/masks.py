@@ -25,7 +25,15 @@ _MOST_GREY: Final = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageMaskPair:
-    """The files of an image and of its mask. `line` is the line of the table, 0 without a table."""
+    """The files of an image and of its mask.
+
+    Attributes
+    ----------
+    table, line
+        The table that names them, and its line. `line` is 0 without a table.
+    evaluate_only
+        Whether the mask is measured only, and not trained on.
+    """
 
     row: Row
     mask: Path

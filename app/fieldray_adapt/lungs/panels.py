@@ -25,7 +25,10 @@ _PANEL_SIDE: Final = 192
 def draw_panel(
     path: Path, images: Iterable[Grey], masks: Iterable[Grey], predicted: Iterable[NDArray[np.float32]]
 ) -> None:
-    """Write a PNG with a row for each image: the image, its true mask, and the predicted share of lung."""
+    """Write a PNG file with a row of pictures for each image: the image, its true mask, and the predicted mask.
+
+    `predicted` are the shares of lung in each pixel, 0..1.
+    """
     rows = [
         np.hstack([_sized(image), _sized(mask), _sized((share * 255).astype(np.uint8))])
         for image, mask, share in zip(images, masks, predicted, strict=True)

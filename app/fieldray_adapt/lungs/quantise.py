@@ -45,9 +45,10 @@ def convert_lung_network(recipe: LungRecipe, data: LungData, weights: Weights) -
 
 
 def representative_images(recipe: LungRecipe, data: LungData) -> NDArray[np.uint8]:
-    """Return training images (n, side, side, 1) uint8 that decide the integer ranges.
+    """Return training images (n, side, side, 1) uint8 from which the converter takes the ranges of the integers.
 
-    Half of them are upright images, half are drawn for the checks.
+    Half of them are images with masks, half are images for the checks: rotated, inverted or no chest. Without images
+    for the checks, all have masks.
     """
     generator, own = np.random.default_rng(recipe.training.seed), data.part_indices("training")
     checks = data.check_images("training", {}, side=recipe.input.height)

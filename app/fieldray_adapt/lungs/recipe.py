@@ -44,11 +44,11 @@ class MaskSource:
     )
 
     def defaults(self) -> Mapping[str, Any]:
-        """Return values for keys that are empty (see `tables.table`)."""
+        """Return the value that the key `name` gets if it is empty. It is made from the source's path."""
         return {"name": self.path.stem or "masks"}
 
     def rules(self) -> Rules:
-        """Return the rules between the keys of the table (see `tables.table`)."""
+        """Return the conditions that the values of this table must fulfil (see `tables.Rules`)."""
         is_folders = self.layout == "folders"
         return ((is_folders == (self.masks is not None), "masks", "belongs to the layout folders, which needs it"),)
 
@@ -79,7 +79,7 @@ class LungNetwork:
         return 1 + self.region
 
     def rules(self) -> Rules:
-        """Return the rules between the keys of the table (see `tables.table`)."""
+        """Return the conditions that the values of this table must fulfil (see `tables.Rules`)."""
         return (
             (len(self.channels) == len(COMPACT_CHANNELS), "channels", f"needs {len(COMPACT_CHANNELS)} numbers"),
             (not self.region or self.kind == "compact", "region", "is for the compact network"),
@@ -115,7 +115,7 @@ class LungTraining:
     )
 
     def rules(self) -> Rules:
-        """Return the rules between the keys of the table (see `tables.table`)."""
+        """Return the conditions that the values of this table must fulfil (see `tables.Rules`)."""
         return ((bool(self.stages), "stages", "must be one or more"),)
 
 
@@ -162,7 +162,7 @@ class LungRecipe(PackRecipe):
         return frozenset(source.name for source in self.masks if source.shows == "region")
 
     def rules(self) -> Rules:
-        """Return the rules between the keys of the table (see `tables.table`)."""
+        """Return the conditions that the values of this recipe must fulfil (see `tables.Rules`)."""
         spec, side = self.input, self.input.height
         is_whole = spec.fit == "stretch" and not spec.margin and spec.crop == "none"
         return (

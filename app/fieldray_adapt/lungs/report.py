@@ -38,7 +38,7 @@ FIT_HEAD: Final = ("source", "images", "patients", *_MEASURE_TITLES.values(), "l
 
 
 def fit_row(name: str, fits: SourceFits) -> list[str]:
-    """Return a source's row of the table with the head `FIT_HEAD`."""
+    """Return the cells of one source's row in the table of mask fits. The columns are named by `FIT_HEAD`."""
     digits = {"dice": ".4f", "jaccard": ".4f"}
     cells = [figure_text(getattr(fits, key), digits.get(key, ".2f")) for key in _MEASURE_TITLES]
     return [name, str(fits.images), str(fits.patients), *cells, f"{fits.least_dice:.4f}"]

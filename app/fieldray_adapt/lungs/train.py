@@ -143,7 +143,10 @@ class StageSamples:
         self._seen_region = np.isin(sources[seen], [*recipe.region_sources])
 
     def draw_batch(self, generator: np.random.Generator) -> tuple[NDArray[np.uint8], Batch, Batch]:
-        """Draw a batch: images (n, side, side) uint8, masks of the first images, and check targets of the others."""
+        """Draw a batch: images with masks, then images for the checks of the whole image.
+
+        Returns all images (n, side, side) uint8, the masks of the first images, and the checks' targets of the others.
+        """
         training = self.training
         pairs = [self.draw_pair(generator) for _ in range(training.masks_per_step)]
         settings, share = self._recipe.checks_augmentation, training.ood_share
@@ -175,7 +178,10 @@ class StageSamples:
         )
 
     def draw_check(self, generator: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-        """Draw an augmented image for the checks with its targets (checks,). Raises ValueError without such images."""
+        """Draw an augmented image, and its target for each check of the whole image (see `CheckImages.draw`).
+
+        Raises ValueError if the recipe has no images for the checks.
+        """
         if self._checks is None:
             raise ValueError("no images for the checks")
         settings, share = self._recipe.checks_augmentation, self.training.ood_share
@@ -232,9 +238,10 @@ def mask_targets(masks: NDArray[np.uint8], *, shows_region: bool) -> Batch:
 
 
 def stage_learning_rate(stage: TrainingStage, epochs_done: int) -> Callable[[float], float]:
-    """Return a function from a share of an epoch, 0..1, to the learning rate.
+    """Return a function that gives the learning rate at a time in an epoch, as the share of it that is done (0..1).
 
-    Over a stage the rate rises during the warm-up, then falls to 0 by a half cosine.
+    Over a stage the rate rises during the warm-up, then falls to 0 by a half cosine. `epochs_done` is the number of
+    epochs of the stage that are over.
     """
 
     def rate(share: float) -> float:

@@ -137,7 +137,10 @@ def _resnet(
 
 
 def mobilenet(**head: int) -> Specification:
-    """Return MobileNet v1. A depthwise layer has the channel set of its input."""
+    """Return MobileNet v1. A depthwise layer has the channel set of its input.
+
+    The keyword arguments `head` are those of `resnet50`.
+    """
     made = _Layers()
     made.layers.append(convolution("conv1", INPUT, "conv1", kernel=3, stride=2, activation="relu6"))
     made.channels["conv1"], last = 32, "conv1"
@@ -186,7 +189,10 @@ def vgg16_dense(
 
 
 def vgg16(**head: int) -> Specification:
-    """Return VGG-16 for images of any size: fc1 is a 7x7 convolution, fc2 and the head are 1x1 convolutions."""
+    """Return VGG-16 for images of any size: fc1 is a 7x7 convolution, fc2 and the head are 1x1 convolutions.
+
+    The keyword arguments `head` are those of `resnet50`.
+    """
     made = _Layers()
     last = _vgg_blocks(made)
     for name, kernel in (("fc1", 7), ("fc2", 1)):
@@ -195,9 +201,7 @@ def vgg16(**head: int) -> Specification:
 
 
 def squeezenet(**head: int) -> Specification:
-    """Return SqueezeNet 1.0. The published network has a ReLU after its class maps, which would leave no negative
-    logits.
-    """
+    """Return SqueezeNet 1.0 without the ReLU after its class maps, because logits must be able to be negative."""
     made = _Layers()
     last = made.pool("pool1", made.conv("conv1", INPUT, 96, kernel=7, stride=2))
     for number, squeeze in enumerate(_SQUEEZES, start=2):
@@ -211,7 +215,10 @@ def squeezenet(**head: int) -> Specification:
 
 
 def googlenet(**head: int) -> Specification:
-    """Return the layers of GoogLeNet (Szegedy 2015) without its two auxiliary classifiers."""
+    """Return GoogLeNet (Szegedy 2015) without its two auxiliary classifiers.
+
+    The keyword arguments `head` are those of `resnet50`.
+    """
     made = _Layers()
     last = made.pool("pool1", made.conv("conv1", INPUT, 64, kernel=7, stride=2))
     last = made.conv("conv2", made.conv("conv2_reduce", last, 64), 192, kernel=3)
@@ -293,7 +300,17 @@ def _vgg_blocks(layers: _Layers) -> str:
 def convolution(
     name: str, source: str, channels: str, *, kernel: int = 1, stride: int = 1, activation: Activation = "relu"
 ) -> Layer:
-    """Return a convolution layer with batch normalisation."""
+    """Return a convolution layer with batch normalisation.
+
+    Parameters
+    ----------
+    name, source
+        The names of the layer, and of the layer whose output it takes.
+    channels
+        The name of the channel set of its output.
+    kernel, stride
+        Side of the window, and its step, in pixels.
+    """
     return Layer(
         name=name,
         kind="conv",
@@ -307,7 +324,7 @@ def convolution(
 
 
 def depthwise_convolution(name: str, source: str, *, stride: int, activation: Activation = "relu") -> Layer:
-    """Return a 3x3 depthwise convolution with batch normalisation."""
+    """Return a 3x3 depthwise convolution layer with batch normalisation. Its channels are those of `source`."""
     return Layer(
         name=name,
         kind="depthwise",
@@ -395,9 +412,10 @@ _INT8: Final = 9
 
 
 def weights_from_pack(folder: Path, specification: Specification) -> Weights:
-    """Return initial weights of a network: those of the convolutions that it shares with a pack's network.
+    """Return initial weights of a network, with those convolutions taken from a pack that its network has, too.
 
-    The statistics of batch normalisation come from the pack's golden images.
+    The statistics of batch normalisation are measured on the pack's golden images, which a pack carries for its
+    self-test.
 
     Parameters
     ----------
@@ -419,7 +437,10 @@ def weights_from_pack(folder: Path, specification: Specification) -> Weights:
 
 
 def channels_from_pack(folder: Path, specification: Specification) -> dict[str, int]:
-    """Return the number of channels that each hidden channel set has in a pack. Raises as `weights_from_pack`."""
+    """Return the number of channels of each hidden channel set of a network, as a pack's network has them.
+
+    `specification` is the network before pruning. Raises as `weights_from_pack`.
+    """
     folded, _ = _read_pack(folder, specification)
     return {specification.layer(name).channels: len(bias) for name, (_, bias) in folded.items()}
 

@@ -26,7 +26,11 @@ class NormalisedCrossCorrelation(keras.layers.Layer):  # type: ignore[misc]
     """
 
     def call(self, inputs: tuple[Any, Any]) -> Any:
-        """Return the NCC surface, in the layer's type of numbers. It is computed in float64, by FFT."""
+        """Return the normalised cross-correlation of each image with its template, in -1..1.
+
+        It is computed in float64 by FFT, and returned in the layer's own dtype. `inputs` are images and templates, with
+        the shapes that the class describes.
+        """
         images, templates = (tf.transpose(tf.cast(each, tf.float64), (0, 3, 1, 2)) for each in inputs)
         size, (height, width) = tf.shape(images)[2:], tf.unstack(tf.shape(templates)[2:])
         images -= tf.reduce_mean(images, axis=(2, 3), keepdims=True)

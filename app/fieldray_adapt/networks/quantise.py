@@ -65,7 +65,21 @@ def run_network(
     labels: int,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> NetworkOutputs:
-    """Run a network file on images (n, height, width, channels) uint8, on one thread. Raises BackendProblem."""
+    """Run a network file on images (n, height, width, channels) uint8, on one thread. Returns its outputs.
+
+    Parameters
+    ----------
+    spec
+        The input of the network.
+    outputs
+        The indices of the file's outputs by role.
+    labels
+        Number of labels.
+    progress
+        Receives how many images are done, and how many there are.
+
+    Raises BackendProblem.
+    """
     network = Network(file, NetworkSpec(input=spec, outputs=outputs, labels=labels), runtime=load_runtime(), threads=1)
     found = []
     for index, image in enumerate(images):
@@ -84,20 +98,21 @@ _TINY: Final = 1e-6
 _BATCH: Final = 16
 
 ChannelFactors = dict[str, NDArray[np.float32]]
-"""An array (channels,) for each channel set, or for each layer."""
+"""A factor for each channel: arrays (channels,) float32 by the name of the channel set, or by the name of the layer."""
 
 
 def equalise_channels(
     specification: Specification, weights: Mapping[str, NDArray[np.float32]], *, representative: NDArray[np.uint8]
 ) -> Weights:
-    """Return weights whose channels have similar ranges, and whose network has equal outputs.
+    """Return weights of an equivalent network in which the values of all channels have similar ranges.
 
-    Channel sets of layers with other activations than ReLU or none are unchanged, and so are the labels.
+    The network's outputs stay equal. Channel sets are left alone if a layer has another activation than ReLU or none,
+    and so are the labels.
 
     Parameters
     ----------
     representative
-        (n, height, width, channels) uint8 training images, which give the ranges.
+        (n, height, width, channels) uint8 training images, by which the ranges are measured.
     """
     factors = {
         name: np.clip(1 / share, 1, _LARGEST_FACTOR).astype(np.float32)
@@ -109,7 +124,11 @@ def equalise_channels(
 def scale_channels(
     specification: Specification, weights: Mapping[str, NDArray[np.float32]], factors: ChannelFactors
 ) -> Weights:
-    """Multiply the channels of some sets by factors where they are computed, and divide them where they are used."""
+    """Return weights of an equivalent network, with channels multiplied by factors.
+
+    The layer that computes a channel multiplies it by the factor, and each layer that uses the channel divides by it.
+    `factors` has an array (channels,) for each channel set to scale.
+    """
     scaled = Weights()
     for key, axes in weight_axes(specification).items():
         name, _, part = key.rpartition("/")
@@ -188,14 +207,15 @@ _LARGEST: Final = 127
 def correct_rounding(
     specification: Specification, weights: Mapping[str, NDArray[np.float32]], *, representative: NDArray[np.uint8]
 ) -> Weights:
-    """Return weights whose int8 convolutions have the mean outputs of the float ones.
+    """Return weights with which the int8 convolutions have the same mean outputs as the float convolutions.
 
-    The int8 kernels have a scale for each output channel.
+    Only biases and the beta of batch normalisation change. The int8 kernels have a scale for each channel.
 
     Parameters
     ----------
     representative
-        (n, height, width, channels) uint8 training images. Pixels at the border, where padding counts, are neglected.
+        (n, height, width, channels) uint8 training images, which give the mean inputs. Pixels at the border, where
+        padding counts, are neglected.
     """
     layers = [layer for layer in specification.layers if layer.kind in ("conv", "depthwise")]
     means = _input_means(specification, weights, layers, representative)
@@ -243,7 +263,7 @@ def _mean_shift(
 
 
 PENALTY_SHARE: Final = 0.3
-"""Penalty of the ridge regression for each image."""
+"""The ridge penalty by which `refit_head` fits the head, divided by the number of images."""
 _KERNEL: Final = "class_maps/kernel"
 _BIAS: Final = "class_maps/bias"
 
@@ -251,9 +271,9 @@ _BIAS: Final = "class_maps/bias"
 def refit_head(
     weights: Mapping[str, NDArray[np.float32]], *, float_outputs: NetworkOutputs, int8_outputs: NetworkOutputs
 ) -> Weights:
-    """Return the weights with a new head, which gives the float logits from the int8 features.
+    """Return the weights with a new head, so that the int8 network gives the logits of the float network.
 
-    The head's kernel is (1, 1, features, labels).
+    The head maps features to labels. It is fitted by ridge regression to the features of the int8 file.
 
     Parameters
     ----------
@@ -283,7 +303,10 @@ class ConvertedNetwork:
     outputs: Mapping[str, int]
 
     def roles(self, specification: Specification) -> OutputRoles:
-        """Return the outputs as the manifest of a pack has them."""
+        """Return the indices of the file's outputs by role, and the activation of the scores, as a manifest has them.
+
+        Raises ValueError if the scores have neither a sigmoid nor a softmax.
+        """
         activation = specification.layer(specification.outputs["scores"]).activation
         if activation not in ("sigmoid", "softmax"):
             raise ValueError(f"the scores need a sigmoid or softmax, not {activation}")

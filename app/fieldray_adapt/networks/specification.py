@@ -79,14 +79,15 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An axis of a weight array.
+    """The channels along one axis of a weight array.
 
     Attributes
     ----------
     channels
-        The channel set of the axis; "" for none. After a concatenation several sets, joined by "+".
+        The name of the channel set along the axis; "" for an axis without channels. After a concatenation several
+        names, joined by "+".
     repeats
-        How often the channels are repeated along the axis, as after a flatten.
+        How often the channels follow one another along the axis. More than 1 after a flatten.
     """
 
     channels: str
@@ -145,15 +146,21 @@ class Specification:
         raise KeyError(name)
 
     def count(self, axis: Axis) -> int:
-        """Return the number of channels along an axis."""
+        """Return the number of channels along an axis: the sum over its channel sets."""
         return sum(self.channels[name] for name in axis.channel_sets)
 
     def with_channels(self, channels: Mapping[str, int]) -> Specification:
-        """Return the network with other numbers of channels for the named sets."""
+        """Return the network with other numbers of channels.
+
+        `channels` has the new number for some of the channel sets, by name. All others stay.
+        """
         return replace(self, channels={**self.channels, **channels})
 
     def scaled(self, width: float) -> Specification:
-        """Return the network with all hidden channel counts multiplied by `width`, rounded to multiples of 8."""
+        """Return the network with another width: each hidden channel count is multiplied by `width` and rounded.
+
+        The counts are rounded to multiples of 8. Input and labels stay.
+        """
         return self.with_channels(
             {
                 name: max(_MULTIPLE, round(count * width / _MULTIPLE) * _MULTIPLE)
@@ -164,7 +171,7 @@ class Specification:
 
     @property
     def label_set(self) -> str:
-        """The channel set of the labels; for an encoder, of its features."""
+        """The name of the channel set that has a channel for each label. For an encoder, the set of its features."""
         return channel_sets(self)[self.outputs.get("logits", self.outputs.get("features", ""))]
 
     def to_json(self) -> str:
@@ -180,11 +187,13 @@ def specification_from_json(text: str) -> Specification:
 
 
 def channel_sets(specification: Specification) -> dict[str, str]:
-    """Return the channel set of each layer's output, by layer; "" for the network's input.
+    """Return for each layer the name of the channel set that its output has; "" for the network's input.
 
-    After a concatenation the sets are joined by "+" (see `Axis`). An addition to the network's input is possible with
-    equal numbers of channels. Raises ValueError if an addition mixes two sets, or a concatenation includes the
-    network's input.
+    A channel set is a group of channels that several layers share, because their outputs are added. After a
+    concatenation the names of the sets are joined by "+".
+
+    Raises ValueError if an addition mixes two sets, or a concatenation includes the network's input. Adding to the
+    network's input is allowed if the numbers of channels are equal.
     """
     found = {INPUT: ""}
     for layer in specification.layers:
@@ -225,8 +234,9 @@ def layer_shapes(specification: Specification) -> dict[str, Shape]:
 def weight_axes(specification: Specification) -> dict[str, tuple[Axis, ...]]:
     """Return the axes of each weight array, by its name "layer/part".
 
-    Parts are kernel and, with batch normalisation, gamma, beta, mean and variance (out,), else bias (out,). A kernel is
-    (kernel, kernel, in, out) for conv, (kernel, kernel, in, 1) for depthwise, and (in, out) for dense layers.
+    The parts are "kernel" and "bias"; with batch normalisation "gamma", "beta", "mean" and "variance" take the place of
+    "bias". A kernel is (kernel, kernel, in, out) for conv, (kernel, kernel, in, 1) for depthwise, and (in, out) for
+    dense layers. All other parts are (out,).
     """
     sets, sizes, axes = channel_sets(specification), layer_shapes(specification), dict[str, tuple[Axis, ...]]()
     none = Axis("")

@@ -69,7 +69,11 @@ def render_template(name: str, *, language: str = SOURCE, **facts: Any) -> str:
 
 
 def label_section(code: str, meaning: str, results: LabelFigures, *, language: str = SOURCE) -> str:
-    """Return the section of a card with a label's figures on the test images and at another hospital."""
+    """Return the section of a model card with one label's figures, as Markdown.
+
+    The figures are those on the test images, and those at another hospital if there are any. `code` and `meaning` are
+    the label's code and its name in `language`.
+    """
     facts = {"verdict": _verdict, "rows_of": _group_rows}
     macros: Any = _template("classifier_label.md", language).make_module(facts)
     return str(macros.measured(code, meaning, results))

@@ -45,7 +45,10 @@ class PackPart(ImageCounts, frozen=True, kw_only=True):
 
 
 class ReferenceScores(Struct, frozen=True, kw_only=True):
-    """Numbers of test images in equal bins of the score, with which a site compares its own images."""
+    """How the scores of the test images are distributed, for comparison with the scores of a site's own images.
+
+    `scores` has the number of images in each of several equally wide ranges of the score.
+    """
 
     scores: tuple[int, ...]
 

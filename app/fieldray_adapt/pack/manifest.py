@@ -18,9 +18,10 @@ def make_manifest(
     calibration: Mapping[str, Calibration],
     gate: OutOfDistributionCheck | None,
 ) -> Manifest:
-    """Return a manifest with the recipe's texts and the choices of the evaluation.
+    """Return the manifest of a pack with the recipe's texts, before figures, warnings and provenance are added.
 
-    Figures, warnings and provenance are empty. Raises UsageProblem `step_missing`, PackProblem.
+    Operating points, calibration and out-of-distribution check were chosen by the evaluation. Raises UsageProblem
+    `step_missing`, PackProblem.
     """
     recipe, texts = run.recipe, run.recipe.pack
     specification, _ = load_last_network(run)

@@ -94,7 +94,7 @@ def read_evaluation(run: Run, kind: type[T], name: str = "metrics.json") -> T:
 
 
 def published_cross_validation(run: Run) -> Mapping[str, CrossFigures] | None:
-    """Return the published cross-validation by label.
+    """Return the figures of the cross-validation that the recipe's publication folder has, by label.
 
     None if there is none, or if it belongs to another recipe or other data. Raises StorageProblem (run_file_damaged).
     """

@@ -38,7 +38,19 @@ _TOOLS: Final = ("numpy", "tensorflow-cpu", "tensorflow", "keras", "torch", "ai-
 
 
 class WrittenPack(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The facts of a pack step: the folder of the pack, its signer and the warnings."""
+    """The facts of a pack step.
+
+    Attributes
+    ----------
+    pack
+        The folder of the pack.
+    signer
+        The fingerprint of the signing key.
+    bytes
+        The size of all files of the pack together.
+    warnings
+        Warnings about the pack's figures, as texts.
+    """
 
     pack: str
     signer: str = ""
@@ -89,7 +101,11 @@ def write_recipe_pack(
 
 
 def written_pack_facts(folder: Path, *, warnings: tuple[str, ...] = ()) -> WrittenPack:
-    """Return the facts of a written pack, by which `is_pack_unchanged` recognises it."""
+    """Return the facts of a pack that was just written to `folder`: signer, digest of the manifest, size in bytes,
+    warnings.
+
+    By these facts `is_pack_unchanged` recognises the pack later.
+    """
     signed = read_verified_manifest(folder)
     return WrittenPack(
         pack=str(folder),

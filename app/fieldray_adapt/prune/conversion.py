@@ -47,14 +47,17 @@ def convert_and_test(
     settings: EngineSettings,
     say: Callable[[], None] = lambda: None,
 ) -> Conversion:
-    """Convert and test a network, or return the result that is stored in `folder` for this network.
+    """Convert a network to an int8 file, and test both. A result that `folder` has for this network is returned at
+    once.
 
     Parameters
     ----------
     images
-        Training images (n, height, width, channels) uint8 that decide the ranges of the integers.
+        Training images (n, height, width, channels) uint8 from which the converter takes the ranges of the integers.
+    test
+        The test images.
     say
-        Called before the work, if there is any.
+        Called before the work; not called if the result was stored.
     """
     key, path, file = digest(*network, images, test), folder / "tested.json", folder / "int8.tflite"
     tested = read_json_if_present(path, _Tested)
@@ -77,7 +80,9 @@ def read_json_if_present(path: Path, kind: type[T]) -> T | None:
 
 
 def file_accuracy(data: bytes, test: LabelledImages) -> float:
-    """Return the accuracy (0..1) of a TensorFlow Lite file with uint8 input and output."""
+    """Return the share (0..1) of test images that a TensorFlow Lite file with uint8 input and output classifies
+    correctly.
+    """
     from ai_edge_litert.interpreter import Interpreter
 
     interpreter = Interpreter(model_content=data, num_threads=1)

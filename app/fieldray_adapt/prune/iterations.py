@@ -23,7 +23,20 @@ from fieldray_adapt.networks.specification import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationSettings:
-    """The settings of one iteration, as the laws gave them."""
+    """The settings of one iteration of pruning, as the recipe's laws gave them.
+
+    They are not rounded yet. The number of channels and the batch size are rounded when they are used.
+
+    Attributes
+    ----------
+    batch_size, epochs, learning_rate
+        Settings of the retraining.
+    cut_off
+        The average percentage of zeros, or the number of standard deviations, above which a channel is removed (see
+        `selection.PruningRule`).
+    minimum_channels
+        Fewest channels that a channel set keeps.
+    """
 
     batch_size: float
     epochs: float

@@ -38,7 +38,10 @@ class Context:
 
     @classmethod
     def between(cls, before: Iteration, last: Iteration) -> Context:
-        """Return the ratios between two iterations. The last one has settings."""
+        """Return the changes from the iteration `before` to the iteration `last`, as ratios.
+
+        `last` must not be the original network, which has no settings.
+        """
         used = last.settings.batch_size if last.settings else math.nan
         return cls(
             size=last.parameters / before.parameters,
@@ -71,7 +74,7 @@ class ConstantLaw:
     start: float = key("Value of the setting in all iterations.")
 
     def next(self, previous: float, context: Context) -> float:  # noqa: ARG002 - all laws have these parameters
-        """Return the start value, which the next iteration uses again."""
+        """Return the setting's value for the next iteration: always the start value."""
         return self.start
 
 
@@ -153,4 +156,4 @@ def law_class(law: Mapping[str, object]) -> type:
 AnyLaw = Annotated[
     ConstantLaw | LinearLaw | MultiplicativeLaw | ContextDependentLaw, Key(kind="a law", choose=law_class)
 ]
-"""A key of a recipe whose table is one of the laws."""
+"""The type of a recipe's key whose value is one of the laws, as a table."""

@@ -32,24 +32,30 @@ class PruningTask(Protocol):
     def cut(
         self, specification: Specification, weights: Weights, *, keep: KeptChannels
     ) -> tuple[Specification, Weights]:
-        """Return the network with the channels `keep` only, and its weights."""
+        """Return the smaller network that has only the channels of `keep`, and its weights."""
 
     def retrain(self, specification: Specification, weights: Weights, *, effort: Effort, seed: int) -> Weights:
-        """Retrain a network, and return its new weights."""
+        """Retrain a network, and return its new weights. `effort` has the number of epochs, batch size and learning
+        rate.
+        """
 
     def quality(self, specification: Specification, weights: Weights) -> tuple[float, float]:
-        """Return quality (0..1, higher is better) and loss on the validation part."""
+        """Return the network's quality (0..1, higher is better) and its loss, both on the validation part."""
 
     def seconds_per_image(self, specification: Specification, weights: Weights) -> float:
         """Return the time of inference for one image, in seconds."""
 
     def propose_batch_size(self, specification: Specification, weights: Weights) -> int | None:
-        """Return the batch size with the shortest training time per image; None if there are no candidates."""
+        """Return the smallest candidate batch size whose training time per image is within a tenth of the shortest.
+
+        None if there are no candidates.
+        """
 
 
 def smallest_adequate_iteration(rows: tuple[Iteration, ...], *, stop: StopRules) -> Iteration:
-    """Return the iteration with the fewest parameters among those with the required quality; the original if there is
-    none.
+    """Return the iteration with the fewest parameters among those that have the quality that `stop` requires.
+
+    The original network always counts as one of them.
     """
     kept = [row for row in rows if row.number == 0 or row.quality >= stop.lowest_quality]
     return min(kept, key=lambda row: row.parameters)

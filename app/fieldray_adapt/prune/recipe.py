@@ -122,7 +122,7 @@ class StudyRecipe:
     )
 
     def rules(self) -> Rules:
-        """Return the rules between the keys of the table (see `tables.table`)."""
+        """Return the conditions that the values of this recipe must fulfil (see `tables.Rules`)."""
         names = [run.name for run in self.runs]
         for index, run in enumerate(self.runs):
             above = {"", *names[:index]}

@@ -24,9 +24,10 @@ ChannelScores = dict[str, NDArray[np.float64]]
 
 
 def rectified_layers(specification: Specification) -> dict[str, tuple[str, ...]]:
-    """Return the layers with a ReLU, by channel set. Sets without one are left out, as are the labels.
+    """Return the names of the layers that end in a ReLU, by channel set. Only their outputs can have zeros to count.
 
-    A residual stage is measured at its sums only, because its branches have no ReLU before the sum.
+    Channel sets without such a layer are left out, and so are the labels. In a residual stage only the sums have a
+    ReLU.
     """
     sets, found = channel_sets(specification), dict[str, tuple[str, ...]]()
     for layer in specification.layers:
@@ -41,9 +42,10 @@ def zero_shares(
     *,
     batches: Iterable[NDArray[np.float32]],
 ) -> ChannelScores:
-    """Return the APoZ (0..1) of each channel, float64 (channels,) by channel set.
+    """Return the average percentage of zeros (APoZ) of each channel as a share, 0..1: float64 (channels,) by channel
+    set.
 
-    A channel set with several layers (a residual stage) gets the mean over these.
+    If several layers have one channel set (a residual stage), the mean over these layers is given.
 
     Parameters
     ----------
@@ -94,27 +96,30 @@ def weight_sizes(specification: Specification, weights: Mapping[str, NDArray[np.
 
 
 CutKind = Literal["level", "deviation"]
-"""The meaning of a cut-off: a level of APoZ, or standard deviations above the mean."""
+"""How the cut-off of pruning is given.
+
+"level": as an average percentage of zeros. "deviation": as standard deviations above the mean of the channel set.
+"""
 KeptChannels = dict[str, NDArray[np.int64]]
 """Indices of the channels to keep, by channel set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruningRule:
-    """The rule by which channels are removed.
+    """The rule by which channels are removed, by their average percentage of zeros (APoZ, here a share of 0..1).
 
     Attributes
     ----------
     kind
-        "level": remove channels with an APoZ above `value`. "deviation": above mean + value * standard deviation of the
-        set.
+        "level": remove channels with an APoZ above `value`. "deviation": remove channels with an APoZ above the mean of
+        their channel set plus `value` standard deviations.
     minimum_channels
-        Fewest channels of a set. A smaller set is left whole.
+        Fewest channels that a channel set keeps. A smaller set is left whole.
     largest_share
-        Largest share of a set that may be removed at once, 0..1.
+        Largest share of a set's channels that may be removed at once, 0..1.
     multiple
-        Numbers of channels are rounded up to a multiple of this, up to all channels of the set. Inference kernels work
-        on 8 or 16 channels at a time, so a smaller reduction saves no time.
+        The number of channels that a set keeps is rounded up to a multiple of this, up to all of its channels.
+        Inference kernels work on 8 or 16 channels at a time, so a smaller reduction saves no time.
     """
 
     kind: CutKind
@@ -125,8 +130,10 @@ class PruningRule:
 
 
 def select_channels(zeros: Mapping[str, NDArray[np.float64]], *, rule: PruningRule) -> KeptChannels:
-    """Return the channels to keep, in ascending order, by their APoZ. Of channels with equal APoZ the first ones are
-    kept.
+    """Return the channels to keep, in ascending order: those with the lowest average percentage of zeros (APoZ).
+
+    `zeros` has the APoZ of each channel, `rule` decides how many are kept. Of channels with equal APoZ the first ones
+    are kept.
     """
     return {
         channel: lowest_scoring_channels(shares, count=_rounded(_wanted(shares, rule), shares, rule))

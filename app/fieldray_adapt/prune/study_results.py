@@ -60,8 +60,13 @@ class IterationFigures(Struct, frozen=True, kw_only=True):
 class MeasuredIteration(IterationFigures, frozen=True, kw_only=True, omit_defaults=True):
     """The figures of an iteration and of its network (see `NetworkFigures`).
 
-    `test_accuracy_from_random_weights` has the accuracy of an equal shape trained from random weights, by seed;
-    `test_accuracy_from_random_weights_by_epochs` those after other numbers of epochs.
+    Attributes
+    ----------
+    test_accuracy_from_random_weights
+        Test accuracies of a network of this shape that was trained from random weights, one for each seed. None if none
+        was trained.
+    test_accuracy_from_random_weights_by_epochs
+        The same after other numbers of epochs, by the number.
     """
 
     parameters: int
@@ -86,7 +91,9 @@ class RunResults(Struct, frozen=True, kw_only=True):
 
     @property
     def measured(self) -> list[MeasuredIteration]:
-        """The iterations of the run that made a network, with its figures."""
+        """The iterations of the run except iteration 0, with the figures of their networks. Iteration 0 is the original
+        network.
+        """
         return [row for row in self.iterations if isinstance(row, MeasuredIteration)]
 
 
@@ -111,14 +118,16 @@ def network_figures(
     milliseconds: MillisecondsByKind,
     original: tuple[Network, MillisecondsByKind],
 ) -> NetworkFigures:
-    """Return the figures of a network.
+    """Return the figures of a network, compared with the original network of the study.
 
     Parameters
     ----------
     conversion
-        The network's conversion and test.
+        The network's int8 file and test accuracies.
+    milliseconds
+        The network's milliseconds per image, by kind of timing.
     original
-        The original network and its times, for the ratios.
+        The original network and its milliseconds per image, with which sizes and times are compared.
     """
     whole, here = parameter_count(original[0][0]), parameter_count(network[0])
     return NetworkFigures(
@@ -136,7 +145,7 @@ def network_figures(
 
 
 def iteration_figures(iteration: Iteration) -> IterationFigures:
-    """Return the figures of an iteration as the results have them."""
+    """Return the figures of an iteration in the form that results.json has."""
     return IterationFigures(
         iteration=iteration.number,
         settings=iteration.settings,

@@ -51,10 +51,11 @@ def restore_scale(
     keep: KeptChannels,
     images: NDArray[np.float32],
 ) -> Weights:
-    """Return the weights of a pruned network with kernels scaled to restore the signal.
+    """Return the weights of a pruned network, with kernels scaled so that the layers' outputs are as large as before.
 
-    Each kernel without batch normalisation gets one factor. With it, the mean output of the layer's channels is as it
-    was before pruning.
+    Pruning makes the sums in a layer smaller. Each kernel of a layer with a ReLU and without batch normalisation is
+    multiplied by one factor. Then the mean output of the layer's kept channels is as before, as far as the limits of
+    the factors allow.
 
     Parameters
     ----------
@@ -102,9 +103,9 @@ class ArrayTask:
     Attributes
     ----------
     calibration
-        Number of training images on which APoZ is measured.
+        Number of training images on which the average percentage of zeros is measured.
     batch_sizes
-        Candidates of the profile; empty to leave the batch size to its law.
+        Batch sizes from which a profile proposes one; empty to leave the batch size to its law.
     folder
         Stores the checkpoint of a retraining.
     progress
@@ -120,20 +121,30 @@ class ArrayTask:
     progress: RowProgress = lambda _: None
 
     def zero_shares(self, specification: Specification, weights: Weights) -> ChannelScores:
-        """Return the APoZ on the first training images, which are in random order."""
+        """Return the average percentage of zeros (APoZ) of each channel, by channel set.
+
+        It is measured on the first `calibration` training images, which are in random order.
+        """
         images = self.training.images[: self.calibration]
         return zero_shares(specification, weights, batches=[images[at : at + 100] for at in range(0, len(images), 100)])
 
     def cut(
         self, specification: Specification, weights: Weights, *, keep: KeptChannels
     ) -> tuple[Specification, Weights]:
-        """Return the pruned network with its weights, scaled to restore the signal on the calibration images."""
+        """Return the smaller network that has only the channels of `keep`, and its weights.
+
+        The weights are scaled so that each layer's mean output on the calibration images is as before (see
+        `restore_scale`).
+        """
         smaller, sliced = keep_channels(specification, weights, keep=keep)
         images = self.training.images[: self.calibration]
         return smaller, restore_scale((specification, weights), (smaller, sliced), keep=keep, images=images)
 
     def retrain(self, specification: Specification, weights: Weights, *, effort: Effort, seed: int) -> Weights:
-        """Return the weights after training without dropout, for which thin layers have no spare channels."""
+        """Return the weights after training without dropout.
+
+        Dropout would set channels to 0, and a pruned layer has none to spare.
+        """
         trained = train_on_arrays(
             without_dropout(specification),
             weights,
@@ -152,12 +163,15 @@ class ArrayTask:
         return measure_accuracy(specification, weights, data=self.validation, settings=self.settings)
 
     def seconds_per_image(self, specification: Specification, weights: Weights) -> float:
-        """Return the median time of inference per image, from the third batch on."""
+        """Return the median seconds of inference per image. The first two batches are not counted."""
         images = self.validation.images[:_TIMED_ARRAYS]
         return inference_seconds(specification, weights, images=images, settings=self.settings)
 
     def propose_batch_size(self, specification: Specification, weights: Weights) -> int | None:
-        """Return the candidate batch size with the shortest training time per image, by a profile."""
+        """Return the smallest candidate batch size whose training time per image is within a tenth of the shortest.
+
+        The times are measured. None if there are no candidates.
+        """
         return fastest_batch_size(specification, weights, batch_sizes=self.batch_sizes, settings=self.settings)
 
 
@@ -179,9 +193,13 @@ class ImageTask:
     Attributes
     ----------
     options
-        The options of the original training. A retraining differs by its effort only.
+        The options of the original training. A retraining has other epochs, batch size and learning rate.
     folder
         Stores the checkpoints of a retraining.
+    calibration
+        Number of training images on which the average percentage of zeros is measured.
+    batch_sizes
+        Batch sizes from which a profile proposes one; empty to leave the batch size to its law.
     progress
         Receives each epoch of a retraining.
     """
@@ -208,12 +226,17 @@ class ImageTask:
     def cut(
         self, specification: Specification, weights: Weights, *, keep: KeptChannels
     ) -> tuple[Specification, Weights]:
-        """Return the pruned network with its weights. Batch normalisation adapts to the new signal in retraining."""
+        """Return the smaller network that has only the channels of `keep`, and its weights.
+
+        The weights are not scaled, because retraining measures the statistics of batch normalisation again.
+        """
         return keep_channels(specification, weights, keep=keep)
 
     def retrain(self, specification: Specification, weights: Weights, *, effort: Effort, seed: int) -> Weights:
-        """Return the weights after retraining with the options of the original. Resumes from a checkpoint of this
-        iteration.
+        """Return the weights after retraining. An interrupted retraining of this iteration resumes from its checkpoint.
+
+        The options are those of the original training, but for epochs, batch size and learning rate, which `effort`
+        gives.
         """
         epochs = max(1, math.ceil(effort.epochs))
         before = self.options.schedule
@@ -241,7 +264,7 @@ class ImageTask:
         return trained
 
     def quality(self, specification: Specification, weights: Weights) -> tuple[float, float]:
-        """Return AUC and cross-entropy of the first label, on validation images with a known label."""
+        """Return the AUC and the cross-entropy of the first label, on the validation images whose label is known."""
         engine = open_engine(specification, weights, settings=self.options.settings, name=self.options.engine)
         targets = self.validation.targets[:, 0]
         is_known = ~np.isnan(targets)
@@ -252,12 +275,15 @@ class ImageTask:
         return auc(logits, truth >= 0.5), float(loss.mean())
 
     def seconds_per_image(self, specification: Specification, weights: Weights) -> float:
-        """Return the median time of inference per image, from the third batch on."""
+        """Return the median seconds of inference per image. The first two batches are not counted."""
         images = self.validation.images[:_TIMED].astype(np.float32) / np.float32(255)
         return inference_seconds(specification, weights, images=images, settings=self.options.settings)
 
     def propose_batch_size(self, specification: Specification, weights: Weights) -> int | None:
-        """Return the candidate batch size with the shortest training time per image, by a profile."""
+        """Return the smallest candidate batch size whose training time per image is within a tenth of the shortest.
+
+        The times are measured. None if there are no candidates.
+        """
         return fastest_batch_size(specification, weights, batch_sizes=self.batch_sizes, settings=self.options.settings)
 
 
@@ -266,8 +292,12 @@ class PrunedNetwork(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes
     ----------
+    removed_share
+        The share (0..1) of the trained network's parameters that were removed until now.
     milliseconds
         Time of inference for one image in the training engine.
+    times_fewer_multiply_adds, speed_up
+        How many times fewer multiply-adds, and how many times faster than the trained network.
     auc, auc_before_retraining
         AUC of the first label on the validation images.
     is_kept

@@ -61,7 +61,7 @@ class ClassNames:
     normal: Texts = key("Name for scores below the uncertain zone.", example={"en": "None found by this pack"})
 
     def rules(self) -> Rules:
-        """Return the rules between the keys of the table (see `tables.table`)."""
+        """Return the conditions that the values of this table must fulfil (see `tables.Rules`)."""
         problem = class_names_problem({"abnormal": self.abnormal, "normal": self.normal})
         return [(False, *problem)] if problem else []
 
@@ -103,7 +103,7 @@ class PackTexts:
     )
 
     def defaults(self) -> Mapping[str, Any]:
-        """Return values for keys that are empty (see `tables.table`)."""
+        """Return the value that the key `names` gets if it is empty: the id of the pack as its English name."""
         return {"names": {"en": self.id}}
 
     @property
@@ -114,7 +114,7 @@ class PackTexts:
 
     @property
     def accepted(self) -> HeaderRules:
-        """The rules for image headers that the pack accepts."""
+        """The header values of the images that the pack accepts: view positions, and youngest and oldest age."""
         return HeaderRules(views=self.accepted_views, ages_years=self.accepted_ages_years)
 
 
@@ -148,11 +148,13 @@ class NetworkChoice:
     )
 
     def resolve_paths(self, base: Path) -> NetworkChoice:
-        """Return a copy with absolute paths (see `tables.resolve_paths`)."""
+        """Return a copy whose key `weights` has an absolute path (see `tables.resolve_paths`). `base` is the recipe's
+        folder.
+        """
         return self if self.weights == NO_WEIGHTS else replace(self, weights=str(base / self.weights))
 
     def rules(self) -> Rules:
-        """Return the rules between the keys of the table (see `tables.table`)."""
+        """Return the conditions that the values of this table must fulfil (see `tables.Rules`)."""
         return (
             (self.is_residual or not self.blocks, "blocks", "is for a resnet50 or resnet34"),
             (self.is_residual or self.last_stride == 2, "last_stride", "is for a resnet50 or resnet34"),
@@ -239,7 +241,9 @@ class OperatingPointChoice:
     )
 
     def defaults(self) -> Mapping[str, Any]:
-        """Return values for keys that are empty (see `tables.table`)."""
+        """Return the value that the key `titles` gets if it is empty: an English title made from the operating point's
+        name.
+        """
         return {"titles": {"en": self.name.replace("-", " ").capitalize()}}
 
 
@@ -294,7 +298,7 @@ class Evaluation:
     )
 
     def rules(self) -> Rules:
-        """Return the rules between the keys of the table (see `tables.table`)."""
+        """Return the conditions that the values of this table must fulfil (see `tables.Rules`)."""
         names = [point.name for point in self.points]
         return ((bool(names) and len(set(names)) == len(names), "points", "must be one or more, with different names"),)
 
@@ -342,7 +346,7 @@ class ClassifierRecipe(PackRecipe):
     evaluation: Evaluation = key("What is measured on the trained network.", default=Evaluation())
 
     def rules(self) -> Rules:
-        """Return the rules between the keys of the table (see `tables.table`)."""
+        """Return the conditions that the values of this recipe must fulfil (see `tables.Rules`)."""
         codes = [label.code for label in self.labels]
         has_kept = any(not label.auxiliary for label in self.labels)
         return (
@@ -363,12 +367,16 @@ class ClassifierRecipe(PackRecipe):
 
     @property
     def publication_folder(self) -> Path:
-        """The folder for the published results of a cross-validation."""
+        """The folder to which the published results of a cross-validation are written: the key `results`, or the run
+        folder.
+        """
         return self.results or self.run
 
     @property
     def groups(self) -> dict[str, dict[str, float]]:
-        """The relative frequency at which each source is drawn, by group and by the source's name."""
+        """The sources of each group of the recipe: by the group's name, each source's relative frequency of being
+        drawn.
+        """
         found: dict[str, dict[str, float]] = {}
         for source in self.data:
             found.setdefault(source.group, {})[source.name] = source.share
@@ -404,7 +412,10 @@ def with_absolute_paths(recipe: Whole, path: Path) -> Whole:
 
 
 def training_description(recipe: ClassifierRecipe) -> dict[str, Any]:
-    """Return the values that decide a training, for publication as JSON. Paths are reduced to their last part."""
+    """Return the settings that decide the result of a training, for publication as JSON.
+
+    Only the last part of each path is published.
+    """
     network = {**asdict(recipe.network), "weights": Path(recipe.network.weights).name}
     sources = [
         {"name": source.name, "where": dict(source.where), "share": source.share, "evaluated": source.evaluated}
@@ -426,5 +437,9 @@ def training_description(recipe: ClassifierRecipe) -> dict[str, Any]:
 
 
 def conversion_description(recipe: ClassifierRecipe) -> dict[str, Any]:
-    """Return the values that decide pruning and conversion of the trained network, for publication as JSON."""
+    """Return the settings for pruning the trained network and converting it to an int8 file, for publication as JSON.
+
+    The entry "prune" has the values of the recipe's table `prune`, or None without this table. The entry
+    "calibration_images" has the number of images that decide the ranges of the integers.
+    """
     return {"prune": asdict(recipe.prune) if recipe.prune else None, "calibration_images": recipe.calibration_images}

@@ -105,14 +105,16 @@ class LabelRule:
     above_years: float | None = key("With column age: positive above this age.", default=None, unit="years")
 
     def defaults(self) -> Mapping[str, Any]:
-        """Return values for keys that are empty (see `tables.table`)."""
+        """Return the values that the keys `meaning` and `positive` get if they are empty. They are made from the
+        label's code.
+        """
         return {
             "meaning": {"en": self.code.replace("_", " ").capitalize()},
             "positive": (self.code,) if self.column == "classes" else (),
         }
 
     def rules(self) -> Rules:
-        """Return the rules between the keys of the table (see `tables.table`)."""
+        """Return the conditions that the values of this table must fulfil (see `tables.Rules`)."""
         is_age, both = self.column == "age", sorted(set(self.positive) & set(self.negative))
         return (
             (bool(self.code.strip()), "code", "must not be empty"),
@@ -177,7 +179,9 @@ class Source:
     )
 
     def defaults(self) -> Mapping[str, Any]:
-        """Return values for keys that are empty (see `tables.table`)."""
+        """Return the values that the keys `name` and `group` get if they are empty. They are made from the source's
+        path.
+        """
         return {"name": self.path.stem or "data", "group": self.name or self.path.stem or "data"}
 
     @property
@@ -186,7 +190,7 @@ class Source:
         return address_in(self.path if self.layout == "folders" else self.path.parent)
 
     def rules(self) -> Rules:
-        """Return the rules between the keys of the table (see `tables.table`)."""
+        """Return the conditions that the values of this table must fulfil (see `tables.Rules`)."""
         wanted = "is needed for the layout chexpert: positive, negative, unknown or drop"
         return ((self.layout != "chexpert" or self.uncertain is not None, "uncertain", wanted),)
 
@@ -217,7 +221,7 @@ class Split:
     )
 
     def rules(self) -> Rules:
-        """Return the rules between the keys of the table (see `tables.table`)."""
+        """Return the conditions that the values of this table must fulfil (see `tables.Rules`)."""
         return (
             (self.table is None or self.by == "random", "table", "is for a split by random"),
             (self.table is None or not self.cross_folds, "table", "is not for a cross-validation, which has folds"),
@@ -240,5 +244,5 @@ class ProfileChoice:
     )
 
     def rules(self) -> Rules:
-        """Return the rules between the keys of the table (see `tables.table`)."""
+        """Return the conditions that the values of this table must fulfil (see `tables.Rules`)."""
         return ((bool(self.batch_sizes), "batch_sizes", "must have one or more"),)

@@ -82,7 +82,7 @@ class Key:
         return " and ".join(form.format(bound) for form, bound in bounds if bound is not None)
 
     def problem(self, value: Any) -> str | None:
-        """Return what is wrong with a value of the right type; None if nothing is."""
+        """Return what is wrong with a value of this key; None if nothing is. The value must have the right type."""
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, int | float) and not self._holds(number):
                 return f"must be {self.allowed_range}, not {number}"
@@ -104,15 +104,20 @@ def key(doc: str = "", *, default: Any = MISSING, default_factory: Any = MISSING
 
 TableClass = TypeVar("TableClass", bound=type)
 Rules = Iterable[tuple[bool, str, str]]
-"""For each rule: whether it holds, the key, and the problem if the rule does not hold."""
+"""The conditions that the values of a table must fulfil.
+
+Each is a triple: whether it is fulfilled, the name of the key at fault if it is not, and what is wrong, in words.
+"""
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(key, field))
 def table(kind: TableClass) -> TableClass:
-    """Make a class a table: a frozen dataclass that checks its values when created.
+    """Make a class a table: a frozen dataclass that checks its values when an instance is created.
 
-    The ranges of the keys are checked first. A method `defaults` returns values for empty keys, a method `rules`
-    returns rules between keys. Creation raises KeyProblems.
+    A method `defaults` may return values for keys that are empty. These are filled in first. Then the range of each key
+    is checked, and then the conditions that a method `rules` returns (see `Rules`).
+
+    Creating an instance raises KeyProblems if a value is out of its range or a condition is not fulfilled.
     """
     if "__post_init__" not in vars(kind):
         kind.__post_init__ = _settle  # type: ignore[attr-defined]
@@ -160,7 +165,7 @@ def _resolved(value: Any, base: Path) -> Any:
 
 
 class KeyProblems(ValueError):
-    """Problems of the keys of one table, as pairs of key and problem."""
+    """Problems with the values of one table, as pairs of the key's name and what is wrong."""
 
     def __init__(self, *problems: tuple[str, str]) -> None:
         super().__init__("; ".join(" ".join(problem) for problem in problems))
@@ -168,7 +173,7 @@ class KeyProblems(ValueError):
 
 
 def require_rules(*rules: tuple[bool, str, str]) -> None:
-    """Raise KeyProblems with all rules that do not hold. A rule is (holds, key, problem)."""
+    """Raise KeyProblems with all conditions that are not fulfilled. Each condition is a triple, see `Rules`."""
     broken = [(key, text) for holds, key, text in rules if not holds]
     if broken:
         raise KeyProblems(*broken)
@@ -196,7 +201,11 @@ class KnownKey:
 
 
 def table_keys(table: Any, described: Mapping[str, Key] | None = None) -> dict[str, KnownKey]:
-    """Return the keys of a table in order. `described` has descriptions of keys whose class has none."""
+    """Return the keys of a table class in the order of its fields, each with its type, description and default.
+
+    `described` has descriptions by the name of the key. They are used for keys that the class does not describe,
+    because it belongs to another package.
+    """
     hints = typing.get_type_hints(table, include_extras=True)
     found = {}
     for known in fields(table):
@@ -209,7 +218,7 @@ def table_keys(table: Any, described: Mapping[str, Key] | None = None) -> dict[s
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem of one key in a document."""
+    """A problem with one value of a document: where the value is, and what is wrong with it."""
 
     location: Location
     detail: str
@@ -429,7 +438,7 @@ class RecipeDocument:
             raise UsageProblem(reason("recipe_unreadable", path=path, detail=problem)) from problem
 
     def parsed(self, kind: type[T]) -> T:
-        """Return the recipe as a dataclass. Raises RecipeProblems with all problems."""
+        """Return the recipe as an instance of the dataclass `kind`. Raises RecipeProblems with all problems."""
         found = parse_table(kind, self.tables)
         if isinstance(found, list):
             raise RecipeProblems(self.path, self.problem_lines(found))
@@ -494,9 +503,11 @@ def _commented(line: str) -> str:
 def inner_tables(
     table: type[Any], path: str, described: Mapping[str, Key]
 ) -> Iterator[tuple[KnownKey, type[Any], str]]:
-    """Yield each key whose value is a table, with its dataclass and its full name.
+    """Yield each key of the class `table` whose value is a table, too: the key, the dataclass of that value, and a full
+    name.
 
-    A mapping of tables has NAME in its full name.
+    The full name is `path`, a dot and the key's name. It ends in `.NAME` if the value has any number of tables by name.
+    `path` is the full name of `table` itself; "" for the whole recipe. `described` is that of `table_keys`.
     """
     for name, known in table_keys(table, described).items():
         if inner := _inner(known):
@@ -505,7 +516,10 @@ def inner_tables(
 
 
 def table_header(known: KnownKey, whole: str) -> str:
-    """Return the TOML header of a table, `[name]`, or of a list of tables, `[[name]]`."""
+    """Return the TOML header of a key whose value is a table, `[whole]`, or a list of tables, `[[whole]]`.
+
+    `whole` is the key's full name.
+    """
     return f"[[{whole}]]" if typing.get_origin(_described(known.kind)[0]) is tuple else f"[{whole}]"
 
 

@@ -143,7 +143,10 @@ def settings_parts(document: Mapping[str, Any]) -> list[ReportPart]:
 
 
 def value_text(value: object) -> str:
-    """Format a value for display: "-" for nothing, "yes" or "no", fractions with four significant digits."""
+    """Format a value for display.
+
+    None and empty values are "-", truth values "yes" or "no". Fractions have four significant digits.
+    """
     if value is None or value in ((), [], {}, ""):
         return "-"
     if isinstance(value, bool):
@@ -289,16 +292,16 @@ def class_map_plots(images: NDArray[np.uint8], maps: NDArray[np.float32], *, tit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruningCurve:
-    """The course of a pruning run from the original network on.
+    """The course of a pruning run, one value for each iteration. The first is the original network.
 
     Attributes
     ----------
     quality
-        Quality after retraining, by iteration.
+        Quality after retraining.
     before
-        Quality before retraining; None for the original.
+        Quality before retraining; None for the original network.
     speed_up
-        How many times faster than the original.
+        How many times faster than the original network.
     """
 
     name: str

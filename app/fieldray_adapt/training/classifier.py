@@ -213,14 +213,9 @@ def train_groups(
 ) -> tuple[Weights, list[EpochFigures]]:
     """Train a network, or average the networks of the groups and seeds of the schedule.
 
-    Returns the weights, and the figures of each epoch. Raises as `train`.
-
-    Parameters
-    ----------
-    progress
-        Returns the callback for the epochs of the network that is trained in a folder.
-    train_one
-        Trains one network; has the arguments of `train`.
+    Returns the weights, and the figures of each epoch. `progress` receives a training's folder, and returns the
+    function that receives the figures of its epochs. `train_one` trains one network; it has the arguments of `train`.
+    Raises as `train`.
     """
 
     def on(samples: Samples, subfolder: Path, seed: int) -> tuple[Weights, list[EpochFigures]]:
@@ -305,7 +300,7 @@ class ClassifierTask:
 
 
 def predict_logits(engine: Engine, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return the logits (n, labels) of images (n, height, width, channels) uint8."""
+    """Return the logits (n, labels) that the engine's network gives for images (n, height, width, channels) uint8."""
     parts = [
         engine.logits(scale_to_unit(images[start : start + _PREDICT_BATCH]))
         for start in range(0, len(images), _PREDICT_BATCH)
@@ -314,7 +309,10 @@ def predict_logits(engine: Engine, images: NDArray[np.uint8]) -> NDArray[np.floa
 
 
 def validation_aucs(engine: Engine, weights: Weights, samples: Samples) -> tuple[float | None, ...]:
-    """Return the AUC of each label with other weights; None if a class is missing. The engine keeps its own weights."""
+    """Return the AUC of each label on some samples, with `weights` in place of the engine's own weights.
+
+    The AUC is None if a class is missing. The engine has its own weights again afterwards.
+    """
     if not len(samples):
         return ()
     kept = engine.weights()
@@ -371,9 +369,21 @@ def augmented_batch(
     settings: Augmentation,
     generator: np.random.Generator,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
-    """Return augmented copies of images, and of their shares of lung moved alike.
+    """Return randomly augmented copies of some samples, and their shares of lung, moved by the same geometric change.
 
-    Images are (n, height, width, channels) float32 in 0..1, shares of lung (n, rows, columns) in 0..1 or None.
+    Parameters
+    ----------
+    chosen
+        Indices of the samples.
+    settings
+        The limits of the changes.
+
+    Returns
+    -------
+    images
+        (n, height, width, channels) float32 in 0..1.
+    shares of lung
+        (n, rows, columns) float32 in 0..1; None if the samples have none.
     """
     channels, images, lungs = samples.images.shape[3], [], []
     for index in chosen:

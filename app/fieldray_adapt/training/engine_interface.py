@@ -85,8 +85,8 @@ class Engine(Checkpointable, Protocol):
     def gradient(self, images: Batch, targets: Batch, *, lungs: Batch | None = None) -> tuple[Weights, float]:
         """Return the gradient of a batch and its mean loss, without changing the network.
 
-        The gradient has an array for each weight that changes in training. For a statistic of batch normalisation, it
-        is the decrease that the step would cause.
+        The gradient has an array for each weight that changes in training. For a statistic of batch normalisation, the
+        array says by how much the step would reduce it. The parameters are those of `step`.
         """
 
 

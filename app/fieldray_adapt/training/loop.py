@@ -55,12 +55,16 @@ class EpochFigures(Struct, frozen=True, kw_only=True, omit_defaults=True):
         Lung fields: side of the images in pixels.
     dice, least_dice, region_dice, region_least_dice
         Lung fields: mean and lowest Dice, of the visible lung and of the lung region.
-    cells_wrong, frontal
-        Lung fields: share of wrong mask pixels, and of validation images that the check takes for frontal chests.
+    cells_wrong
+        Lung fields: share of mask pixels that are wrong, 0..1.
+    frontal
+        Lung fields: share of validation images, 0..1, that the check of the whole image takes for frontal chests.
     staleness_mean, staleness_most
-        Divided training: by how many updates gradients were late.
+        Training by several workers: mean and largest number of updates by which gradients were late.
+    seconds
+        Duration of the epoch.
     time_s
-        Divided training: duration without validation.
+        Training by several workers: seconds of training from its start to the end of this epoch.
     """
 
     epoch: int
@@ -93,7 +97,15 @@ class _Stored(TrainingCourse, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class CheckpointContent:
-    """The content of a checkpoint besides the engine's state: progress, and averaged weights."""
+    """The content of a checkpoint besides the engine's state.
+
+    Attributes
+    ----------
+    course
+        Figures of the epochs until now, and the number of steps.
+    arrays
+        The averaged weights, by name.
+    """
 
     course: TrainingCourse
     arrays: Mapping[str, NDArray[Any]]
@@ -110,14 +122,21 @@ class Checkpoint:
     path: Path
 
     def holds(self, kind: type, *, key: str) -> bool:
-        """Return whether the file has a state with this key, of an engine of this class."""
+        """Return whether the file stores a training with these inputs, by an engine of the class `kind`.
+
+        `key` is the digest of the inputs.
+        """
         if not self.path.is_file():
             return False
         with open_arrays(self.path) as arrays:
             return _stored(arrays).key == _whole_key(kind, key)
 
     def restore(self, engine: Checkpointable, *, key: str) -> CheckpointContent | None:
-        """Restore the engine's state, and return the rest. Returns None, without changes, if no state has this key."""
+        """Load the stored state of a training into the engine. Returns the other content of the file.
+
+        Returns None, and changes nothing, if there is no file or if it was written for other inputs. `key` is the
+        digest of the inputs.
+        """
         if not self.path.is_file():
             return None
         with open_arrays(self.path) as arrays:
@@ -133,7 +152,10 @@ class Checkpoint:
         return CheckpointContent(course=course, arrays=parts["more"])
 
     def save(self, engine: Checkpointable, content: CheckpointContent, *, key: str) -> None:
-        """Write the state of a training. Raises StorageProblem."""
+        """Write the state of a training to the file. Raises StorageProblem.
+
+        `key` is the digest of the training's inputs, by which `restore` recognises the state.
+        """
         found = dict(zip(_ENGINE_PARTS, (engine.weights(), engine.optimiser_state()), strict=True))
         found["more"] = dict(content.arrays)
         arrays = {f"{part}/{name}": array for part, own in found.items() for name, array in own.items()}
@@ -169,9 +191,9 @@ class TrainingTask(Protocol):
         """Perform the steps of an epoch (from 0) one by one, and yield the loss before each step."""
 
     def averaging_weight(self, steps: int) -> float:
-        """Return the weight that the current network weights get in their running mean after `steps` steps, 0..1.
+        """Return the weight (0..1) with which the network's current weights are added to their running mean.
 
-        With 0 they are left out.
+        `steps` is the number of steps until now. With 0 the current weights are left out.
         """
 
     def validate(self, average: Weights, figures: EpochFigures) -> EpochFigures:
@@ -190,7 +212,11 @@ class TrainingState:
     steps: int = 0
 
     def resume(self, checkpoint: Checkpoint, engine: Checkpointable, *, key: str) -> bool:
-        """Load the checkpoint of this training into state and engine. Returns whether there was one."""
+        """Load the state of a training from its checkpoint into this object and the engine. Returns whether there was
+        one.
+
+        `key` is the digest of the training's inputs; a checkpoint with another key is not loaded.
+        """
         if kept := checkpoint.restore(engine, key=key):
             self.average, self.history, self.steps = dict(kept.arrays), [*kept.course.history], kept.course.steps
         return kept is not None
@@ -207,7 +233,19 @@ def train_epochs(
     key: str,
     progress: Progress,
 ) -> None:
-    """Train from the first epoch that is not in `state` up to `until` (exclusive), of `epochs` in all.
+    """Train the epochs that `state` does not have yet, up to the epoch `until`. A checkpoint is written after each
+    epoch.
+
+    Parameters
+    ----------
+    until
+        Number of epochs that are trained afterwards, from the first one on.
+    epochs
+        Number of epochs of the whole training, for the figures.
+    key
+        The digest of the training's inputs, which is stored in the checkpoint.
+    progress
+        Receives the figures of each epoch.
 
     Raises UsageProblem `training_diverged` if a loss is not a number (the checkpoint of the epoch before stays),
     StorageProblem if a checkpoint cannot be written.
@@ -256,9 +294,10 @@ def _average(average: Weights, current: Weights, *, share: np.float32) -> None:
 
 
 def sparse_averaging_share(steps: int) -> float:
-    """Return the weight of `TrainingTask.averaging_weight` for a running mean over every fourth step.
+    """Return the weight (0..1) of the current network in a running mean to which every fourth step is added.
 
-    At the beginning the mean is short, and new weights count more.
+    It is 0 for all other steps. `steps` is the number of steps until now. At the beginning the mean is short, and new
+    weights count more. A method `TrainingTask.averaging_weight` may return this.
     """
     if steps % _AVERAGED_EVERY:
         return 0.0
@@ -267,16 +306,18 @@ def sparse_averaging_share(steps: int) -> float:
 
 
 def cosine_rate(highest: float, now: float, *, warm_up: float, end: float = 1.0, start: float = 0.002) -> float:
-    """Return the learning rate at a time of a training: it rises linearly, then falls to 0 by a half cosine.
+    """Return the learning rate at a time of a training.
+
+    It rises linearly until `warm_up`, then falls to 0 along half a cosine wave until `end`.
 
     Parameters
     ----------
     highest
         The rate at the end of the warm-up.
     now, warm_up, end
-        The current time, the end of the warm-up and the end of training, in one unit.
+        The current time, the end of the warm-up and the end of training, all in the same unit.
     start
-        Start of the warm-up: times below it count as `start`.
+        Before this time the rate does not rise. So the first steps have a rate above 0.
     """
     if now < warm_up:
         return highest * max(now, start) / warm_up
@@ -445,16 +486,16 @@ def distillation_targets(
     temperature: float,
     settings: EngineSettings,
 ) -> LabelledImages:
-    """Return the images with targets mixed from labels and teacher.
+    """Return the same images with other targets: a mixture of their own targets and the teacher's predictions.
 
     Parameters
     ----------
     specification, weights
-        The teacher.
+        The teacher's network.
     share
-        The teacher's share of the targets, 0..1.
+        The share of the teacher's predictions in the mixture, 0..1.
     temperature
-        Divides the teacher's logits before the softmax.
+        The teacher's logits are divided by this before the softmax. Above 1 it makes the predictions less certain.
     """
     logits = _logits(open_engine(specification, weights, settings=settings), data.images)
     soft = softmax(logits.astype(np.float64) / temperature, axis=1)

@@ -67,7 +67,10 @@ class Profile(Struct, frozen=True, kw_only=True):
 def time_iterations(
     run: Callable[[], object], *, iterations: int = 5, clock: Clock = time.perf_counter
 ) -> tuple[float, float, float]:
-    """Return the milliseconds of iterations 1 and 2, and the median of the later ones."""
+    """Call the function `run` several times and measure how long each call takes, in milliseconds.
+
+    Returns the time of call 1, the time of call 2, and the median of the later calls.
+    """
     milliseconds = []
     for _ in range(iterations):
         begun = clock()
@@ -96,6 +99,10 @@ def profile_network(
     ----------
     sides
         Image sides in pixels; empty for the side of the specification.
+    iterations
+        Number of iterations that are timed for each combination.
+    progress
+        Receives how many combinations are done, and how many there are.
     """
     rows: list[ProfileRow] = []
     wanted = [(side, size, mode) for side in sides or (specification.height,) for size in batch_sizes for mode in modes]
@@ -154,7 +161,10 @@ def fastest_batch_size(
     batch_sizes: Sequence[int],
     settings: EngineSettings,
 ) -> int | None:
-    """Return the batch size that a profile proposes among candidates; None without candidates."""
+    """Measure the training time with each candidate batch size, and return the one that `propose_batch_size` chooses.
+
+    None without candidates.
+    """
     if not batch_sizes:
         return None
     rows = profile_network(

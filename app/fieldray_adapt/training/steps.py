@@ -94,7 +94,7 @@ def train_step(run: Run) -> StepFacts:
 
 
 def trainer_facts(run: Run) -> StepFacts:
-    """Return facts about the way of training for status.json; empty for training in this process."""
+    """Return facts about how the training is done, for status.json; empty if this process trains alone."""
     return run.trainer.facts() if run.trainer else {}
 
 
@@ -119,9 +119,10 @@ def train_recipe(
 
 
 def drawn_samples(run: Run, samples: Samples) -> Samples:
-    """Return the samples that the training draws. A teacher's targets replace their own, if the recipe names a teacher.
+    """Return those samples from which a training draws its batches: all whose source has a share above 0.
 
-    Raises as `teacher.teacher_targets`.
+    If the recipe names a teacher, the targets are the mean of label and teacher's score. Raises as
+    `teacher.teacher_targets`.
     """
     drawn = samples.of_sources([source.name for source in run.recipe.data if source.share])
     if not (teacher := run.recipe.training.teacher):
@@ -140,9 +141,10 @@ def training_options(recipe: ClassifierRecipe, specification: Specification | No
 
 
 def engine_settings(recipe: ClassifierRecipe, specification: Specification | None = None) -> EngineSettings:
-    """Return the engine settings of a recipe. `specification` is needed if layers are frozen.
+    """Return the settings that a recipe gives its training engine.
 
-    Evidence outside the lungs has no cost for auxiliary labels.
+    `specification` is the network; it may be None if no layers are frozen. The recipe's cost of evidence outside the
+    lungs does not apply to auxiliary labels.
     """
     training, frozen = recipe.training, recipe.network.frozen or ("-",)
     layers = specification.layers if specification else ()
@@ -170,7 +172,7 @@ def recipe_specification(recipe: ClassifierRecipe) -> Specification:
 
 
 def full_width_network(recipe: ClassifierRecipe) -> Specification:
-    """Return the recipe's network with the published channel counts."""
+    """Return the recipe's network with as many channels in each layer as its publication has."""
     choice, spec = recipe.network, recipe.input
     stride = {"last_stride": choice.last_stride} if choice.is_residual else {}
     blocks = {"blocks": choice.blocks} if choice.blocks else {}
@@ -255,7 +257,7 @@ TRAIN_STEP: Final = Step(
 
 
 HEAD_IMAGES: Final = 1500
-"""Number of training images, if there are as many, for the new fit of the head."""
+"""Number of training images to which `convert_network` fits the head again. If there are fewer, all are used."""
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -280,13 +282,13 @@ def quantise_step(run: Run) -> StepFacts:
 def convert_network(
     recipe: ClassifierRecipe, specification: Specification, weights: Weights, *, images: NDArray[np.uint8]
 ) -> NetworkFiles:
-    """Convert a network to files with the labels of the pack only.
+    """Convert a network without its auxiliary labels to a float file and an int8 file.
 
     Parameters
     ----------
     images
-        (n, height, width, channels) uint8 random training images; `HEAD_IMAGES` are enough. All are used to fit the
-        head. The first `calibration_images` decide the ranges of the integers.
+        (n, height, width, channels) uint8 training images in random order; `HEAD_IMAGES` are enough. The head is fitted
+        to all of them. The first `calibration_images` of the recipe give the ranges of the integers.
     """
     kept = [index for index, label in enumerate(recipe.labels) if not label.auxiliary]
     specification, weights = keep_channels(specification, weights, keep={LABELS_CHANNEL_SET: np.array(kept)})

@@ -121,14 +121,16 @@ def _name_in_file(key: str) -> str:
 
 
 def teacher_targets(samples: Samples, teacher: Path, *, cache: Path, progress: Progress) -> Samples:
-    """Return the samples with the mean of label and teacher's score as targets. Unknown targets stay unknown.
+    """Return the samples with other targets: the mean of the label and the teacher's score, 0..1.
+
+    Unknown targets stay unknown.
 
     Parameters
     ----------
     teacher
         The file of the teacher's weights.
     cache
-        A file of the run that stores the features of the images.
+        A file of the run in which the teacher's features of the images are stored.
 
     Raises
     ------

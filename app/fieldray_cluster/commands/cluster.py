@@ -80,7 +80,7 @@ def connection_settings(options: argparse.Namespace) -> ConnectionSettings:
 
 
 def whole_number(minimum: int, maximum: int) -> Callable[[str], int]:
-    """Return an argparse type: a whole number from `minimum` to `maximum`."""
+    """Return a function for argparse that parses a whole number from `minimum` to `maximum`."""
 
     def number(text: str) -> int:
         if text.isascii() and text.isdecimal() and len(text) <= len(str(maximum)) and minimum <= int(text) <= maximum:

@@ -108,7 +108,10 @@ class Channel:
             late.cancel()
 
     def has_ended(self) -> bool:
-        """Return, without waiting, whether the other side has closed, or has sent data out of turn."""
+        """Return, without waiting, whether the connection has ended.
+
+        It counts as ended, too, if the other side has sent data when none was expected.
+        """
         try:
             self._connection.settimeout(0)
             try:
@@ -168,12 +171,16 @@ def _nothing() -> None:
 def connect(
     address: tuple[str, int], *, token: str, role: str, max_values: int, encryption: ssl.SSLContext | None = None
 ) -> Channel:
-    """Open a channel to a listener, as a `role` of its session. Raises OSError.
+    """Open a channel to a listener of another process. Raises OSError.
 
     Parameters
     ----------
+    token
+        The secret of the session, which the listener requires.
+    role
+        What this process is in the session: the number of a worker, or the driver.
     max_values
-        The largest count of numbers in one message.
+        The largest count of numbers that one message may have.
     encryption
         The cluster's TLS context; None for unencrypted connections.
     """
@@ -199,10 +206,10 @@ def open_channels(
     max_values: Sequence[int],
     encryption: ssl.SSLContext | None = None,
 ) -> Iterator[list[Channel]]:
-    """Open channels to the servers of a session, and close them at the end of the block. Raises OSError.
+    """Open channels to several servers of a session, and close them at the end of the block. Raises OSError.
 
     The addresses come from the cluster and not from a person. During the block this process may connect to them in
-    addition to its configured networks.
+    addition to its configured networks. The parameters are those of `connect`, with one `max_values` for each address.
     """
     with contextlib.ExitStack() as ends:
         ends.enter_context(networks_allowed([host for host, _ in addresses]))

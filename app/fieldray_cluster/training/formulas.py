@@ -25,9 +25,13 @@ from typing import Final, Literal, get_args
 from fieldray.reasons import Reason, reason
 
 Mode = Literal["async", "sync-join", "sync-split"]
-"""The way of training: asynchronous, or synchronous with a batch or a part of a batch for each worker."""
+"""The way of training.
+
+"async": an update for each gradient. "sync-join": an update for one batch of each worker. "sync-split": an update for
+one batch, of which each worker has a part.
+"""
 ServerKind = Literal["central", "distributed"]
-"""One central parameter server, or one on each machine."""
+"""The kind of parameter server: one central server, or a server on each machine with a part of the weights."""
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 SERVERS: Final[tuple[ServerKind, ...]] = get_args(ServerKind)
 
@@ -41,7 +45,7 @@ _NO_GAIN: Final = 1e-9
 class TimeRange:
     """The duration of a training in seconds, in the best and in the worst case (formulas 4.10 and 4.19).
 
-    With fewer batches than workers, the source's best case of asynchronous training exceeds its worst case.
+    With fewer batches than workers, the thesis's best case of asynchronous training is longer than its worst case.
     """
 
     best_s: float
@@ -49,17 +53,21 @@ class TimeRange:
 
     @property
     def mean_s(self) -> float:
-        """The mean of best and worst time (4.11 and 4.20). The mean of the two speed-ups would be a different, wrong
-        number.
+        """The mean of the best and the worst duration, in seconds (formulas 4.11 and 4.20).
+
+        A speed-up is calculated from this mean. The mean of the two speed-ups would be a different, wrong number.
         """
         return (self.best_s + self.worst_s) / 2
 
     def scaled(self, factor: float) -> TimeRange:
-        """Return the durations multiplied by a number of equal iterations (formula 4.2)."""
+        """Return the duration of a number of equal iterations, if this is the duration of one (formula 4.2).
+
+        `factor` is the number of iterations.
+        """
         return TimeRange(factor * self.best_s, factor * self.worst_s)
 
     def plus(self, best_s: float, worst_s: float) -> TimeRange:
-        """Return the durations with seconds added to the best and to the worst case."""
+        """Return a longer duration: `best_s` seconds more in the best case, `worst_s` more in the worst case."""
         return TimeRange(self.best_s + best_s, self.worst_s + worst_s)
 
 
@@ -70,26 +78,26 @@ class Measurements:
     Attributes
     ----------
     gradient_s
-        Seconds of one machine for the gradient of one batch.
+        Seconds that one machine takes for the gradient of one batch.
     transfer_s
-        Seconds to transfer all weights one way over a free link.
+        Seconds to transfer all weights one way over a link that nobody else uses.
     batches
-        Number of batches to train on, D.
+        Number of batches to train on (D in the thesis), 1 or more.
     update_s
-        Seconds of one machine to update all weights by a gradient; 0 to leave the update out, as the source does.
+        Seconds that one machine takes to update all weights by a gradient. 0 leaves the update out, as the thesis does.
     slowest
-        Time of the slowest worker divided by that of the others; 1 if all are equal.
+        Time of the slowest worker divided by the time of the others, 1 or more. 1 if all are equally fast.
     rounds_up_batches
-        Whether the batches of a worker are rounded up to a whole number.
+        Whether the number of batches of one worker is rounded up to a whole number.
     tensors
-        Numbers of elements of the network's tensors, if distributed servers hold whole tensors (algorithm 3.7). Empty
-        for equal shards.
+        Number of elements of each tensor of the network, if distributed servers hold whole tensors (algorithm 3.7).
+        Empty if the servers hold equal shards.
 
     Raises
     ------
     ValueError
-        If a time or factor is not finite and above 0 (`update_s`: 0 or above), the factor is below 1, or there is no
-        batch.
+        If `gradient_s` or `transfer_s` is not above 0, `update_s` is below 0, `slowest` or `batches` is below 1, or a
+        number is not finite.
     """
 
     gradient_s: float
@@ -119,10 +127,15 @@ class Measurements:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AsynchronousTiming:
-    """The times of asynchronous training: workers get weights and send gradients without waiting for others.
+    """The durations of asynchronous training: workers get weights and send gradients without waiting for others.
 
-    With as many batches as workers, this is one synchronous iteration: every worker gets the weights, computes a
-    gradient, and sends it. So formulas 4.4 to 4.12 are 4.13 to 4.21 with D = N. Raises ValueError without workers.
+    In the formulas, N is the number of workers and D the number of batches. tc is the time to transfer all weights, tg
+    the time of a gradient.
+
+    With as many batches as workers, the training is one synchronous iteration: every worker gets the weights, computes
+    one gradient, and sends it. So formulas 4.4 to 4.12 are formulas 4.13 to 4.21 with D = N.
+
+    Raises ValueError if `workers` is below 1.
     """
 
     measured: Measurements
@@ -134,37 +147,46 @@ class AsynchronousTiming:
 
     @property
     def rounds(self) -> float:
-        """The batches of one worker, D/N: a real number as printed, rounded up if corrected (`rounds_up_batches`).
+        """The number of batches that one worker computes, D/N.
 
-        The source does not say what happens if N does not divide D.
+        It is a real number, as printed in the thesis, unless `Measurements.rounds_up_batches` rounds it up. The thesis
+        does not say what happens if N does not divide D.
         """
         rounds = self.measured.batches / self.workers
         return float(math.ceil(rounds)) if self.measured.rounds_up_batches else rounds
 
     @property
     def slowest_gradient_s(self) -> float:
-        """Seconds of the slowest worker for a gradient (corrected: the source has equal workers). A single worker is
-        not slow.
+        """The seconds that the slowest worker takes for the gradient of a batch.
+
+        This is a correction: the thesis has equally fast workers only. A single worker is not slowed down.
         """
         return self.measured.gradient_s * (self.measured.slowest if self.workers > 1 else 1.0)
 
     @property
     def best_worker_s(self) -> float:
-        """Best case of the workers (4.4, 4.13): the last one waits once, then has a free link: (N-1)tc + (D/N)(2tc +
-        tg).
+        """The shortest time in seconds that the workers take, if the server is never the one to wait for (formulas 4.4,
+        4.13).
+
+        The worker that is served last waits once for all others. From then on it has the link for itself: (N-1)tc +
+        (D/N)(2tc + tg).
         """
         transfer_s = self.measured.transfer_s
         return (self.workers - 1) * transfer_s + self.rounds * (2 * transfer_s + self.slowest_gradient_s)
 
     @property
     def best_server_s(self) -> float:
-        """Best case of the server (4.5, 4.14): it receives all gradients one after another: (D+1)tc + tg."""
+        """The shortest time in seconds that the server takes, if it never waits for a worker (formulas 4.5, 4.14).
+
+        It receives all gradients one after another: (D+1)tc + tg.
+        """
         return (self.measured.batches + 1) * self.measured.transfer_s + self.measured.gradient_s
 
     @property
     def worst_s(self) -> float:
-        """Worst case of workers and server (4.7 to 4.9, 4.16 to 4.18): all share the link all the time: (D/N)(2N tc +
-        tg).
+        """The duration in seconds in the worst case (formulas 4.7 to 4.9, 4.16 to 4.18).
+
+        All workers use the server's link at the same time, at every transfer: (D/N)(2N tc + tg).
         """
         return self.rounds * (2 * self.workers * self.measured.transfer_s + self.slowest_gradient_s)
 
@@ -172,19 +194,27 @@ class AsynchronousTiming:
     def central_range(self) -> TimeRange:
         """The duration with one central parameter server, in the best and in the worst case (formulas 4.10 and 4.19).
 
-        The best case is the longer of both sides (4.6, 4.15).
+        In the best case it is the longer of the server's time and the workers' time (formulas 4.6, 4.15).
         """
         return TimeRange(max(self.best_server_s, self.best_worker_s), self.worst_s)
 
     def distributed_s(self, shares: Sequence[float] = ()) -> float:
-        """Return the seconds with a server on every machine (4.12, 4.21): (D/N)(2tc(N-1)/N + tg) with equal shards.
+        """Return the duration in seconds with a parameter server on every machine (formulas 4.12, 4.21).
 
-        Each machine sends 1/N of the weights to each of the other N-1 machines; its own share stays.
+        With equal shards it is (D/N)(2tc(N-1)/N + tg). Each machine sends 1/N of the weights to each of the other N-1
+        machines, and keeps its own part.
 
-        Corrected for unequal `shares` (0 to 1, with the sum 1): the machine with the busiest link decides. It sends its
-        own share to all others, and gets all other shares. This is an estimate. A machine that has its weights early
-        sends its gradient while others still receive, so that with one very large share training takes down to half the
-        time (decision 44). Raises ValueError unless each machine has a share.
+        The machine with the busiest link decides if shards are unequal, which is a correction. It sends its own shard
+        to all others, and gets the shards of all others. This is an estimate. A machine that has its weights early
+        sends its gradient while others still receive weights. So with one very large shard, the training takes as
+        little as half this time (decision 44).
+
+        Parameters
+        ----------
+        shares
+            Each machine's share of all weights, 0 to 1, with the sum 1. Empty for equal shards.
+
+        Raises ValueError if the number of shares is not the number of workers.
         """
         if shares and len(shares) != self.workers:
             raise ValueError(f"{len(shares)} shares for {self.workers} machines")
@@ -193,7 +223,10 @@ class AsynchronousTiming:
         return self.rounds * (2 * self.measured.transfer_s * transferred + self.slowest_gradient_s)
 
     def span(self, server: ServerKind) -> TimeRange:
-        """Return best and worst case. With distributed servers they are equal, because the source has one formula."""
+        """Return the duration of the training with this kind of server, in the best and in the worst case.
+
+        With distributed servers both are equal, because the thesis has only one formula for them.
+        """
         if server == "central":
             return self.central_range
         tensors = self.measured.tensors
@@ -201,7 +234,10 @@ class AsynchronousTiming:
         return TimeRange(time_s, time_s)
 
     def update_s(self, server: ServerKind) -> float:
-        """Return the seconds in which the servers update all weights once (not in the source)."""
+        """Return the seconds in which servers of this kind update all weights once. The thesis leaves this time out.
+
+        Distributed servers update their shards at the same time, so the largest shard decides.
+        """
         if server == "central":
             return self.measured.update_s
         shares = server_shares(self.measured.tensors, servers=self.workers) if self.measured.tensors else ()
@@ -211,13 +247,26 @@ class AsynchronousTiming:
 def training_time_range(
     measured: Measurements, *, mode: Mode, server: ServerKind, workers: int, is_printed: bool = False
 ) -> TimeRange:
-    """Return best and worst case of training (4.2 to 4.21), with the updates of the weights if their time is known.
+    """Return the duration of a training in the best and in the worst case (formulas 4.2 to 4.21).
 
-    A synchronous iteration ends with one update. Asynchronous servers make one for each gradient: a worker waits for
-    its own update in the best case, and for those of all workers in the worst case. The updates of distributed servers
-    compete with the gradients of their machine, which is the worst case too.
+    The updates of the weights are included if `measured.update_s` is above 0. A synchronous iteration ends with one
+    update. Asynchronous servers make one update for each gradient: a worker waits for its own update in the best case,
+    and for those of all workers in the worst case. Distributed servers update while their machine computes gradients.
+    So their best case waits for all updates, too.
 
-    `is_printed` selects the printed formula of sync-split, with the gradient time of a whole batch.
+    Parameters
+    ----------
+    measured
+        The times of one machine and one link.
+    mode, server
+        The way of training, and the kind of parameter server.
+    workers
+        Number of workers, 1 or more.
+    is_printed
+        True counts the gradient time of a whole batch in the mode sync-split, as printed in the thesis. False divides
+        this time by the number of workers.
+
+    Raises ValueError if `workers` is below 1.
     """
     whole = AsynchronousTiming(measured=measured, workers=workers)
     update_s = whole.update_s(server)
@@ -239,17 +288,21 @@ def training_time_range(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A way of training, and its estimated duration.
+    """The estimated duration and speed-up of a training with a number of workers.
+
+    A speed-up says how many times faster the training is than on one machine.
 
     Attributes
     ----------
     span
-        Best and worst case in seconds.
+        The duration in the best and in the worst case.
     speed_up
-        Compared with one machine (4.22 and 4.23), from the mean of best and worst case.
+        The speed-up by the mean of the best and the worst duration (formulas 4.22 and 4.23).
+    lowest_speed_up, highest_speed_up
+        The speed-ups by the longer and by the shorter of the two durations.
     printed_speed_up
-        As printed in the source: the gradient time of a whole batch with sync-split, real D/N, equal shards, no time
-        for updates.
+        The speed-up by the formulas as printed in the thesis. They count the gradient time of a whole batch in the mode
+        sync-split. They do not round the batches of a worker, have equal shards, and leave the time of updates out.
     """
 
     mode: Mode
@@ -263,7 +316,19 @@ class Estimate:
 
 
 def estimate_training(measured: Measurements, *, mode: Mode, server: ServerKind, workers: int) -> Estimate:
-    """Return the estimate of training with a number of workers. Raises ValueError below 1."""
+    """Estimate how long a training takes with several workers, and how many times faster it is than on one machine.
+
+    Parameters
+    ----------
+    measured
+        The times of one machine and one link, and the number of batches.
+    mode, server
+        The way of training, and the kind of parameter server.
+    workers
+        Number of workers, 1 or more.
+
+    Raises ValueError if `workers` is below 1.
+    """
     span = training_time_range(measured, mode=mode, server=server, workers=workers)
     plain = replace(measured, rounds_up_batches=False, tensors=(), update_s=0.0)
     printed = training_time_range(plain, mode=mode, server=server, workers=workers, is_printed=True)
@@ -280,7 +345,10 @@ def estimate_training(measured: Measurements, *, mode: Mode, server: ServerKind,
 
 
 def estimate_each(measured: Measurements, *, mode: Mode, server: ServerKind, max_workers: int) -> Iterator[Estimate]:
-    """Yield the estimates for 1, 2 and so on up to `max_workers`."""
+    """Yield the estimate of a training with 1 worker, then with 2 workers, and so on up to `max_workers`.
+
+    The other parameters are those of `estimate_training`.
+    """
     for workers in range(1, max_workers + 1):
         yield estimate_training(measured, mode=mode, server=server, workers=workers)
 
@@ -333,9 +401,10 @@ ElementRanges = tuple[tuple[int, int], ...]
 
 
 def place_whole_tensors(sizes: Sequence[int], *, servers: int) -> tuple[ElementRanges, ...]:
-    """Place whole tensors on servers (algorithm 3.7 of Šlampa 2017 as printed). Returns the ranges of each server.
+    """Place whole tensors on servers (algorithm 3.7 of Šlampa 2017 as printed). Returns the element ranges of each
+    server.
 
-    Each tensor goes, in order, to the server with the smallest load; of equal loads to the first one.
+    Each tensor goes, in order, to the server with the fewest elements; of equal servers to the first one.
 
     Parameters
     ----------
@@ -361,11 +430,11 @@ def place_whole_tensors(sizes: Sequence[int], *, servers: int) -> tuple[ElementR
 
 
 def place_evenly_corrected(sizes: Sequence[int], *, servers: int) -> tuple[ElementRanges, ...]:
-    """Place equal shards on servers, and cut tensors for that (algorithm 3.7 corrected). Returns the ranges of each
+    """Place equal shards of the weights on servers (algorithm 3.7 corrected). Returns the element ranges of each
     server.
 
-    The lengths differ by 1 at most. With more servers than elements, some servers are empty. Parameters and errors are
-    those of `place_whole_tensors`.
+    Tensors are cut where a shard ends. The lengths of the shards differ by 1 at most. With more servers than elements,
+    some servers get no element. Parameters and errors are those of `place_whole_tensors`.
     """
     _require_sizes(sizes, servers=servers)
     cuts = [sum(sizes) * server // servers for server in range(servers + 1)]
@@ -373,12 +442,15 @@ def place_evenly_corrected(sizes: Sequence[int], *, servers: int) -> tuple[Eleme
 
 
 def server_loads(placement: Sequence[ElementRanges]) -> list[int]:
-    """Return the number of elements on each server."""
+    """Return the number of weight elements that a placement puts on each server."""
     return [sum(stop - start for start, stop in runs) for runs in placement]
 
 
 def server_shares(sizes: Sequence[int], *, servers: int) -> tuple[float, ...]:
-    """Return the share (0 to 1) of all elements on each server when whole tensors are placed."""
+    """Return each server's share of all weight elements, 0 to 1, if whole tensors are placed.
+
+    Parameters and errors are those of `place_whole_tensors`.
+    """
     return tuple(load / sum(sizes) for load in server_loads(place_whole_tensors(sizes, servers=servers)))
 
 
@@ -403,7 +475,9 @@ _AUXILIARY_SIDE: Final = 4  # of the image before its dense layers
 
 
 def vgg16e_sizes() -> tuple[int, ...]:
-    """Return the tensor sizes of VGG-16E (VGG-19): 143,667,240 parameters with 1000 classes."""
+    """Return the number of elements of each tensor of VGG-16E (VGG-19). With 1000 classes it has 143,667,240
+    parameters.
+    """
     sizes, inputs = list[int](), _CHANNELS
     for channels, count in _VGG_GROUPS:
         for _ in range(count):
@@ -414,10 +488,11 @@ def vgg16e_sizes() -> tuple[int, ...]:
 
 
 def trained_network_sizes(kind: str, *, classes: int = _CLASSES, has_auxiliary_heads: bool = False) -> tuple[int, ...]:
-    """Return the tensor sizes of a trained network, without the statistics of batch normalisation.
+    """Return the number of elements of each trained tensor of a network. Statistics of batch normalisation are left
+    out.
 
-    With 1000 classes SqueezeNet 1.0 has 1,248,424 parameters, ResNet-34 21,797,672, GoogLeNet 6,998,552, and 13,378,280
-    with `has_auxiliary_heads`.
+    With 1000 classes SqueezeNet 1.0 has 1,248,424 parameters, ResNet-34 21,797,672, and GoogLeNet 6,998,552. GoogLeNet
+    has 13,378,280 with `has_auxiliary_heads`.
     """
     # Imported here, because the formulas need no toolchain.
     from fieldray_adapt.networks.architectures import NETWORKS
@@ -447,4 +522,4 @@ REFERENCE_NETWORKS: Final[Mapping[str, Callable[[], tuple[int, ...]]]] = {
     "squeezenet": lambda: trained_network_sizes("squeezenet"),
     "resnet-34": lambda: trained_network_sizes("resnet34"),
 }
-"""Functions that return tensor sizes, by the network's name on the command line."""
+"""For each network name of the command line: a function that returns the number of elements of each tensor."""

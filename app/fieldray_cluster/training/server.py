@@ -60,10 +60,14 @@ class ServerSettings:
 
     Attributes
     ----------
+    layout
+        The order of all weights in a vector.
     ranges
-        The element ranges of the server.
+        The ranges of this vector that the server holds.
+    rule
+        How weights are updated and averaged.
     updates_per_epoch
-        The number of updates after which a snapshot is kept for the driver.
+        The number of updates after which the server keeps its state for the driver.
     """
 
     layout: WeightLayout
@@ -78,16 +82,18 @@ class GradientUpdate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     Attributes
     ----------
+    worker
+        The number of the worker, from 0.
     version
         The version of the weights for which the gradient was computed.
     number
-        The worker's own count of its gradients.
+        How many gradients the worker has sent before this one.
     weight
-        The gradient's weight in a mean.
+        How much the gradient counts when the mean of all workers' gradients is formed.
     learning_rate
         The learning rate of the update.
     loss
-        The loss of the batch; None without a batch.
+        The loss of the batch; None if the worker had no batch.
     """
 
     worker: int
@@ -181,9 +187,14 @@ class ParameterServer:
             older.end()
 
     def pull(self, connection: WorkerConnection, *, version: int | None = None) -> tuple[int, int, Vector]:
-        """Return the version, the number of this worker's applied gradients, and the values.
+        """Return the weights of this server's shard for a worker.
 
-        `version` may ask for the version before the newest. Raises ConnectionReplaced.
+        Returns the version of the weights, the number of this worker's gradients that were applied until now, and the
+        weights (n,) float32.
+
+        `version` asks for the version that a replaced worker was working on. It is given if it is the one before the
+        newest and training is synchronous. Otherwise, and with None, the newest version is given. Raises
+        ConnectionReplaced.
         """
         with self._changed:
             self._require_newest(connection)
@@ -193,10 +204,11 @@ class ParameterServer:
             return self._version, self._done[connection.worker], self._shard.state.values
 
     def push(self, connection: WorkerConnection, update: GradientUpdate, gradient: Vector) -> tuple[int, Vector]:
-        """Apply a gradient, at once or together with those of the other workers. Returns the new version and its
-        values.
+        """Take a worker's gradient of this shard, and update the weights. Returns the new version and the new weights.
 
-        Raises ServerEnded, ConnectionReplaced, ValueError for a gradient of another length than the shard's.
+        A synchronous server waits for the gradients of all workers, and updates once by their mean. A gradient that was
+        taken before is not applied again. Raises ServerEnded, ConnectionReplaced, ValueError for a gradient of another
+        length than the shard's.
         """
         if gradient.shape != self._before.shape or update.worker != connection.worker:
             raise ValueError(f"a gradient of {gradient.shape} of worker {update.worker}")
@@ -218,9 +230,19 @@ class ParameterServer:
     def snapshot(
         self, epoch: int, *, has_ended: Callable[[], bool] = lambda: False
     ) -> tuple[dict[str, Any], ShardState]:
-        """Wait for the end of an epoch (from 1). Returns its facts and the state after it.
+        """Wait until this server has ended an epoch. Returns facts of the epoch, and the shard's state at its end.
 
-        `has_ended` returns whether the driver is gone. Raises ServerEnded, ConnectionReplaced.
+        The facts are the losses, the number of gradients by staleness, the times of the first and the last update, and
+        whether all weights are finite. Each epoch can be taken once.
+
+        Parameters
+        ----------
+        epoch
+            The number of the epoch in this session, from 1.
+        has_ended
+            Returns whether the driver that waits for the answer is gone.
+
+        Raises ServerEnded, ConnectionReplaced.
         """
         with self._changed:
             self._wait_until(lambda: epoch in self._snapshots, has_ended)

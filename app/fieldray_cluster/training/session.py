@@ -99,7 +99,19 @@ def train_epochs_on_cluster(
     first_epoch: int = 0,
     say: LineHandler = lambda _line: None,
 ) -> Generator[TrainedEpoch, None, None]:
-    """Train a task from a state on, and yield each epoch. Training continues while the caller evaluates an epoch.
+    """Train a task on a cluster, and yield each epoch when it has ended. Training goes on while the caller evaluates
+    it.
+
+    Parameters
+    ----------
+    plan
+        How the training is divided among workers.
+    layout
+        The order of the weights in a vector.
+    state
+        All weights and the state of the optimiser, from which the training goes on.
+    first_epoch
+        Number of epochs of the task that are done already.
 
     Raises UsageProblem (training_diverged, training_diverged_weights, training_few_workers, training_node_folder,
     training_node_other), EnvironmentProblem (training_server_lost, training_server_unreached, training_worker_lost),
@@ -120,9 +132,10 @@ def open_registry(client: Client, say: LineHandler = lambda _line: None) -> Work
 
 
 def choose_processes(registry: WorkerRegistry, plan: TrainingPlan) -> list[str]:
-    """Return the addresses of the workers, then of the servers. They share processes if there are too few.
+    """Return the addresses of the cluster's processes to use: first one for each worker, then one for each server.
 
-    Raises UsageProblem (training_few_workers), ConnectionLost.
+    Waits a while if there are fewer. If there are still too few, servers share processes with workers. Raises
+    UsageProblem (training_few_workers) if there is not one for each worker, ConnectionLost.
     """
     until_s, wanted = time.monotonic() + _PATIENCE_S, plan.workers + plan.server_count
     while len(registry.workers) < wanted and time.monotonic() < until_s:
@@ -314,9 +327,10 @@ class _Session:
 
 
 def make_epoch(number: int, state: ShardState, facts: Sequence[Mapping[str, Any]]) -> TrainedEpoch:
-    """Return an epoch from its state and the servers' facts. Every server knows the loss of each gradient.
+    """Return the result of an epoch from the state of all shards and the facts of each server.
 
-    Raises UsageProblem (training_diverged_weights).
+    `facts` are those of `ParameterServer.snapshot`. The mean loss is that of the first server, because every server
+    gets the loss of each gradient. Raises UsageProblem (training_diverged_weights) if weights are not finite.
     """
     if not all(one["is_finite"] for one in facts):
         raise UsageProblem(reason("training_diverged_weights", epoch=number))

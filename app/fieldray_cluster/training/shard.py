@@ -75,14 +75,16 @@ class WeightLayout:
 
 
 def gather(vector: Vector, ranges: ElementRanges) -> Vector:
-    """Return the elements of some ranges of a vector, joined to one vector."""
+    """Return the elements of a vector that lie in some ranges, joined to one shorter vector."""
     if len(ranges) == 1:
         return vector[ranges[0][0] : ranges[0][1]]
     return np.concatenate([vector[start:stop] for start, stop in ranges]) if ranges else np.zeros(0, np.float32)
 
 
 def scatter(values: Vector, ranges: ElementRanges, *, into: Vector) -> None:
-    """Write joined values back to the ranges of the whole vector `into`."""
+    """Write the elements that `gather` returned back to their places: `values` into the ranges of the whole vector
+    `into`.
+    """
     begin = 0
     for start, stop in ranges:
         into[start:stop] = values[begin : begin + stop - start]
@@ -101,8 +103,10 @@ class UpdateRule:
         Largest norm of a gradient; 0 for no limit.
     frozen
         Names of layers that are not trained.
-    average_every, average_minimum_weight
-        Number of updates between two samples of the running mean, and the smallest weight of a new sample.
+    average_every
+        Number of updates after which the weights are added to the running mean once.
+    average_minimum_weight
+        The smallest weight with which they are added. At the beginning the weight is larger, because the mean is short.
     """
 
     weight_decay: float
@@ -113,9 +117,9 @@ class UpdateRule:
 
 
 def clip_gradient(gradient: Vector, layout: WeightLayout, clip: float) -> Vector:
-    """Scale a gradient to a norm of at most `clip`; 0 for no limit.
+    """Return a gradient scaled down to a norm of at most `clip`. With a `clip` of 0 it is returned unchanged.
 
-    Changes of statistics are not scaled, and do not count in the norm.
+    The parts for statistics of batch normalisation are not scaled, and do not count in the norm.
     """
     if not clip:
         return gradient
@@ -143,7 +147,15 @@ class ShardState:
 
     @classmethod
     def initial(cls, values: Vector, average: Vector | None = None) -> ShardState:
-        """Return the state of a shard before its first update."""
+        """Return the state of a shard before its first update, with Adam's moments at 0.
+
+        Parameters
+        ----------
+        values
+            The elements of the shard (n,) float32.
+        average
+            The running mean of the elements (n,) float32. None to start it with `values`.
+        """
         zeros = np.zeros_like(values)
         return cls(values, values if average is None else average, zeros, zeros)
 
@@ -153,7 +165,7 @@ class ShardState:
         return all(bool(np.isfinite(one).all()) for one in (self.values, self.average, self.first, self.second))
 
     def part(self, ranges: ElementRanges) -> ShardState:
-        """Return the state of some element ranges of this shard."""
+        """Return the state of only those elements of this shard that lie in the ranges `ranges`."""
         values, average, first, second = (
             gather(one, ranges) for one in (self.values, self.average, self.first, self.second)
         )
@@ -185,7 +197,9 @@ class Shard:
         self._decay = np.where(own == 2, np.float32(rule.weight_decay), np.float32(0))
 
     def update(self, gradient: Vector, *, learning_rate: float) -> None:
-        """Apply one step of AdamW. A statistic of batch normalisation is reduced by its gradient."""
+        """Update the weights by one step of AdamW. A statistic of batch normalisation is reduced by its part of the
+        gradient.
+        """
         if self._is_whole:
             gradient = clip_gradient(gradient, self._layout, self._rule.clip)
         # Numbers that are not finite are found later, in the state (`is_finite`).

@@ -94,26 +94,39 @@ class TrainingPlan:
         return self.workers if self.server == "distributed" else 1
 
     def updates_per_epoch(self, batches: int) -> int:
-        """Return the number of updates in an epoch with this number of batches. The last one may have fewer batches."""
+        """Return the number of updates of the weights in an epoch with `batches` batches.
+
+        In the mode sync-join an update uses a batch of each worker. The last one may use fewer.
+        """
         return -(-batches // self.workers) if self.mode == "sync-join" else batches
 
     def gradients_per_epoch(self, batches: int, worker: int) -> int:
-        """Return the number of gradients that a worker sends in an epoch, including turns without a batch."""
+        """Return the number of gradients that a worker sends in an epoch with `batches` batches.
+
+        In synchronous modes a worker sends a gradient for every update, a gradient of zeros if no batch is left for it.
+        `worker` is the number of the worker, from 0.
+        """
         return len(range(worker, batches, self.workers)) if self.mode == "async" else self.updates_per_epoch(batches)
 
     def batch_index(self, batches: int, worker: int, number: int) -> int | None:
-        """Return the index of the batch for a worker's gradient of that number; None if no batch is left."""
+        """Return the index in the epoch of the batch that a worker uses for its gradient `number`; None if none is
+        left.
+
+        `batches` is the number of batches in the epoch. `worker` and `number` count from 0. In the mode sync-split all
+        workers use the same batch.
+        """
         found = number if self.mode == "sync-split" else number * self.workers + worker
         return found if found < batches else None
 
     def sample_slice(self, size: int, worker: int) -> slice:
-        """Return the worker's slice of the `size` samples of a batch."""
+        """Return which of the `size` samples of a batch a worker uses: a part in the mode sync-split, otherwise all."""
         if self.mode != "sync-split":
             return slice(0, size)
         return slice(size * worker // self.workers, size * (worker + 1) // self.workers)
 
     def require_work_for_all(self, *, batches: int, sizes: Sequence[int]) -> None:
-        """Require that every worker gets gradients to compute. Raises UsageProblem.
+        """Require that an epoch has gradients to compute for every worker. Raises UsageProblem if there are too many
+        workers.
 
         Parameters
         ----------
@@ -131,7 +144,18 @@ class TrainingPlan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GradientResult:
-    """A gradient by weight name, the mean loss, and the gradient's weight in a mean."""
+    """The gradient that a worker computed for its part of a batch.
+
+    Attributes
+    ----------
+    gradient
+        The gradient by weight name.
+    loss
+        The mean loss of the samples.
+    weight
+        How much the gradient counts when the mean of all workers' gradients is formed. It grows with the number of
+        samples.
+    """
 
     gradient: Weights
     loss: float
@@ -154,7 +178,17 @@ class Replica(ABC):
 
     @abstractmethod
     def gradient(self, epoch: int, step: int, plan: TrainingPlan, worker: int) -> GradientResult:
-        """Return the gradient of a worker's part of a batch, as the plan `plan` divides it."""
+        """Return the gradient that this worker computes in one step of an epoch.
+
+        Parameters
+        ----------
+        epoch, step
+            The epoch and the batch in it, from 0.
+        plan
+            Decides which samples of the batch the worker uses.
+        worker
+            The number of the worker, from 0.
+        """
 
 
 class ArraysDiffer(OSError):
@@ -207,7 +241,15 @@ def read_arrays(path: Path, sha256: str) -> dict[str, NDArray[Any]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DividedClassifier:
-    """The task of training a classifier on several workers."""
+    """The task of training a classifier on several workers.
+
+    Attributes
+    ----------
+    samples
+        Number of training images.
+    arrays, arrays_sha256
+        The file of the training images, which every worker must see, and its SHA-256.
+    """
 
     specification: Specification
     schedule: Schedule
@@ -239,7 +281,9 @@ class DividedClassifier:
 
     @property
     def rule(self) -> UpdateRule:
-        """The update rule: AdamW, and the running mean over the recipe's span."""
+        """The rule of updates: AdamW, and a running mean of the weights over the number of epochs that the recipe
+        gives.
+        """
         horizon = max(self.schedule.average_epochs * self.batches, 1.0)
         return UpdateRule(
             weight_decay=self.settings.weight_decay,
@@ -323,7 +367,17 @@ class _ClassifierReplica(Replica):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DividedLungs:
-    """The training task of one stage of a lung-field network."""
+    """The task of training one stage of a lung-field network on several workers.
+
+    Attributes
+    ----------
+    stage
+        The index of the stage in the recipe.
+    arrays, arrays_sha256
+        The file of the training images, which every worker must see, and its SHA-256.
+    first_epoch
+        Number of epochs in earlier stages.
+    """
 
     recipe: LungRecipe
     stage: int
@@ -343,7 +397,7 @@ class DividedLungs:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The number of images with masks, and of images for the checks, in a batch."""
+        """The number of images with masks in a batch, and the number of images for the checks of the whole image."""
         training = self.recipe.training
         return (training.masks_per_step, training.checks_per_step if self.recipe.chests else 0)
 

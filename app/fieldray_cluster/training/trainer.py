@@ -271,18 +271,18 @@ _PATIENCE_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterTimes:
-    """Median times in seconds that decide whether several workers are worth it.
+    """Measured times by which to judge whether several workers are worth it: medians in seconds.
 
     Attributes
     ----------
     gradient_s
-        Gradient of a batch.
+        Time to compute the gradient of a batch.
     update_s
-        Update of all weights by a gradient.
+        Time to update all weights by a gradient.
     send_s, return_s
-        Transfer of all weights to the other process, and back.
+        Time to transfer all weights to the other process, and back.
     latency_s
-        A short message.
+        Time to transfer a short message.
     elements
         Number of the network's weights, 4 bytes each.
     batches
@@ -315,7 +315,19 @@ class ClusterTimes:
 
 
 def measure_cluster(path: Path, plan: TrainingPlan, *, repeats: int) -> ClusterTimes:
-    """Measure a recipe's times on a cluster, after its data step. Raises UsageProblem, EnvironmentProblem."""
+    """Measure how long the parts of a training take on a cluster: a gradient, an update, and transfers.
+
+    Parameters
+    ----------
+    path
+        The recipe whose network is measured. Its data step is done first.
+    plan
+        The cluster to measure.
+    repeats
+        How often each part is measured, for the median.
+
+    Raises UsageProblem, EnvironmentProblem.
+    """
     with open_training_task(path) as task:
         replica = task.open()
     layout = WeightLayout.from_weights(replica.weights())

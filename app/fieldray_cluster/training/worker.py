@@ -35,12 +35,18 @@ class _ServerLost(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSpec:
-    """The settings of one worker of a session.
+    """The settings of one worker of a training on a cluster.
 
     Attributes
     ----------
+    layout
+        The order of the weights in a vector.
+    worker
+        The number of the worker, from 0.
+    token
+        The secret of the session, which the servers require.
     servers
-        Address and element ranges of each server.
+        For each server: its host and port, and the ranges of the weights that it holds.
     first_epoch
         Number of epochs of the task that were trained before.
     """
@@ -85,9 +91,9 @@ def own_host() -> str:
 
 
 def start_server(service: ServerSettings, state: ShardState, *, token: str) -> tuple[str, int]:
-    """Start a parameter server in this process. Returns its address. Runs as a task.
+    """Start a parameter server in this process. Returns its host and port. Runs as a task.
 
-    The server ends when the driver disconnects.
+    The server ends when the driver disconnects. `state` is the shard to begin with. `token` is the session's secret.
     """
     served = ShardServer(
         service,
@@ -102,7 +108,11 @@ def start_server(service: ServerSettings, state: ShardState, *, token: str) -> t
 
 
 def start_echo(elements: int, token: str) -> tuple[str, int]:
-    """Start a server in this process that answers `channel.time_round_trips`. Returns its address. Runs as a task."""
+    """Start a server in this process that sends back what it gets. Returns its host and port. Runs as a task.
+
+    `channel.time_round_trips` measures transfers with it. `elements` is the largest count of numbers in a message,
+    `token` the session's secret.
+    """
     _SERVED[token] = echoing = Listener(
         own_host(), token=token, largest=elements, serve=serve_echo, encryption=server_tls_context()
     )
@@ -116,13 +126,18 @@ def stop_server(token: str) -> None:
 
 
 def run_training_worker(spec: WorkerSpec) -> WorkerResult:
-    """Compute the remaining gradients of a worker. Runs as a task."""
+    """Compute and send the gradients of a worker until the end of the session (see `compute_gradients`). Runs as a
+    task.
+    """
     set_thread_count(worker_cores())
     return compute_gradients(spec, encryption=client_tls_context(get_worker()))
 
 
 def compute_gradients(spec: WorkerSpec, *, encryption: ssl.SSLContext | None = None) -> WorkerResult:
-    """Compute the remaining gradients of a worker, in any process of the cluster."""
+    """Compute the gradients that a worker still has to send until the end of the session, and send them to the servers.
+
+    Runs in any process of the cluster. `encryption` is the cluster's TLS context; None for unencrypted connections.
+    """
     try:
         replica = spec.task.open()
     except ArraysDiffer:

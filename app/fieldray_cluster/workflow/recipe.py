@@ -104,7 +104,10 @@ class Parameter:
 
 
 def count_combinations(parameters: Mapping[str, Parameter]) -> int:
-    """Return the size of the product of the discrete parameters; 1 without discrete parameters."""
+    """Return how many combinations of values the discrete parameters have; 1 without discrete parameters.
+
+    Parameters with a continuous range do not count.
+    """
     return math.prod(len(known.values) for known in parameters.values() if not known.is_range)
 
 
@@ -157,7 +160,11 @@ def _is_value(value: object) -> TypeGuard[Value]:
 PLACEHOLDER: Final = re.compile(r"\{\{(\w+)\}\}")
 """The pattern of a placeholder in the command of an experiment."""
 BUILT_IN: Final = ("index", "run", "folder", "here")
-"""Placeholders of every command: number of the task (from 1), and the folders of run, task and recipe."""
+"""Names of the placeholders that every command may use without defining a parameter.
+
+`index` is the number of the task, from 1. `run`, `folder` and `here` are the folders of the run, of the task and of the
+recipe.
+"""
 
 PROGRAM: Final = "fieldray"
 """The first word of a command that is run by this program, as it is installed on the node."""
@@ -226,7 +233,7 @@ class Experiment(RetryPolicy):
     )
 
     def rules(self) -> Rules:
-        """Return the rules between the keys of the table (see `tables.table`)."""
+        """Return the conditions that the values of this table must fulfil (see `recipes.tables.Rules`)."""
         used, known = set(PLACEHOLDER.findall(self.command)), set(self.parameters)
         missing, unused = used - known - set(BUILT_IN), known - used
         yield not missing, "command", f"has placeholders without a parameter: {', '.join(sorted(missing))}"
@@ -271,7 +278,7 @@ class Sweep(RetryPolicy):
     )
 
     def rules(self) -> Rules:
-        """Return the rules between the keys of the table (see `tables.table`)."""
+        """Return the conditions that the values of this table must fulfil (see `recipes.tables.Rules`)."""
         yield any(not known.is_constant for known in self.keys.values()), "keys", "must have a list or a range"
 
 
@@ -301,11 +308,11 @@ class Workflow:
     sweep: Sweep | None = key("A search for the best values of a recipe.", default=None)
 
     def rules(self) -> Rules:
-        """Return the rules between the keys of the table (see `tables.table`)."""
+        """Return the conditions that the values of this recipe must fulfil (see `recipes.tables.Rules`)."""
         yield bool(self.experiments) != (self.sweep is not None), "", "needs experiments, or a table [sweep]"
 
     def resolve_paths(self, base: Path) -> Workflow:
-        """Return a copy with absolute paths (see `tables.resolve_paths`)."""
+        """Return a copy with absolute paths. `base` is the recipe's folder, from which relative paths count."""
         sweep = self.sweep and resolve_paths(self.sweep, base)
         return replace(self, run=base / self.run, cluster=resolve_paths(self.cluster, base), sweep=sweep)
 

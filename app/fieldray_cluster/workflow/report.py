@@ -116,7 +116,7 @@ def tasks_table(states: Sequence[TaskState]) -> Table:
 
 
 def last_output_lines(state: TaskState) -> str:
-    """Return the last lines of a task's last output; "" without output."""
+    """Return the last lines of what a task's last attempt has printed; "" without output."""
     if state.output is None:
         return ""
     with state.output.open("rb") as stream:
@@ -168,7 +168,10 @@ def _sweep_sections(rows: Sequence[Mapping[str, Any]], sweep: Sweep) -> list[Sec
 
 
 def leaderboard(workflow: Workflow, sweep: Sweep, study: Study) -> list[dict[str, Any]]:
-    """Return a row for each trial, the best first: exact values, state, figure and curve, and the winner's pack."""
+    """Return a row for each trial of a sweep, the best one first. The rows can be written as JSON.
+
+    A row has the trial's state and exact values, its figure, the figure after each epoch, and the pack if it has one.
+    """
     from fieldray_cluster.workflow.sweep import PACKS_FOLDER, best_trial, read_figures, trial_name, trial_values
 
     best, sign = best_trial(study), -1 if sweep.direction == "maximize" else 1

@@ -196,7 +196,19 @@ class WorkflowRun:
     def make_spec(
         self, task: str, key: str, command: tuple[str, ...], *, working_folder: Path, module: str = ""
     ) -> TaskSpec:
-        """Return the specification of the next attempt at a task, as it is sent to a worker."""
+        """Return the specification of the next attempt at a task, as it is sent to a worker.
+
+        Parameters
+        ----------
+        task
+            The name of the task.
+        key
+            The digest of all that decides the task's result.
+        command
+            The words of the command, or the arguments of `module`.
+        module
+            A module of this program to run in place of a command; "" for a command.
+        """
         return TaskSpec(
             task=task,
             key=key,

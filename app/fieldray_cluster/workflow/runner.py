@@ -102,10 +102,16 @@ class TaskRunner:
 
     Parameters
     ----------
+    run
+        The run's folder.
+    preemptible
+        Whether machines may be taken away. Then a lost worker is not the fault of its task.
+    say
+        Receives a line of text for the user.
     perform
         The function that workers run for a task.
     check
-        The check that workers run on themselves before.
+        Returns why a worker cannot work on the run; None if it can. A worker runs it before its first task.
 
     Raises IncompatibleNodes, ConnectionLost.
     """
@@ -182,7 +188,10 @@ class TaskRunner:
         return found
 
     def stop(self, stop: Path) -> list[tuple[TaskSpec, Event]]:
-        """End all running tasks by their stop file. Returns their outcomes."""
+        """End all running tasks. Returns each task with its last event, which has the outcome.
+
+        `stop` is the file that ends the tasks when it appears.
+        """
         self._is_stopping = True
         stop.touch()
         found = list[tuple[TaskSpec, Event]]()

@@ -43,7 +43,12 @@ from fieldray_cluster.workflow.recipe import PROGRAM
 JOURNAL_NAME: Final = "journal.jsonl"
 """The file name of the journal."""
 Status = Literal["waiting", "running", "done", "failed", "blocked", "stopped", "pruned"]
-"""The status of a task, such as "done"."""
+"""The status of a task.
+
+"waiting": not begun. "running". "done": its command succeeded. "failed": it did not succeed, and is not tried again.
+"blocked": a task that it waits for did not succeed. "stopped": by the user. "pruned": a trial of a sweep that was ended
+early.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +143,10 @@ class Journal:
         self.ended += event.status != "running"
 
     def is_done(self, task: str, key: str) -> bool:
-        """Return whether a task of this name was completed with this key."""
+        """Return whether the task `task` was completed, or ended early as a poor trial, with the same result to expect.
+
+        `key` is the digest of all that decides the result (see `run.Task.key`).
+        """
         known = self.latest.get(task)
         return known is not None and known.status in ("done", "pruned") and known.key == key
 
@@ -178,31 +186,34 @@ def _cut_unfinished(path: Path) -> None:
 OUTCOME_NAME: Final = "outcome.json"
 """The file name of a task's recorded outcome."""
 STOP_NAME: Final = "stop"
-"""The file name that stops a single task."""
+"""The name of the file in a task's folder whose existence stops this task."""
 _LOCK: Final = "task.lock"
 _TICK_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
-    """A task as sent to a worker.
+    """A task as it is sent to a worker.
 
     Attributes
     ----------
     key
-        The digest of all that decides the result. A recorded outcome with an equal key replaces a new attempt.
+        The digest of all that decides the result. If the task has a recorded outcome with this key, the command is not
+        run.
     number
         The number of this attempt.
     command
-        The words. `fieldray` as the first word is the node's program.
+        The words of the command. `fieldray` as the first word is the program that is installed on the node.
     module
-        A module of this program that is run with the words in place of a command.
+        A module of this program that is run with the words as its arguments, in place of a command; "" for a command.
+    folder
+        The folder of the task's records.
     working_folder
         The working directory of the command.
     run
         The run's folder, with its journal.
     stop
-        A file that ends the command when it appears. Its name is the driver's own.
+        A file that ends the command when it appears. Each start of a driver has its own.
     """
 
     task: str
@@ -227,7 +238,10 @@ class TaskSpec:
 
 
 def running_outcome(folder: Path, number: int) -> Outcome:
-    """Return the outcome of a running attempt with its time so far; empty if it was not started."""
+    """Return the outcome of an attempt that is still running, with the seconds that it has taken until now.
+
+    `number` is the number of the attempt. If it was not started, an empty outcome is returned.
+    """
     try:
         outcome = parse_json(_mark(folder, number).read_bytes(), Outcome)
     except (OSError, ValueError):
@@ -265,15 +279,19 @@ def check_node(run: Path) -> Reason | None:
 
 
 def driver_file(stop: Path) -> Path:
-    """Return the path of the driver's own file, by which a worker recognises the run's folder.
+    """Return the path of the file by which a worker recognises the folder of a run.
 
-    It lies next to the driver's `stop` file, which does not exist yet.
+    The driver writes it next to its `stop` file. A worker that does not find it works elsewhere, for example on a share
+    that is not mounted. `stop` is the path of the `stop` file, which need not exist.
     """
     return stop.with_name(f"{stop.name}.driver")
 
 
 def perform_task(spec: TaskSpec) -> TaskResult:
-    """Run the spec's command on this worker, unless it was completed. Returns the result; raises no disk error."""
+    """Run a task's command on this worker, or return the recorded outcome if it was completed before.
+
+    Errors of disks and of the node are not raised. They are in the result as its `node_problem`.
+    """
     node, began = _node(), time.time()
     try:
         if not _sees_run(spec):

@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Perform the order of a trial. Returns 0, or 1 after printing an error of the toolchain to standard error."""
+    """Run the steps of a sweep's trial that the order names. Returns 0 after success.
+
+    Returns 1 if a step fails, after printing its error to standard error. `arguments` holds the order as JSON; None for
+    the arguments of the process.
+    """
     stay_offline(is_toolchain=True)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as in `fieldray adapt`
     from pathlib import Path
