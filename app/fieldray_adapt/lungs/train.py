@@ -178,7 +178,7 @@ class StageSamples:
         )
 
     def draw_check(self, generator: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-        """Draw an augmented image, and its target for each check of the whole image (see `CheckImages.draw`).
+        """Draw an augmented image, and its target for each check of the whole image (see `ImagesForChecks.draw`).
 
         Raises ValueError if the recipe has no images for the checks.
         """
