@@ -48,7 +48,7 @@ from fieldray_adapt.recipes.shared import LabelRule
 from fieldray_adapt.training.engine_interface import STATISTIC_SUFFIXES
 from fieldray_adapt.training.keras_engine import build_network, set_weights
 from fieldray_adapt.training.steps import recipe_specification
-from shipped_packs import CHILDREN, MODELS
+from shipped_packs import CHILDREN_BEFORE, MODELS
 from tiny_recipe import RECIPE, adapted, draw, read_recipe
 
 A, B = (Layer(name=name, kind="conv", inputs=(INPUT,), channels=name) for name in "ab")
@@ -243,9 +243,9 @@ WHOLE = resnet50(height=256, width=256, labels=1, last_stride=1)
 
 @pytest.mark.adapt
 def test_the_network_of_a_pack_goes_on_as_it_was() -> None:
-    network = WHOLE.with_channels(channels_from_pack(CHILDREN, WHOLE))
-    weights = {**initial_weights(network, seed=0), **weights_from_pack(CHILDREN, network)}
-    model = read_pack(CHILDREN).model
+    network = WHOLE.with_channels(channels_from_pack(CHILDREN_BEFORE, WHOLE))
+    weights = {**initial_weights(network, seed=0), **weights_from_pack(CHILDREN_BEFORE, network)}
+    model = read_pack(CHILDREN_BEFORE).model
     images = model.golden.inputs.astype(np.float32) / 255
     _, weights["class_maps/kernel"], weights["class_maps/bias"] = list(read_convolutions(model.files["litert"]))[-1]
     scores = build_network(network, outputs=["scores"])
@@ -253,7 +253,7 @@ def test_the_network_of_a_pack_goes_on_as_it_was() -> None:
     # What is left is the rounding of the values between the layers, which the pack's own network carries.
     differences = np.abs(np.asarray(scores.predict_on_batch(images)) - model.golden.scores)
     assert differences.mean() < 0.03 and differences.max() < 0.1
-    assert not any(key.startswith("class_maps/") for key in weights_from_pack(CHILDREN, network))
+    assert not any(key.startswith("class_maps/") for key in weights_from_pack(CHILDREN_BEFORE, network))
 
 
 @pytest.mark.adapt
@@ -267,7 +267,7 @@ def test_the_network_of_a_pack_goes_on_as_it_was() -> None:
 )
 def test_a_pack_of_another_network_is_refused(network) -> None:
     with pytest.raises(UsageProblem, match="No layer of the weights in"):
-        weights_from_pack(CHILDREN, network)
+        weights_from_pack(CHILDREN_BEFORE, network)
 
 
 @pytest.mark.parametrize(

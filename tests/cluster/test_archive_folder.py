@@ -123,7 +123,7 @@ def test_a_list_that_a_power_cut_left_without_its_digest_is_made_again(tmp_path:
         (folder.path / "archive.json").write_bytes(before)
         assert not folder.is_listed
         folder.write_results(Piece(0, 1), b"")
-        with pytest.raises(UsageProblem, match=r"Restore archive\.json"):
+        with pytest.raises(UsageProblem, match=r"Restore the file archive\.json"):
             list_images(folder, [str(tmp_path)], Settings(), progress=lambda _count: None)
 
 

@@ -254,7 +254,7 @@ def test_an_archive_that_cannot_be_listed_is_said_at_once(server: Server) -> Non
         with pytest.raises(UsageProblem, match=f"{address} does not exist"):
             listed(address)
     server.faults["" if isinstance(server, Bucket) else "in/below"] = REFUSED
-    with pytest.raises(EnvironmentProblem, match=f"The server does not let you list {server.address}"):
+    with pytest.raises(EnvironmentProblem, match=f"The server does not let you list the files of {server.address}"):
         listed(server.address if isinstance(server, Bucket) else f"{server.address}/in")
     server.stop()
     with pytest.raises(EnvironmentProblem, match=rf"{server.address}/in cannot be reached: .*start the command again"):

@@ -51,7 +51,7 @@ def test_speed_and_load_are_drawn_over_the_run_and_a_new_run_begins_anew(desk: D
     page = desk.window.status_page
     empty = [plot.grab().toImage() for plot in page.plots]
     assert [plot.accessibleName().split(",")[0] for plot in page.plots] == [
-        "Images per second, model alone", "CPU load of the whole computer", "Memory used by this program",
+        "Images per second (model alone)", "CPU load of the whole computer", "Memory used by this program",
     ]  # fmt: skip
     for fps, cpu in ((None, 10.0), (31.0, 90.0), (33.4, 40.0)):
         desk.bench.machine.add_speed(Speed(fps_now=fps, cpu_percent=cpu, memory_mb=300.0))

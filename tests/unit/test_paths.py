@@ -71,4 +71,4 @@ def test_scratch_of_a_killed_process_goes_with_the_next_and_that_of_a_living_one
 def test_the_privacy_page_names_all_that_is_kept() -> None:
     page = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text(encoding="utf-8")
     for name in DATA_FILES:
-        assert re.search(rf"^\|.*`{re.escape(name)}", page, re.MULTILINE), name
+        assert re.search(rf"^- .*`{re.escape(name)}", page, re.MULTILINE), name

@@ -80,7 +80,7 @@ class StatusPage(Page):
     def _make_plot(self) -> QWidget:
         text, machine = self._translator.text, self._machine
         figures: dict[str, tuple[Callable[[Sample], float | None], float]] = {
-            text("Images per second, model alone"): (lambda sample: sample.fps, 2.0),
+            text("Images per second (model alone)"): (lambda sample: sample.fps, 2.0),
             text("CPU load of the whole computer, %"): (lambda sample: sample.cpu_percent, 100.0),
             text("Memory used by this program, MB"): (lambda sample: sample.memory_mb, 100.0),
         }

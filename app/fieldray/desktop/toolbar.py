@@ -335,7 +335,7 @@ class Status(QStatusBar):
         self.speed, self.load, self.research = PlainLabel(), PlainLabel(), PlainLabel(research_only(translator))
         set_tip(
             self.speed,
-            translator.text("Images per second, model alone: current value; lowest / mean / highest"),
+            translator.text("Images per second (model alone): current value; lowest / mean / highest"),
         )
         set_tip(self.load, translator.text("CPU load of the whole computer; memory used by all parts of this program"))
         self.research.setProperty("role", "research")

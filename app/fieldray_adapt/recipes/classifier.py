@@ -425,6 +425,8 @@ def training_description(recipe: ClassifierRecipe) -> dict[str, Any]:
     training = asdict(recipe.training)
     if teacher := training.pop("teacher"):  # absent without a teacher, as in documents of earlier versions
         training["teacher"] = teacher.name
+    if recipe.training.networks == 1:  # likewise absent
+        del training["networks"]
     return {
         "input": asdict(recipe.input),
         "network": network,
