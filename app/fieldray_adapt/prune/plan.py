@@ -46,7 +46,7 @@ class PruneRecipe:
     epochs: AnyLaw = key("Epochs of retraining after each cut.", example={"start": 1.0})
     learning_rate: AnyLaw = key("Learning rate of retraining.", example={"start": 3e-4})
     cut_off: AnyLaw = key(
-        "Channels that are used less than this limit are cut; cut_kind says how the limit is measured.",
+        "Channels whose share of zeros is above this limit are cut. The key cut_kind says how the limit is measured.",
         example={"start": 0.3},
     )
     minimum_channels: AnyLaw = key("Smallest number of channels that a layer keeps.", example={"start": 16})
@@ -57,8 +57,8 @@ class PruneRecipe:
         low=1,
     )
     cut_kind: CutKind = key(
-        "How cut_off is measured. level: channels that are used less than cut_off are cut; deviation: channels used "
-        "less than the mean minus cut_off standard deviations.",
+        "How the limit cut_off is measured. level: a share of zeros (0..1). deviation: standard deviations above the "
+        "mean share of zeros of the layer.",
         default="deviation",
     )
     largest_share: float = key(
