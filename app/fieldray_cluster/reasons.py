@@ -170,7 +170,7 @@ TEMPLATES: Final[Mapping[str, Template]] = {
                      "program. Use another folder, or delete this folder.",
     "sweep_diverged": "The trial recorded no value of {metric}.",
     "sweep_none": "No trial of the sweep finished, so there is no best trial. See the cause with: fieldray workflow "
-                  "status RECIPE. Then raise trials in the recipe and run the sweep again.",
+                  "status RECIPE. Then increase the key trials of the recipe, and run the sweep again.",
     "objects_left": Plural("{count} object of {address} was not copied. The first problem, of {name}: {detail} Run the "
                            "command again.",
                            "{count} objects of {address} were not copied. The first problem, of {name}: {detail} Run "

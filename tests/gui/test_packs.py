@@ -121,7 +121,7 @@ def test_without_a_default_a_drive_that_is_removed_takes_its_pack_along_and_the_
     desk.plug_in(EDGETPU, on_edgetpu())
     accept(desk)
     desk.pull_out()
-    desk.until_shown("so its pack is no longer in use", "Made-up lungs")
+    desk.until_shown("so this pack is no longer in use", "Made-up lungs")
     assert desk.in_use == ""
 
 

@@ -87,7 +87,8 @@ TEMPLATES: Final[Mapping[str, Template]] = {
     "audit_verdicts": "The labels are readers' verdicts, given after the readers saw the result of the pack "
                       "(automation bias). The figures overestimate the pack.",
     "audit_patients_unknown": "Most images have no patient ID, so each study (or image without a study) counts as "
-                              "one patient. If patients have several studies, the intervals are too narrow.",
+                              "one patient. If patients have several studies, the confidence intervals "
+                              "are too narrow.",
     "audit_no_results": "There are no results to audit in {path}.",
     "site_points_unreadable": "The local operating points in {path} cannot be read, so none is used: {detail}. Move "
                               "or restore the file.",

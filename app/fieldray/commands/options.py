@@ -91,7 +91,10 @@ def pack_library() -> PackLibrary:
 
 
 def signed_pack_name(spec: PackSpec) -> str:
-    """Return the name of a stored run's pack, with the fingerprint of its signer if a person had to trust it."""
+    """Return the name of a stored run's pack.
+
+    The fingerprint of the signer is added for packs that do not come with the program.
+    """
     from fieldray.packs.naming import signed_name
 
     return signed_name(spec.pack_name, is_signed=spec.trust == "signed", fingerprint=spec.fingerprint)
@@ -268,7 +271,8 @@ def add_pdf_language(parser: argparse.ArgumentParser) -> None:
 def report_options(options: argparse.Namespace, settings: Settings, console: Console) -> ReportOptions:
     """Return the report options of the command line.
 
-    If reports will show images without `--names`, a warning is printed: names burned into the pixels are not removed.
+    If reports will contain images and the option `--names` is not given, a warning is printed: names that are burned
+    into the pixels are not removed.
     """
     shows_images = bool(set(options.formats or ()) & {"pdf", "pdf-studies", "sc"} or getattr(options, "maps", None))
     if shows_images and not options.names:

@@ -146,7 +146,7 @@ class PackRun:
         self.last_notes: Sequence[Reason] = ()
 
     def count(self, kinds: Iterable[ResultCount]) -> None:
-        """Add these numbers of results to the pack's counts."""
+        """Add results to the counts of the pack. Each item has a class and the number of results with this class."""
         for kind in kinds:
             self.counts[kind.category] += kind.number
             self.patients.add(kind)

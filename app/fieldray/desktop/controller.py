@@ -240,7 +240,7 @@ class Controller(QObject):
             return reason("not_judged_none")
         if image.is_replaced or not self.rows.holds(image.row):
             return reason("not_judged_replaced")
-        if self.rows.is_stepping or not image.is_in_sight:
+        if self.rows.is_selecting_another_image or not image.is_in_sight:
             return reason("not_judged_yet")
         if not self.rows.index_of(image.packs[0].row_id).isValid():
             return reason("not_judged_not_listed")

@@ -432,7 +432,7 @@ class ImageOverlays:
     prior        the prior image, warped so that it lies on the current image; it has the prior's display windows
     step         one pixel of `prior` covers `step` x `step` pixels of the current image
     difference   colours of the change, and the region of the current image that they cover
-    mesh         a grid of straight lines of the prior, at its place on the current image, in the image's pixels
+    mesh         a grid that is straight on the prior, warped onto the current image; in pixels of the current image
     kept         places in the current image that were matched with the prior and used for the warp, in pixels
     middles      the middle of each region that differs, the strongest difference first, in pixels
     """

@@ -328,7 +328,8 @@ class PackChoice(QObject):
             return
         self._say(
             lambda t: t.text(
-                "The drive was removed, so its pack is no longer in use. Choose another pack under Packs: {names}.",
+                "The drive with the pack in use was removed, so this pack is no longer in use. Choose one of the other "
+                "packs under Packs: {names}.",
                 names=", ".join(t.pick(entry.names) or entry.pack_name for entry in others),
             )
         )

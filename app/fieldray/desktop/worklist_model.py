@@ -178,7 +178,7 @@ class WorkListModel(QAbstractTableModel):
         return self.run_id is None or (self.is_whole and not (self._is_old or self._is_reading))
 
     @property
-    def is_stepping(self) -> bool:
+    def is_selecting_another_image(self) -> bool:
         """Whether another image may be selected at any moment, because the next one or a changed list is being read."""
         return self._is_finding or self.awaits_row or self.is_another
 

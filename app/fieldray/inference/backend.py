@@ -174,7 +174,10 @@ WatchDevice = Callable[[Callable[[], None], Callable[[Reason], None]], Watch]
 
 
 def model_file_for(entry: BackendEntry, model: Model) -> bytes:
-    """Return the pack's network file for a device: that of the device's first role for which the pack has a file.
+    """Return the network file of the pack that a device runs.
+
+    A device lists the kinds of files that it can run, the best kind first. The first kind that the pack has is
+    returned.
 
     Raises BackendProblem (no_model_file) if the pack has none of them.
     """

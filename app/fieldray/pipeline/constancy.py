@@ -163,7 +163,10 @@ class ConstancyRecords:
         return (*(one.summary for one in last.values()), *late)
 
     def add(self, record: ConstancyRecord, answers: ExpectedResults) -> None:
-        """Store the record of a constancy test; for the first test of a pack, also its results."""
+        """Store the record of a constancy test.
+
+        If it is the first test of its pack, `answers` are stored too, and later tests expect them.
+        """
         with only_writer(self.path):
             known = self.read()
             first = {**known.answers, record.subject: answers} if record.is_first else known.answers

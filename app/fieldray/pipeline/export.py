@@ -37,7 +37,7 @@ from fieldray.reports.exporter import (
     no_images,
     pseudonym_key,
 )
-from fieldray.reports.images import MapNames, overlay_spec, write_class_map, write_lungs, write_overlay
+from fieldray.reports.images import MapFileNames, overlay_spec, write_class_map, write_lungs, write_overlay
 from fieldray.settings import TABLE, Settings, Value
 from fieldray.store.results import ResultQuery
 from fieldray.store.work_list import HistoryQuery
@@ -313,7 +313,7 @@ def write_maps(
     with ResultQuery(database) as query, ThreadPoolExecutor(readers.size, thread_name_prefix="maps") as pool:
         run = query.run(of.run_id)
         inputs, pack = tuple(map(Path, run.spec.paths)), pack_of_run(run, of.position)
-        names = MapNames(folder, inputs)
+        names = MapFileNames(folder, inputs)
         work = (
             (names.stem(stored.outcome.ref), stored.outcome)
             for stored in query.answers(of.run_id, position=of.position)

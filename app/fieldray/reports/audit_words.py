@@ -173,7 +173,9 @@ def rule_text(translator: Translator, rule: Rule) -> str:
     }
     each = {
         "above": text("Referred: the class Read first, or a score at or above the threshold."),
-        "unsure": text("Referred: the class Read first, a score in the uncertain zone, or a score above this zone."),
+        "unsure": text(
+            "An image is referred if its class is Read first, or if its score is in or above the uncertain zone."
+        ),
     }
     any_of = (
         text("One referred image is enough to refer the patient or the examination.") if rule.unit != "image" else ""

@@ -165,7 +165,7 @@ _DEVICES: Final = re.compile(r"(?i)(con|prn|aux|nul|com\d|lpt\d)(\.|$)")
 _LONGEST_NAME: Final = 200  # bytes: of the 255 that systems allow, some are for the suffix and for a number
 
 
-class MapNames:
+class MapFileNames:
     """Makes a unique path for each image's files of `--maps` (heat map, lungs, overlay). Equal names get a number.
 
     folder  folder of the files

@@ -21,7 +21,7 @@ from fieldray.errors import StorageProblem, UsageProblem
 from fieldray.imaging.discover import discover
 from fieldray.reasons import reason
 from fieldray.reports.images import (
-    MapNames,
+    MapFileNames,
     overlay_spec,
     pair_overlay,
     pair_text,
@@ -154,7 +154,7 @@ def test_an_input_is_not_replaced_even_if_it_is_an_earlier_map(tmp_path: Path) -
 
 def test_folders_are_those_of_the_images_and_zip_files_are_folders(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
-    names, out = MapNames(Path("out"), [tmp_path / "in"]), Path("out")
+    names, out = MapFileNames(Path("out"), [tmp_path / "in"]), Path("out")
     assert names.stem(ImageRef(path=tmp_path / "in" / "a.png")) == out / "a.png"
     assert names.stem(ImageRef(path=tmp_path / "in" / "deep" / "a.png")) == out / "deep" / "a.png"
     assert names.stem(ImageRef(path=tmp_path / "in" / "b.zip", member="x/a.png")) == out / "b.zip" / "x" / "a.png"
@@ -165,14 +165,14 @@ def test_folders_are_those_of_the_images_and_zip_files_are_folders(tmp_path: Pat
 def test_images_of_one_name_in_several_folders_do_not_meet(tmp_path: Path) -> None:
     for folder in ("one", "two"):
         (tmp_path / folder).mkdir()
-    names = MapNames(Path("out"), [tmp_path / "one", tmp_path / "two"])
+    names = MapFileNames(Path("out"), [tmp_path / "one", tmp_path / "two"])
     found = [names.stem(ImageRef(path=tmp_path / folder / "a.png")) for folder in ("one", "two")]
     assert found == [Path("out/one/a.png"), Path("out/two/a.png")]
 
 
 def test_a_file_that_was_given_is_at_the_top(tmp_path: Path) -> None:
     (tmp_path / "a.png").touch()
-    names = MapNames(Path("out"), [tmp_path / "a.png"])
+    names = MapFileNames(Path("out"), [tmp_path / "a.png"])
     assert names.stem(ImageRef(path=tmp_path / "a.png")) == Path("out/a.png")
 
 
@@ -191,7 +191,7 @@ def test_a_file_that_was_given_is_at_the_top(tmp_path: Path) -> None:
     ],
 )
 def test_no_name_in_a_zip_file_leaves_the_folder(tmp_path: Path, member: str, name: str) -> None:
-    names = MapNames(tmp_path / "out", [tmp_path / "b.zip"])
+    names = MapFileNames(tmp_path / "out", [tmp_path / "b.zip"])
     stem = names.stem(ImageRef(path=tmp_path / "b.zip", member=member))
     assert stem == tmp_path / "out" / "b.zip" / name
 
@@ -204,7 +204,7 @@ def test_no_link_leads_out_of_the_folder(tmp_path: Path) -> None:
     for name, target in (("away", elsewhere), ("back", out / "inside"), ("up", tmp_path)):
         (out / name).symlink_to(target)
     (tmp_path / "named").symlink_to(out)  # the folder itself may be one: a person named it
-    names = MapNames(tmp_path / "named", [tmp_path / "in"])
+    names = MapFileNames(tmp_path / "named", [tmp_path / "in"])
     for member in ("away/a.png", "away/deep/a.png", "up/a.png"):
         with pytest.raises(StorageProblem) as problem:
             names.stem(ImageRef(path=tmp_path / "in" / member))
@@ -214,14 +214,14 @@ def test_no_link_leads_out_of_the_folder(tmp_path: Path) -> None:
 
 
 def test_names_that_would_meet_get_a_number(tmp_path: Path) -> None:
-    names = MapNames(Path("out"), [tmp_path / "b.zip"])
+    names = MapFileNames(Path("out"), [tmp_path / "b.zip"])
     stems = [names.stem(ImageRef(path=tmp_path / "b.zip", member=member)) for member in ("a:.png", "a?.png", "A_.PNG")]
     assert [stem.name for stem in stems] == ["a_.png", "a_.png~2", "A_.PNG~3"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a path of POSIX")
 def test_a_name_as_long_as_a_system_allows_leaves_room_for_the_suffix(tmp_path: Path) -> None:
-    names = MapNames(tmp_path, [tmp_path])
+    names = MapFileNames(tmp_path, [tmp_path])
     for letter in ("x", "ї"):  # of one byte and of two
         stem = names.stem(ImageRef(path=tmp_path / (letter * 251 + ".png")))
         write_lungs(stem, image(), inputs=())
