@@ -30,7 +30,7 @@ PACK: Final = "pneumonia-paediatric"
 _NOTICE: Final = r"Research use only\. Not for diagnostic use\."
 _BANNER: Final = "#fdf0d2"  # behind a question or a warning
 _OFFER: Final = "#e3eff5"  # behind an offer
-_ABNORMAL: Final = "#b3370b"  # of the word and the triangle in the work list
+_UNCERTAIN: Final = "#7d5b00"  # of the word and the triangle in the work list
 _DPKG_REFUSAL: Final = (
     r"dpkg: error processing archive .*fieldray.*\.deb \(--(install|unpack)\):",
     r" new fieldray package pre-installation script subprocess returned error exit status 1",
@@ -193,7 +193,7 @@ def open_window(trial: Trial) -> None:
         until(lambda: _settled(trial, "2-folder"), "the dialog")
         press(dialog, "Return", text=SHORT)
         until(lambda: stored(trial, user) == COUNT, f"{COUNT} results in the user's database")
-        until(lambda: trial.picture("3-results").count(_ABNORMAL) > 500, "abnormal rows in the work list")
+        until(lambda: trial.picture("3-results").count(_UNCERTAIN) > 500, "uncertain rows in the work list")
         press(window, "Down")
         time.sleep(1.5)
         trial.picture("4-image")
@@ -210,7 +210,7 @@ def plug_in_a_drive(trial: Trial) -> None:
     settings.write_text(json.dumps(chosen | {"language": "uk"}), encoding="utf-8")
     shutil.chown(settings, user.number, user.number)
     with opened(trial.root, user, IMAGES, more=wayland):
-        until(lambda: trial.picture("5-ukrainian").count(_ABNORMAL) > 500, "abnormal rows in the work list")
+        until(lambda: trial.picture("5-ukrainian").count(_UNCERTAIN) > 500, "uncertain rows in the work list")
         until(lambda: _settled(trial, "5-ukrainian"), "the end of the run")
         before = _banners(trial, "5-ukrainian")
         with _drive(trial, trial.root.inside("/opt/fieldray/_internal/fieldray/_data/models")):
@@ -383,7 +383,7 @@ def _work_list() -> tuple[str, ...]:
     row = rf"({classes}) +(0\.\d+|-) +(0\.\d+|-)  .*\.dcm"
     return (
         r"Pack pneumonia-paediatric-.* \(comes with the program\)\. For patients aged 1 to 5 years\. .*",
-        r"Operating point standard \(pneumonia\): Signs of pneumonia from 0\.\d+.*",
+        r"Operating point standard \(pneumonia\): threshold 0\.\d+, Signs of pneumonia from 0\.\d+.*",
         r"result +score +threshold +file",
         row,
         r"\? {29,}\S.*",  # notes
