@@ -30,7 +30,7 @@ PACK: Final = "pneumonia-paediatric"
 _NOTICE: Final = r"Research use only\. Not for diagnostic use\."
 _BANNER: Final = "#fdf0d2"  # behind a question or a warning
 _OFFER: Final = "#e3eff5"  # behind an offer
-_UNCERTAIN: Final = "#7d5b00"  # of the word and the triangle in the work list
+_UNCERTAIN: Final = "#7d5b00"  # of the word and the diamond in the work list
 _DPKG_REFUSAL: Final = (
     r"dpkg: error processing archive .*fieldray.*\.deb \(--(install|unpack)\):",
     r" new fieldray package pre-installation script subprocess returned error exit status 1",
