@@ -54,8 +54,8 @@ LIST_IMAGE: Final = f"INSERT OR REPLACE INTO work_list ({_LISTED}) VALUES (?{', 
 UNLIST_IMAGE: Final = "DELETE FROM work_list WHERE run_id = ? AND image_id = ?"
 
 UNLISTED_IMAGES: Final = """
-    SELECT id FROM images WHERE id IN (SELECT value FROM json_each(?2))
-    AND NOT EXISTS (SELECT 1 FROM work_list WHERE run_id = ?1 AND image_id = images.id)
+    SELECT id FROM images WHERE id IN (SELECT value FROM json_each(?))
+    AND NOT EXISTS (SELECT 1 FROM work_list WHERE run_id = ? AND image_id = images.id)
 """
 # Copies of images of other runs get a copy of the listed row, if all results of both images are equal.
 _OF_LISTED: Final = ", ".join(f"listed.{name}" for name in _LISTED.split(", ")[2:])
@@ -67,8 +67,8 @@ COPY_WORK_LIST_ROWS: Final = f"""
     INSERT INTO work_list ({_LISTED})
     SELECT copy.run_id, copy.id, {_OF_LISTED}
     FROM images AS earlier JOIN work_list AS listed ON listed.run_id = earlier.run_id AND listed.image_id = earlier.id
-    JOIN images AS copy ON copy.run_id = ?1 AND copy.image_key = earlier.image_key
-    WHERE earlier.run_id != ?1 AND earlier.id IN (SELECT value FROM json_each(?2))
+    JOIN images AS copy ON copy.run_id = ? AND copy.image_key = earlier.image_key
+    WHERE earlier.run_id != ? AND earlier.id IN (SELECT value FROM json_each(?))
     AND NOT {_HAS_ANOTHER.format("earlier", "copy")} AND NOT {_HAS_ANOTHER.format("copy", "earlier")}
 """
 

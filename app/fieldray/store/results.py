@@ -467,9 +467,9 @@ class ResultStore(ResultQuery):
                 raise StorageProblem(reason("results_lost", path=self.path, found=len(answers), saved=wanted))
             for row in answers:
                 self._verdicts.copy_verdict(run_id, row["id"], row["result_hash"], row["image_key"])
-            self._all(bookkeeping.COPY_WORK_LIST_ROWS, run_id, json.dumps(taken.images))
+            self._all(bookkeeping.COPY_WORK_LIST_ROWS, run_id, run_id, json.dumps(taken.images))
             row_ids = tuple(dict.fromkeys(row["image_id"] for row in answers))
-            unlisted = [row["id"] for row in self._all(bookkeeping.UNLISTED_IMAGES, run_id, json.dumps(row_ids))]
+            unlisted = [row["id"] for row in self._all(bookkeeping.UNLISTED_IMAGES, json.dumps(row_ids), run_id)]
             for image in self.images(unlisted, looks_inside=False):
                 self._list(run_id, image)
         return row_ids

@@ -162,8 +162,8 @@ _OF_PACK: Final = "(run_packs.run_id, run_packs.position) = (answers.run_id, ans
 _TALLIES: Final = f"""
     SELECT MAX(spec) AS spec, answers.category, answers.reason, choice, COUNT(*) AS number
     FROM (SELECT MAX(answers.id) AS newest FROM answers JOIN images ON images.id = image_id JOIN run_packs ON {_OF_PACK}
-          WHERE ?3 = x'' OR image_key = ?3 OR (image_key >= ?4 AND image_key < ?5)
-          GROUP BY model_sha256, {_IDENTITY} HAVING MIN(answers.saved_s) >= ?1 AND MIN(answers.saved_s) < ?2)
+          WHERE ? = x'' OR image_key = ? OR (image_key >= ? AND image_key < ?)
+          GROUP BY model_sha256, {_IDENTITY} HAVING MIN(answers.saved_s) >= ? AND MIN(answers.saved_s) < ?)
     JOIN answers ON answers.id = newest JOIN images ON images.id = image_id JOIN run_packs ON {_OF_PACK}
     LEFT JOIN verdicts ON verdicts.answer_id = answers.id AND verdicts.result_hash = answers.result_hash
     WHERE answers.category != 'failed' OR images.absent_s IS NULL AND NOT EXISTS (
@@ -364,7 +364,7 @@ class HistoryQuery(ResultQuery):
         """
         inside = os.fsencode(folder) if folder else b""
         ends = inside, inside + _SEPARATOR, inside + _AFTER_SEPARATOR
-        return self._made(tally_of, self._all(_TALLIES, since_s, until_s, *ends))
+        return self._made(tally_of, self._all(_TALLIES, inside, *ends, since_s, until_s))
 
     def images_in_order(self, run_id: int) -> Iterator[StoredImage]:
         """Yield the images of a run in the order of its work list, the most urgent first.
