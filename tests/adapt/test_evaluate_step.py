@@ -239,6 +239,9 @@ def test_an_operating_point_can_hold_at_each_source(rule: Literal["balance", "se
         assert (images.scores[images.truth] >= chosen.unsure_low).mean() >= 0.95
         assert (images.scores[~images.truth] < chosen.unsure_high).mean() >= 0.9
         assert rule == "balance" or (images.scores[images.truth] >= chosen.threshold).mean() >= 0.95
+    healthy = both.where(~both.truth | (both.sources != "small"))
+    with pytest.raises(UsageProblem, match=r"validation \(small\) part of the data has no positive images"):
+        choose_operating_point(wanted, label="x", validation=healthy)
 
 
 def test_a_card_counts_as_an_audit_of_images_does() -> None:

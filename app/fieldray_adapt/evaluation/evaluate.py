@@ -261,8 +261,12 @@ def choose_operating_point(point: OperatingPointChoice, *, label: str, validatio
         The recipe's rule for the operating point.
     label
         The code of the label.
+
+    Raises UsageProblem (data_class_empty) if the point must hold at each source, and a source lacks one of the classes.
     """
     sources = validation.by_source() if point.each_source else [validation]
+    if point.each_source:
+        _require_both_classes(sources, label=label)
     if point.rule == "balance":
         groups = validation.sources if point.each_source else None
         threshold = metrics.threshold_for_balance(validation.scores, validation.truth, groups=groups)
@@ -289,6 +293,15 @@ def choose_operating_point(point: OperatingPointChoice, *, label: str, validatio
         specificity=validation.specificity(threshold).estimate,
         measured_on={"en": "the validation part"},
     )
+
+
+def _require_both_classes(sources: Sequence[EvaluatedImages], *, label: str) -> None:
+    """Raise UsageProblem (data_class_empty) if a source has no positive or no negative validation image."""
+    for images in sources:
+        part = f"validation ({images.rows[0].source})"
+        for kind, is_there in (("positive", images.truth.any()), ("negative", not images.truth.all())):
+            if not is_there:
+                raise UsageProblem(reason("data_class_empty", label=label, kind=kind, part=part))
 
 
 def with_measured_figures(
