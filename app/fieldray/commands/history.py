@@ -299,7 +299,7 @@ def run_delete(options: argparse.Namespace, console: Console) -> int:
 
 
 def _delete(history: History, plan: DeletionPlan, options: argparse.Namespace, console: Console) -> int:
-    """Print a deletion plan, and carry it out if `--yes` was given. Returns the exit code.
+    """Print which runs would be deleted, and delete them if `--yes` was given. Returns the exit code.
 
     Raises UsageProblem, StorageProblem.
     """
@@ -383,7 +383,7 @@ def run_drop_pictures(options: argparse.Namespace, console: Console) -> int:
 
 
 def _store() -> Path:
-    """Return the path of the results database. Raises UsageProblem if there is none."""
+    """Return the path of the results database. Raises UsageProblem if this computer has no results database."""
     path = results_path()
     if not path.exists():
         raise UsageProblem(reason("store_no_results", path=path))
@@ -394,7 +394,7 @@ def _show_share(console: Console, code: str, share: float) -> None:
     """Show the progress of an operation on the results database.
 
     code   code of the message
-    share  the part that is done, 0..1
+    share  the finished part of the operation, 0..1
     """
     console.show_bar(reason(code, percent=round(100 * share)).text)
 
@@ -411,7 +411,7 @@ _RUN_LINE: Final = (
 
 
 def _packs(spec: RunSpec) -> str:
-    """Return the packs of a run as one line of text, each with its lung-field pack."""
+    """Return the packs of a run as one line of text. Each pack is followed by the name of its lung-field pack."""
     from fieldray.formatting import pack_label
     from fieldray.translation import Translator
 
