@@ -23,7 +23,7 @@ _START: Final = b"\xff\x4f\xff\x51"
 _CODING_STYLE: Final = b"\xff\x52"
 _TILE_PART: Final = b"\xff\x90"
 _END: Final = b"\xff\xd9"
-# Beside a sharp white edge a low-pass filter overshoots the highest value a little.
+# Next to a sharp white edge, a low-pass filter exceeds the highest value a little.
 _OVERSHOOT: Final = 1.1
 _MOST_LEVELS: Final = 7
 
@@ -102,8 +102,8 @@ def decode_wavelets(source: bytes, step: int, bits: int) -> NDArray[np.uint16]:
     """
     image: Any = Jpeg2KImageFile(io.BytesIO(source))
     image.reduce = step.bit_length() - 1
-    # Pillow rounds the reduced size where the standard (B-15) rounds up, and then refuses what it decoded. There is no
-    # public way to state another size, so this one is a size for which both agree. A test watches over the attribute.
+    # The standard (B-15) rounds the reduced size up. Pillow rounds to the nearest number, and then rejects the decoded
+    # image. For a multiple of the step both sizes agree. Pillow has no public way to set the size.
     image._size = tuple(-(-side // step) * step for side in image.size)
     # Pillow also scales the values up to fill 8 or 16 bits.
     values = np.asarray(image).astype(np.float32) / np.float32(1 << ((8 if bits <= 8 else 16) - bits))
