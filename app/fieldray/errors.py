@@ -13,8 +13,8 @@ FieldrayError            carries a `Reason`, whose text can be shown to a person
       PackNotChosen      a person has not chosen the pack for the images
     UsageProblem         the command line or a recipe asks for something impossible
 
-Any other exception that is not caught is a bug, and reported as `internal`. Low-level code raises ValueError and
-TypeError; code at the boundary to files converts them once, with `from`.
+Any other exception that is not caught is a bug, and is reported as `internal`. Low-level code raises ValueError and
+TypeError. Code at the boundary to files converts both once, by `raise ... from`.
 """
 
 from __future__ import annotations

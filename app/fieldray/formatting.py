@@ -129,7 +129,7 @@ def describe_signer(translator: Translator, *, trust: Trust, fingerprint: str) -
 
 
 def run_state(translator: Translator, run: Run) -> str:
-    """Return the state of a run as a word."""
+    """Return the state of a run as a word in the language of the translator."""
     text = translator.text
     return {
         "running": text("under way"),
@@ -155,7 +155,7 @@ def verdict_line(translator: Translator, verdict: Verdict | None, *, reader: str
 
 
 def sex_label(translator: Translator, header: ImageHeader) -> str:
-    """Return the patient's sex as a letter; empty if the file does not state it."""
+    """Return the patient's sex as a letter; empty if the file does not state the sex."""
     letters = {"M": translator.in_context("sex of a patient", "M")}
     letters["F"] = translator.in_context("sex of a patient", "F")
     return letters.get(header.patient_sex, "")

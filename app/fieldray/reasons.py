@@ -525,7 +525,7 @@ NAMELESS_PARAMETERS: Final = NUMERIC_PARAMETERS | frozenset(_WITHOUT_NAMES.split
 def template_of(code: str) -> Template:
     """Return the sentence with this code, from this module or from the module `reasons` of a sub-package.
 
-    Raises KeyError.
+    Raises KeyError for an unknown code.
     """
     return TEMPLATES[code] if code in TEMPLATES else templates_of_subpackages()[code]
 

@@ -154,7 +154,7 @@ class Audit:
 
 
 def require_prevalence(prevalence: float | None) -> None:
-    """Raise UsageProblem for a prevalence outside (0, 1)."""
+    """Raise UsageProblem for a prevalence that is not between 0 and 1. None is allowed."""
     if prevalence is not None and not 0 < prevalence < 1:
         raise UsageProblem(reason("audit_prevalence", value=prevalence))
 
@@ -464,7 +464,7 @@ def _notes(cases: Sequence[Case], units: Sequence[Case], rule: Rule) -> Iterator
 
 
 def _patient_notes(cases: Sequence[Case], rule: Rule) -> Iterator[Reason]:
-    """Yield notes about patients with both labels, and about patients counted once despite several examinations."""
+    """Yield notes about two groups of patients: with both labels, and with several examinations that count once."""
     images = defaultdict[str, list[Case]](list)
     for case in cases:
         images[case.patient].append(case)

@@ -129,7 +129,7 @@ class Rule:
         return point.threshold if self.refers == "above" else point.unsure_low
 
     def referral_score_at(self, threshold: float, pattern: OperatingPoint | None) -> float:
-        """Return the lowest calibrated score (0..1) with which a unit is referred if the threshold is `threshold`.
+        """Return the lowest calibrated score (0..1) with which a unit is referred at a given threshold.
 
         pattern  an operating point whose uncertain zone is moved to the threshold; None for no zone
         """
@@ -180,9 +180,9 @@ def ranking_score(case: Case) -> float:
 
 
 def scores_and_truths(units: Sequence[Case]) -> tuple[Scores, Truth, list[str]]:
-    """Return the scores, truths and patients of units as arrays.
+    """Return the scores, truths and patients of units.
 
-    The scores (n,) float64 are those of `ranking_score`. The truths are (n,) bool.
+    Scores (n,) float64 come from `ranking_score`. Truths are (n,) bool. Patients are a list with one key per unit.
     """
     return (
         np.array([ranking_score(case) for case in units], np.float64),

@@ -50,13 +50,12 @@ Item = TypeVar("Item")
 class Summary:
     """Statistics of the times of all repetitions; times are in milliseconds.
 
-    images               number of images that count in the mean: the third and later ones of each repetition
-    first_ms, second_ms  time of the first and of the second image, medians over the repetitions
+    images                     number of images that count in the mean: the third and later images of each repetition
+    first_ms, second_ms        time of the first and of the second image, medians over the repetitions
     mean_ms, stdev_ms, p50_ms, p95_ms, p99_ms
-                         statistics of the third and later images of all repetitions; the standard deviation is the
-                         sample's (n - 1)
-    fps_min, fps_avg, fps_max
-                         images per second: of the slowest image, over all images, of the fastest image
+                               statistics of the third and later images of all repetitions; the standard deviation is
+                               that of a sample (n - 1)
+    fps_min, fps_avg, fps_max  images per second: of the slowest image, over all images, of the fastest image
     """
 
     repetitions: int
@@ -81,7 +80,8 @@ class Summary:
 def summarise(repetitions: Repetitions) -> Summary:
     """Compute the statistics of repetitions, each a sequence of times in milliseconds.
 
-    Raises ValueError if there are no repetitions, if one has fewer than three images, or if a time is not above 0.
+    Raises ValueError if there are no repetitions, if a repetition has fewer than three images, or if a time is not
+    above 0.
     """
     if not repetitions or any(len(times_ms) < MIN_IMAGES for times_ms in repetitions):
         raise ValueError(f"every repetition needs {MIN_IMAGES} images")
@@ -153,7 +153,7 @@ def one_worker() -> Workers:
 
 
 def find_images(folder: Path | None, *, count: int, drawn_in: Path) -> tuple[ImageRef, ...]:
-    """Find up to `count` images of a folder. Without a folder, draw synthetic images into `drawn_in`.
+    """Find up to `count` images in a folder. Without a folder, draw synthetic images into `drawn_in`.
 
     Raises UsageProblem (nothing_to_screen) if the folder does not exist.
     """

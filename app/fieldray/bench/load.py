@@ -121,7 +121,7 @@ def increase(cell: Measurement, cells: Sequence[Measurement]) -> float:
 
 
 def load_of(cell: Measurement) -> MeasuredLoad:
-    """Return the CPU load that was measured before the images of a case were timed: medians over its repetitions."""
+    """Return the CPU load that was measured before the images of a case were timed: medians over the repetitions."""
     made, machine = ([getattr(load, name) for load in cell.loads] for name in ("made", "machine"))
     return MeasuredLoad(made=statistics.median(made), machine=statistics.median(machine))
 

@@ -77,7 +77,7 @@ class Console:
         return before
 
     def emit(self, line: str) -> None:
-        """Write one line to standard output for a program that reads it, and flush the stream."""
+        """Write one line for a program to standard output, and flush the stream."""
         self._write(self._out, line + "\n")
 
     def show_bar(self, text: str) -> None:

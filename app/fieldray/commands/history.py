@@ -138,7 +138,7 @@ def _month(text: str) -> datetime.date:
 
 
 def run_list(options: argparse.Namespace, console: Console) -> int:
-    """Run `fieldray history list`. Returns the exit code. Raises StorageProblem, UsageProblem."""
+    """Run `fieldray history list`: list past runs. Returns the exit code. Raises StorageProblem, UsageProblem."""
     print_update_notice(console)
     from fieldray.domain.history import RunFilter
     from fieldray.reports.content import CATEGORY_TEXTS, runs_text
@@ -211,7 +211,7 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_compare(options: argparse.Namespace, console: Console) -> int:
-    """Run `fieldray history compare` for two runs. Returns the exit code. Raises UsageProblem, StorageProblem."""
+    """Run `fieldray history compare`: compare two runs. Returns the exit code. Raises UsageProblem, StorageProblem."""
     print_update_notice(console)
     from fieldray.pipeline.history import comparison_blocks
     from fieldray.reports.content import comparison_text
@@ -259,7 +259,7 @@ def run_export(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_month(options: argparse.Namespace, console: Console) -> int:
-    """Run `fieldray history month`. Returns the exit code. Raises UsageProblem, StorageProblem."""
+    """Run `fieldray history month`: summarise a month. Returns the exit code. Raises UsageProblem, StorageProblem."""
     print_update_notice(console)
     from fieldray.pipeline.constancy import ConstancyRecords
     from fieldray.pipeline.history import month_blocks, month_title
@@ -279,7 +279,7 @@ def run_month(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_delete(options: argparse.Namespace, console: Console) -> int:
-    """Run `fieldray history delete`. Without `--yes`, only print what would be deleted. Returns the exit code.
+    """Run `fieldray history delete`: delete runs, or without `--yes` only print the runs. Returns the exit code.
 
     Raises UsageProblem, StorageProblem.
     """
@@ -317,7 +317,10 @@ def _delete(history: History, plan: DeletionPlan, options: argparse.Namespace, c
 
 
 def run_check(_: argparse.Namespace, console: Console) -> int:
-    """Run `fieldray store check`. Returns the exit code. Raises StorageProblem, UsageProblem."""
+    """Run `fieldray store check`: check the results database. Returns the exit code.
+
+    Raises StorageProblem, UsageProblem.
+    """
     from fieldray.store.maintenance import check
     from fieldray.store.pictures import size_of
 
@@ -328,7 +331,10 @@ def run_check(_: argparse.Namespace, console: Console) -> int:
 
 
 def run_compact(_: argparse.Namespace, console: Console) -> int:
-    """Run `fieldray store compact`. Returns the exit code. Raises StorageProblem, UsageProblem."""
+    """Run `fieldray store compact`: make the results database smaller. Returns the exit code.
+
+    Raises StorageProblem, UsageProblem.
+    """
     from fieldray.store.deletion import compact
 
     freed_bytes, is_whole = compact(_store())
@@ -339,7 +345,10 @@ def run_compact(_: argparse.Namespace, console: Console) -> int:
 
 
 def run_backup(options: argparse.Namespace, console: Console) -> int:
-    """Run `fieldray store backup`. Returns the exit code. Raises StorageProblem, UsageProblem."""
+    """Run `fieldray store backup`: copy the results database. Returns the exit code.
+
+    Raises StorageProblem, UsageProblem.
+    """
     from fieldray.store.maintenance import backup
 
     clear_abandoned(options.folder)  # an interrupted backup may have left names of patients there
@@ -354,7 +363,10 @@ def run_backup(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_restore(options: argparse.Namespace, console: Console) -> int:
-    """Run `fieldray store restore`. Returns the exit code. Raises StorageProblem, UsageProblem."""
+    """Run `fieldray store restore`: replace the results database by a backup. Returns the exit code.
+
+    Raises StorageProblem, UsageProblem.
+    """
     from fieldray.store.maintenance import restore
 
     if not options.yes:
@@ -368,7 +380,10 @@ def run_restore(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_drop_pictures(options: argparse.Namespace, console: Console) -> int:
-    """Run `fieldray store drop-pictures`. Returns the exit code. Raises StorageProblem, UsageProblem."""
+    """Run `fieldray store drop-pictures`: delete the preview images. Returns the exit code.
+
+    Raises StorageProblem, UsageProblem.
+    """
     from fieldray.store.deletion import drop_pictures
 
     if not options.yes:

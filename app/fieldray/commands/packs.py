@@ -75,7 +75,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def run_list(options: argparse.Namespace, console: Console) -> int:
-    """Run `fieldray packs list`. Returns the exit code. Raises PackProblem."""
+    """Run `fieldray packs list`: print the packs on this computer. Returns the exit code. Raises PackProblem."""
     library = pack_library()
     found = library.candidates(options.folder) if options.folder else library.available()
     for candidate in found:
@@ -157,7 +157,10 @@ def _lasting_name(name: str, operating_point: str | None) -> str:
 
 
 def run_install(options: argparse.Namespace, console: Console) -> int:
-    """Run `fieldray packs install`. Returns the exit code. Raises PackProblem, StorageProblem."""
+    """Run `fieldray packs install`: copy a pack to this computer. Returns the exit code.
+
+    Raises PackProblem, StorageProblem.
+    """
     library = pack_library()
     folder = library.find(options.pack).folder
     installed = with_trust(library, options.pack, options, partial(library.install, folder))

@@ -180,7 +180,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class FinishedRun:
-    """A finished run whose session is still open.
+    """A finished run. The session, with its engine and worker processes, is still open.
 
     model  the first pack of the run
     """

@@ -125,7 +125,7 @@ def _search(
     Returns the best mapping, the highest similarity, and the lowest similarity.
 
     prior, current        coarse images, see `_coarse`
-    box                   the template: a part of the current image
+    box                   the template: row and column slices of the current image
     centre, prior_centre  centres of the lungs in the current image and in the prior (pixels of the frame)
     scale                 how much larger the lungs are in the prior
     """
@@ -589,7 +589,7 @@ SERVICE: Final = "fieldray.comparison.compare:handle"
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Pair:
-    """A request to compare two images: a prior and a current image, each brought to its frame."""
+    """A request to compare two images: a prior and a current image, each in its square frame."""
 
     prior: FramedImage
     current: FramedImage

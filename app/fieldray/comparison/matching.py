@@ -149,7 +149,10 @@ def _products(images: NDArray[np.float64], patterns: NDArray[np.float64]) -> NDA
 
 
 def _energies(images: NDArray[np.float64], height: int, width: int) -> NDArray[np.float64]:
-    """Return S2 - S1^2 / t of every window of t pixels, 0 or more: the squared norm of the centred window."""
+    """Return the squared norm of every centred window: the sum of squares minus S1^2 / t, 0 or more.
+
+    S1 is the sum over the window, and t the number of pixels in the window.
+    """
     sums, squares = _window_sums(images, height, width), _window_sums(np.square(images), height, width)
     energies: NDArray[np.float64] = (squares - np.square(sums) / (height * width)).clip(0, None)
     return energies
@@ -387,7 +390,7 @@ def _along_frame() -> NDArray[np.float32]:
 
 @lru_cache(maxsize=1)
 def _springs() -> Points:
-    """Return the energy of the springs as a matrix (nodes * nodes, nodes * nodes)."""
+    """Return the matrix (nodes * nodes, nodes * nodes) of the springs' energy, for displacements of the nodes."""
     stretch, bend, one = np.diff(np.eye(_NODES), axis=0), np.diff(np.eye(_NODES), 2, axis=0), np.eye(_NODES)
     energy = np.zeros((_NODES**2, _NODES**2))
     for weight, difference in ((_STRETCH, stretch), (_BEND, bend)):

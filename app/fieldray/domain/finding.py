@@ -307,7 +307,7 @@ class Refused:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Failed:
-    """The outcome of an image that could not be read, or that the network could not run.
+    """The outcome of an image that could not be read, or on which the network could not be run.
 
     stage  the step of screening that failed
     """
@@ -458,7 +458,7 @@ class ResultCount:
 
 
 def count_of_outcome(outcome: Outcome) -> ResultCount:
-    """Return the `ResultCount` of a single outcome, with the number 1."""
+    """Return the `ResultCount` of a single outcome. The number in the result is 1."""
     why = reason_of(outcome)
     codes = tuple(said.code for said in (*([why] if why else []), *notes_of(outcome)))
     return ResultCount(category=outcome.category, codes=codes, number=1)

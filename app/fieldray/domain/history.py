@@ -51,7 +51,7 @@ class RunSummary:
 
     @property
     def total(self) -> int:
-        """The number of images of the run, without files that are no image."""
+        """The number of images of the run. Files that are no images are not counted."""
         return image_count(self.counts)
 
     @property

@@ -167,7 +167,7 @@ Point = tuple[float, float]
 
 
 def outlines(shares: Shares, pixel_map: PixelMap, *, threshold: int) -> tuple[tuple[Point, ...], ...]:
-    """Return closed polygons around the mask that a threshold makes of a map of shares.
+    """Return closed polygons around the cells whose share reaches a threshold.
 
     Each polygon is a list of points (x, y) in pixels of the image, found by marching squares (Lorensen and Cline 1987).
 

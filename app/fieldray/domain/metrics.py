@@ -185,9 +185,9 @@ def share_of_hits(hits: NDArray[np.bool_], *, patients: Sequence[str]) -> Share:
 
 
 def share_of(count: int, of: int, *, number: float) -> Share:
-    """Return the share count / of, where `count` of `of` images have a property, with Wilson's 95 % interval.
+    """Return the share `count` / `of` with Wilson's 95 % interval.
 
-    count, of  number of images with the property, and number of all images; `of` must be 1 or more
+    count, of  number of images with a property, and number of all images; `of` must be 1 or more
     number     the effective number of images (see `effective_number`), which decides the width of the interval
     """
     value, shrink = count / of, 1 + _Z**2 / number

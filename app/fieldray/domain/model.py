@@ -233,10 +233,10 @@ class Requirement:
     """A pack that a classifier needs.
 
     kind             kind of the required pack
-    id               id of the required pack, or None for any
-    minimum_version  minimum version of the required pack, or None for any
-    key              fingerprint of the key that must have signed the required pack; None for the classifier's own key
-                     or a shipped pack
+    id               id of the required pack; None for any id
+    minimum_version  minimum version of the required pack; None for any version
+    key              fingerprint of the key that must have signed the required pack; None allows the classifier's own
+                     key, or a shipped pack
     """
 
     kind: CompanionKind

@@ -57,11 +57,11 @@ NOT_IN_SETTINGS_HASH: Final = {
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class PackSetup:
-    """A pack as a run uses it: the model, an operating point for each label, and what a person confirmed or overrode.
+    """A pack as a run uses it: the model, an operating point for each label, and a person's requests and confirmations.
 
     points          operating point by label code; None for a label without a threshold
     ages_confirmed  whether a person confirmed that patients without a stated age are in the pack's age range
-    overrides       what a person asked for: to screen an image that the pack refused, or to turn an image
+    overrides       requests of a person: to screen an image that the pack refused, or to turn an image
     """
 
     model: Model

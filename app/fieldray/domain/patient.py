@@ -1,8 +1,8 @@
 """Matching of images to patients, and the newest study day of each patient in a run.
 
-A clinic works by patient. A patient's position in the work list is that of the most urgent result of the newest day.
-Images of earlier days follow below all others and do not raise the patient's position. Work list, exports and archives
-use this module.
+Work lists are ordered by patient. A patient's most urgent result of the newest study day decides the patient's
+position. Images of earlier days come after the images of all patients' newest days, and do not change the position.
+Work list, exports and archives use this module.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ class DrivesChanged:
 class StoreRepaired:
     """Event: the results database was damaged and has been replaced.
 
-    reason  where the damaged file is now, and which results were recovered
+    reason  message that names the damaged file's new path, and the recovered results
     """
 
     reason: Reason

@@ -117,9 +117,9 @@ def stored_values_of(values: Stored, frame: Frame) -> Stored:
     """Return the stored values of a frame, given the values from a codec or from the file (PS3.5 8.1.1).
 
     Bits outside the stored bits (above HighBit or below the lowest stored bit) are removed, and the sign is extended.
-    They stay if the image without them would be rougher: then they belong to the image, and Bits Stored is wrong. They
-    stay, too, if the codestream states more bits than Bits Stored. A lossy codec exceeds the range of values a little;
-    such values are set to the nearest value in the range.
+    There are two exceptions. If the image would be rougher without these bits, the bits belong to the image, because
+    Bits Stored is wrong. If the codestream states more bits than Bits Stored, the bits stay, too. A lossy codec exceeds
+    the range of values a little; values beyond the range are set to the nearest value in the range.
 
     Parameters
     ----------

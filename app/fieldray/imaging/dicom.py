@@ -78,10 +78,11 @@ def decode_dicom(
 ) -> Image:
     """Decode one frame of a DICOM file, with or without preamble and file meta information.
 
+    frame   number of the frame, from 0
     needed  the resolution that is needed; None for full resolution (see `reading.decode`)
     whole   cache of the fully decoded file (see `reading.decode`)
 
-    Raises Unreadable if the file cannot be decoded; Unusable `colour`, `several_images` or `no_pixel_data`.
+    Raises Unreadable if the file cannot be decoded. Raises Unusable: `colour`, `several_images`, `no_pixel_data`.
     """
     try:
         return _decode(data, frame, needed, whole or DecodedFileCache())

@@ -298,7 +298,7 @@ def open_dicom(stream: BinaryIO, inflated_limit: int, *, reads: int = MAX_READS)
     inflated_limit  maximum number of bytes to inflate of a deflated data set
     reads           maximum number of reads for the data set
 
-    Raises ValueError if no data set follows.
+    Raises ValueError if the file has no data set after the meta information.
     """
     bounded = BoundedStream(stream, reads=reads)
     meta = _read_meta(bounded)

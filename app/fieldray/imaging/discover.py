@@ -128,7 +128,7 @@ def count_files(paths: Sequence[Path], *, gives_up: Callable[[], bool]) -> int:
 class _FolderLost(Exception):
     """A folder above the current entry no longer exists.
 
-    depth  position of the folder in the current path, from the given path down
+    depth  number of the folder in the current path; the folder that the user gave has the number 0
     """
 
     def __init__(self, depth: int) -> None:

@@ -221,7 +221,7 @@ def _blocks_of(start: float, extent: float, block: int, side: int) -> _Blocks:
 def _shown_in_blocks(image: Image, block: int, window: Window | None) -> Grey:
     """Return the means over block x block pixels as grey levels 0..255.
 
-    window  the window; None to use the image's VOI LUT
+    window  display window; None to use the image's VOI LUT
     """
     means = block_means(_without_padding(image), block)
     return _shown(means.astype(np.float32, copy=False), image, window)
@@ -310,7 +310,7 @@ def _window_in_use(image: Image) -> Window | None:
 def _shown(values: Grey, image: Image, window: Window | None) -> Grey:
     """Map pixel values to grey levels 0..255.
 
-    window  the window; None to use the image's VOI LUT
+    window  display window; None to use the image's VOI LUT
     """
     if window is None:
         assert image.voi_lut is not None

@@ -115,7 +115,7 @@ def _is_born_too_late(header: ImageHeader, youngest: int) -> bool:
 
 
 def check_pixels(image: Image) -> Reason | None:
-    """Return the reason to refuse an image for its size or its pixels, or None."""
+    """Return the reason to refuse an image for its size or its pixels; None for an acceptable image."""
     rows, columns = image.size
     if min(rows, columns) < SMALLEST_SIDE:
         return reason("too_small", rows=rows, columns=columns)
@@ -233,7 +233,10 @@ def _roughness(grey: NDArray[np.float32]) -> float:
 
 
 def _tilt(mask: Mask, cells: PixelMap) -> int:
-    """Return the tilt of two lungs in degrees: the axis about which they are most symmetrical."""
+    """Return the tilt of two lungs in degrees.
+
+    The tilt is that of the axis about which the lungs are most symmetrical.
+    """
     step = max(1, max(mask.shape) // 42)
     mask = mask[::step, ::step]
     rows, columns = np.nonzero(mask)

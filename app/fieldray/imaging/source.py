@@ -46,11 +46,11 @@ def _open_at_once(name: str, flags: int) -> int:
 
 
 class FileState(NamedTuple):
-    """Facts that, as a rule, change with the content of a file.
+    """Facts about a file that usually change when the content of the file changes.
 
     size            size of the file in bytes
     changed_ns      time of the last change of the content, ns since 1970
-    touched_ns      time of the last change of content or metadata (ctime), which no program can choose; on Windows, the
+    touched_ns      time of the last change of content or metadata (ctime), which programs cannot set; on Windows, the
                     time of creation
     device, number  identify the file in the system (st_dev, st_ino)
     """
@@ -236,9 +236,9 @@ class Folder:
     """
 
     def __init__(self, path: Path, entries: Sequence[tuple[str, bool]] = ()) -> None:
-        """Make a folder from a listing. Raises OSError.
+        """Make a folder object from a listing. Raises OSError.
 
-        entries  name of each entry, and whether it is a folder
+        entries  name of each entry, and whether the entry is a folder
         """
         self.path = path
         kept = [entry for entry in entries if not is_system_name(entry[0])]

@@ -135,7 +135,7 @@ class Backend(Protocol):
 
     @property
     def detail(self) -> str:
-        """The runtime and device in a few words, for the log and the status line. Known after `start`."""
+        """The runtime and device in a few words, for the log and the status line. Available after `start`."""
 
     @property
     def pid(self) -> int | None:

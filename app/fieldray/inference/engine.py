@@ -380,7 +380,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         return self._open_cpu(model, self._note_change, self._passed)
 
     def _start_cpus(self) -> None:
-        """Apply the choice of devices to the CPU. A CPU that was given up is tried again."""
+        """Start or stop the CPU, as the choice of devices says. A CPU that failed too often is tried again."""
         for model, cpu in self._cpus.items():
             if self._is_closed:
                 return
@@ -412,7 +412,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
-        """Change states in the block; afterwards return inputs that cannot be run, and publish the events."""
+        """Change states under the lock. After the block, return inputs that cannot run, and publish the events."""
         returned = list[_Input]()
         try:
             with self._changed:
@@ -432,7 +432,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
             self._send_events()
 
     def _note_change(self) -> None:
-        """Handle a changed state of the CPU."""
+        """Publish a changed state of the CPU, and notify the waiting threads."""
         with self._changing():
             pass
 
@@ -526,7 +526,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
             one.answer.set_result(prediction)
 
     def _taken(self, runner: _Runner) -> _Input | None:
-        """Take the next input; None once the model is closed. Raises BackendProblem for an unusable or dead device."""
+        """Wait for the next input; None if the model was closed. Raises BackendProblem for an unusable device."""
         with self._changed:
             while not runner.is_over:
                 if why := runner.unavailable_reason:

@@ -1,7 +1,7 @@
 """A backend whose network runs in a child process, so that native code may crash, hang or be killed.
 
-The messages of both sides of the pipe are defined here; the child's side is `service`. There is no close message: the
-child ends when its input closes.
+This module defines the messages to and from the child process. The code of the child is in `service`. There is no
+message to close: the child ends when its input closes.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Model cards: one Markdown file with a part for each language. English comes first.
+"""Model cards: one Markdown file with a part for each language.
 
-Each other part begins with a line that names its language, such as `<!-- uk -->`.
+The English part comes first. Every other part begins with a line that names the language, such as `<!-- uk -->`.
 """
 
 from __future__ import annotations

@@ -234,7 +234,8 @@ class EstimateNumbers(_Part, frozen=True, kw_only=True):
 class Point(_Part, frozen=True, kw_only=True):
     """An operating point.
 
-    A score below `unsure_low` is below, a score from `unsure_high` on is above, and a score between is unsure.
+    A score below `unsure_low` gives the decision *below*, a score of `unsure_high` or more *above*, and a score between
+    *unsure*.
     """
 
     name: Annotated[str, Meta(max_length=64, pattern=POINT_NAME)]

@@ -39,7 +39,7 @@ _DEVICE: Final = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", r
 
 
 def is_version(text: str) -> bool:
-    """Return whether a text is a valid version of a pack."""
+    """Return whether a text is a valid version of a pack, such as `1.2.0`."""
     return re.fullmatch(VERSION, text) is not None
 
 
@@ -77,7 +77,7 @@ def grouped_digits(digits: str) -> str:
 
 
 def version_key(version: str) -> tuple[int, ...]:
-    """Return the sort key of a version. Raises ValueError if the text is no version."""
+    """Return the sort key of a version: its three numbers. Raises ValueError if the text is no version."""
     if not is_version(version):
         raise ValueError(f"not a version: {version!r}")
     return tuple(int(part) for part in version.split("."))
