@@ -60,7 +60,7 @@ class Console:
             self.print_line(text)
 
     def print_error(self, text: str) -> None:
-        """Print one line on standard error, behind the name of the program."""
+        """Print one line on standard error. The line begins with the name of the program."""
         self.clear_bar()
         self._write(self._error, f"fieldray: {visible(text)}\n")
 
@@ -197,7 +197,7 @@ def progress_text(
     """Format the progress, for example `[########------------] 412/1000  18.3/s  0:32 left`.
 
     remaining_s  remaining time in seconds; None leaves the time out
-    is_final     whether `total` is final; if not, a `+` behind the total says that more images are expected
+    is_final     whether `total` is final; if not, a `+` after the total means that more images are expected
     """
     filled = round(_BAR * done / total) if total else 0
     bar = "#" * filled + "-" * (_BAR - filled)

@@ -330,7 +330,7 @@ def _files_to_write(part: DemoPart, folder: Path, *, is_own: bool) -> Iterator[t
 
     is_own  whether the folder is the program's own folder, not a folder that the user named
 
-    Raises UsageProblem if the user's folder has a different file of one of the names, StorageProblem if reading fails.
+    Raises UsageProblem if the user's folder has a file of the same name with other content. Raises StorageProblem.
     """
     from fieldray.imaging.synthetic import demo_files
 

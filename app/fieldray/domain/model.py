@@ -266,7 +266,7 @@ class Manifest:
     """The manifest of a pack.
 
     names, descriptions, intended_use, limits
-                 texts by language (BCP 47), English always among them
+                 texts by language (BCP 47); English is always present
     labels       labels of a classifier; of a lung-field pack, its checks
     class_names  names of the classes *abnormal* and *normal*, by class and language; or None
     warnings     doubts about the pack's own figures that were found when the pack was made, by language; or None

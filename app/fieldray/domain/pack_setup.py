@@ -141,7 +141,7 @@ def set_up_pack(
 
     operating_point  name of the operating point; None for the first point of each label
     ages_confirmed   whether a person confirmed that patients without a stated age are in the pack's age range
-    overrides        what a person asked for: to screen an image that the pack refused, or to turn an image
+    overrides        requests of a person: to screen an image that the pack refused, or to turn an image
 
     A legacy model (unsigned files of the dissertation) has no operating point: the larger output of its network
     decides. Raises UsageProblem (operating_point) for an unknown name.

@@ -469,6 +469,6 @@ def _items(value: memoryview) -> Iterator[tuple[int, int]]:
 
 
 def _end_of_fragments(value: memoryview) -> int:
-    """Return the offset at which encapsulated pixel data end, behind the delimiter if there is one."""
+    """Return the offset at which encapsulated pixel data end. A delimiter belongs to the pixel data."""
     end = max((end for _, end in _items(value)), default=0)
     return end + 8 if bytes(value[end : end + 4]) == _DELIMITER else end

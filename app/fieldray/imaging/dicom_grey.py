@@ -329,7 +329,7 @@ def _presentation(
 
     VOI LUTs have precedence (PS3.3 C.11.2.1.1). A window or VOI LUT is useless if it lies outside the values, shows a
     single grey, or is a step. If all are useless, both results are None, except for an image without contrast, which
-    keeps its window. If a useless one was skipped, a note is added to `remarks`.
+    keeps its window. If one is skipped, a note is added to `remarks`.
     """
     ways: list[Window | NDArray[np.uint16] | None] = [*_voi_luts(dataset, stage), *_windows(dataset, stage)]
     inside = _central_sample(stage)

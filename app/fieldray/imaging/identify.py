@@ -160,7 +160,7 @@ class ExtendedJpeg(NamedTuple):
 def extend_jpeg(data: bytes) -> ExtendedJpeg:
     """Return a JPEG whose header states additional rows. After decoding, these rows show whether the scan was cut off.
 
-    Some JPEGs, such as progressive ones, get no additional rows; `ExtendedJpeg.row` is then 0. Raises ValueError for
+    Some JPEGs, such as progressive JPEGs, get no additional rows; `ExtendedJpeg.row` is then 0. Raises ValueError for
     data that are no JPEG.
     """
     if (frame := jpeg_frame(data)) is None:
@@ -313,7 +313,7 @@ def _identified(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound 
 
 
 def _ends_as_zip(stream: BinaryIO) -> bool:
-    """Return whether the file is a program with a zip file at its end, which it unpacks (APPNOTE 4.1.9 and 4.3.16)."""
+    """Return whether the file is a program that unpacks a zip file at its own end (APPNOTE 4.1.9 and 4.3.16)."""
     size = stream.seek(0, io.SEEK_END)
     start = stream.seek(max(0, size - _ZIP_END.size - 0xFFFF))
     tail = stream.read()

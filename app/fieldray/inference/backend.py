@@ -257,5 +257,5 @@ def system_kinds(options: BackendOptions, *, table: BackendTable = BACKENDS) -> 
 
 
 def device_kinds(options: BackendOptions) -> tuple[BackendKind, ...]:
-    """Return the devices other than the CPU that the program knows (`fieldray.backends`); the preferred comes first."""
+    """Return the devices other than the CPU that the program knows (`fieldray.backends`), in order of preference."""
     return tuple(pkgutil.resolve_name(entry.kind)(options) for entry in BACKENDS if entry is not CPU)

@@ -2,8 +2,8 @@
 
 A device that can be plugged in has a runner: a thread that starts and tests a process, and runs inputs in the process
 one by one. The device runs only the first of the open models. The CPU runs each open model, in the worker processes
-that screen whole images; the engine only queries whether they can (`Cpu`). If a device fails, the worker process of the
-image runs the input. A device is prepared while other devices run images, so no image waits.
+that screen whole images; the engine only queries whether these are ready (`Cpu`). If a device fails, the worker process
+of the image runs the input. A device is prepared while other devices run images, so no image waits.
 
 When another model is opened, inputs that still wait for a device fail. All states of the runners change under one lock.
 Events are published and inputs answered after the lock is released, so that no code of a caller runs under the lock.
@@ -94,7 +94,7 @@ class _Runner:
     forced_retries  number of requested restarts that ignore earlier failures
     absent          the reason why the device is not connected; None if none is known
     is_chosen       whether the person wants the device to be used
-    inputs          inputs that wait for the device; `input` is the one that is running
+    inputs          inputs that wait for the device; `input` is the input in progress
     """
 
     kind: BackendKind
