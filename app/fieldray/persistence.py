@@ -141,7 +141,7 @@ def _remove(left: Path) -> None:
 
 
 def write_new(path: Path, data: bytes, *, mode: int = PRIVATE_MODE) -> None:
-    """Write a new file and sync the file to the disk. For files in a folder that is later renamed as a whole.
+    """Write a new file in a folder that is later renamed as a whole, and sync the file to the disk.
 
     mode  permissions of the file; by default only this user may access it
 

@@ -374,7 +374,7 @@ def images_needed(value: float) -> int:
 
 
 def _not_assessed(units: Sequence[Case]) -> Iterator[NotAssessed]:
-    """Yield the number of units that were not assessed for each reason, the most frequent reason first."""
+    """Yield, for each reason, the number of units that were not assessed. The most frequent reason comes first."""
     whys = Counter((unit.why, unit.truth) for unit in units if unit.why and not is_assessed(unit))
     alike = merged_by_code(Counter(why for why, _ in whys.elements()))
     for why, _ in alike.most_common():

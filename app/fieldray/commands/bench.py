@@ -226,8 +226,8 @@ def _measured(
 ) -> tuple[tuple[Measurement, ...], Mapping[str, Reason], str]:
     """Find the cases that can run, read the images and time the cases with `measure`.
 
-    Returns the measurements, a phrase that names the images, and between the two, by case name, the reason why a case
-    was left out.
+    Returns three values: the measurements, the reasons why cases were left out (by case name), and a phrase that names
+    the images.
     """
     import tempfile
 

@@ -189,7 +189,8 @@ def _is_cyrillic(name: str) -> bool:
 def _check_member(member: zipfile.ZipInfo) -> None:
     """Raise Unreadable for a zip member that must not be unpacked.
 
-    The member is encrypted, empty, far larger than its packed bytes, or packed by a method other than deflate.
+    A member is refused if it is encrypted, empty, far larger than its packed bytes, or packed by a method other than
+    deflate.
     """
     if member.flag_bits & _IS_ENCRYPTED:
         raise Unreadable(reason("encrypted"))
