@@ -1,6 +1,6 @@
-"""The entry point. Files and folders on the command line, or nothing, open the window; anything else is a command.
+"""The entry point of the program. Without arguments, or with files and folders, the window opens. Else a command runs.
 
-Other modules are imported inside functions, so that a Ctrl-C during their import ends the program quietly, too.
+Other modules are imported inside functions, so that a Ctrl-C during an import ends the program quietly, too.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ CODE_PATH_VARIABLES = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run Fieldray with these arguments (by default those of the process). Returns the exit code."""
+    """Run Fieldray with these arguments; by default, with those of the process. Returns the exit code."""
     return _quietly(lambda: _main(arguments))
 
 
 def _leave_current_directory() -> None:
     """Remove the current folder from `sys.path`, because a folder of images may also contain Python files.
 
-    `python -m` and an empty entry of PYTHONPATH add that folder. If environment variables add other folders of code,
-    the program replaces itself by a Python process that ignores these variables.
+    `python -m` and an empty entry of PYTHONPATH add the current folder. If environment variables add further folders of
+    code, a Python process that ignores these variables replaces this process.
     """
     from os import environ, execv, getcwd, name, pathsep
     from os.path import dirname, isabs
@@ -36,14 +36,14 @@ def _leave_current_directory() -> None:
     own = dirname(dirname(__file__))  # noqa: PTH120
     try:
         here = getcwd()  # noqa: PTH109
-    except OSError:  # it was removed
+    except OSError:  # the current folder was deleted
         here = ""
     sys.path[:] = [entry for entry in sys.path if isabs(entry) and (entry == own or entry != here)]  # noqa: PTH117
     if not isabs(sys.pycache_prefix or ""):  # noqa: PTH117
         sys.pycache_prefix = None
     if name == "posix" and not sys.flags.ignore_environment and any(map(environ.get, CODE_PATH_VARIABLES)):
         named = environ.get("PYTHONPATH", "").split(pathsep)
-        sys.path.sort(key=lambda entry: entry == own or entry in named)  # what is asked next comes from elsewhere
+        sys.path.sort(key=lambda entry: entry == own or entry in named)  # imports now come from other folders first
         from fieldray.paths import program_command
 
         command = program_command(*sys.argv[1:])
@@ -56,7 +56,7 @@ def window(arguments: Sequence[str]) -> int:
 
 
 def _quietly(body: Callable[[], int]) -> int:
-    """Call `body` and return its exit code; 130 for a Ctrl-C before a command or the window handles Ctrl-C."""
+    """Call `body` and return its exit code; 130 if a Ctrl-C comes before a command or the window can handle it."""
     try:
         return body()
     except KeyboardInterrupt:
@@ -97,8 +97,7 @@ def _window(arguments: Sequence[str]) -> int:
 
 
 def _prepare() -> None:
-    """Protect this process: keep foreign code out, disable core dumps, and open standard
-    streams that the caller closed.
+    """Protect this process: keep foreign code out, disable core dumps, and open the standard streams that are closed.
 
     The console module is imported only after foreign code is kept out.
     """
@@ -112,7 +111,7 @@ def _prepare() -> None:
 
 
 def _open_window(paths: Sequence[Path]) -> int:
-    """Open the window on some paths: by the installed window program if there is one, else in this process."""
+    """Open the window for some paths: in the installed window program if there is one, else in this process."""
     from fieldray.paths import installed_program
     from fieldray.surroundings import run_window_program
 
@@ -123,7 +122,8 @@ def _open_window(paths: Sequence[Path]) -> int:
 def _show(paths: Sequence[Path]) -> int:
     import os
 
-    # Read when numpy loads: the window's products are small, and it would wait for threads that others keep from a core
+    # NumPy reads this variable when it is imported. The window's matrix products are small, so that waiting for more
+    # threads on a busy CPU would take longer.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from fieldray.commands.console import system_console
     from fieldray.errors import FieldrayError
@@ -138,7 +138,7 @@ def _show(paths: Sequence[Path]) -> int:
 
     try:
         return run_application(paths)
-    except FieldrayError as problem:  # there is no window yet to show it in
+    except FieldrayError as problem:  # no window is open yet that could show the problem
         system_console().print_error(str(problem))
         return 1
 

@@ -1,8 +1,8 @@
 """The table of devices that can run a model. Command line, settings, window, benchmarks and engine read this table.
 
 To add a device, write a module with a function that takes `inference.backend.BackendOptions` and returns an
-`inference.backend.BackendKind`, and add a row for the device here. The row names the function as text, because the
-table is read while the command line is parsed, when no large module may be imported.
+`inference.backend.BackendKind`, and add a row for the device to this table. The row names the function as text, because
+the table is read while the command line is parsed, when no large module may be imported.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class BackendEntry:
     """One row of the table: a device that can run a model.
 
     name           name of the device for `--device`, in the settings and in stored results
-    title          name of the device for a person, in English; translated where it is shown
+    title          name of the device for a person, in English; translated when it is shown
     roles          roles of the pack's files that the device can run, the preferred role first
     kind           "module:function" that makes the device's `BackendKind`; imported when an engine is made
-    shares_cpu     whether the device computes on the CPU, as the workers do
-    clock_setting  key of the setting for the clock speed, "" if the speed is fixed (the value "max" is the highest
-                   speed)
+    shares_cpu     whether the device computes on the CPU, as the worker processes do
+    clock_setting  key of the setting for the clock speed, whose value "max" is the highest speed; "" if the speed is
+                   fixed
     """
 
     name: str
@@ -49,7 +49,7 @@ CPU: Final = BackendEntry(
 
 
 class BackendTable:
-    """The table of devices in order of preference; the last device is used if no other works."""
+    """The table of devices in order of preference. The last device is used if no other device works."""
 
     def __init__(self, *entries: BackendEntry) -> None:
         self._entries = list(entries)
@@ -63,14 +63,14 @@ class BackendTable:
         return tuple(entry.name for entry in self._entries)
 
     def title(self, name: str) -> str:
-        """Return a device's title for a person. For a device that is not in the table, return its name."""
+        """Return a device's title for a person. For a device that is not in the table, return `name`."""
         return next((entry.title for entry in self._entries if entry.name == name), name)
 
     @contextlib.contextmanager
     def added(self, entry: BackendEntry) -> Iterator[None]:
-        """Inside the `with` block, put one more device at the top of the device table.
+        """Add one more device at the top of the device table for the length of the block.
 
-        Raises ValueError if the table has a device of that name.
+        Raises ValueError if the table already has a device with this name.
         """
         if entry.name in (AUTO, *self.names):
             raise ValueError(f"there is a device {entry.name} already")

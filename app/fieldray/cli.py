@@ -1,10 +1,10 @@
 """The command line: parses arguments, runs a command, and converts the result to an exit code.
 
-Only the requested command is imported in full, after its arguments are parsed.
+Only the requested command is imported in full, after the arguments are parsed.
 
-Exit codes: 0 every image has an outcome and none failed; 1 some failed, or results could not be kept; 2 wrong usage;
-3 no usable pack; 4 a path that was given holds no image, as an empty mount point does (1 has precedence);
-130 cancelled.
+Exit codes: 0 every image has an outcome and none failed; 1 some images failed, or results could not be stored; 2 wrong
+usage; 3 no usable pack; 4 a given path contains no image, for example an empty mount point (code 1 has precedence); 130
+cancelled.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ CANCELLED: Final = 130
 
 
 class Parser(argparse.ArgumentParser):
-    """An `ArgumentParser` that prints each error on one line, without control characters of quoted arguments."""
+    """An `ArgumentParser` that prints each error on one line. Control characters are shown as escapes."""
 
     def error(self, message: str) -> NoReturn:
         super().error(visible(message))
@@ -92,7 +92,10 @@ def run(
 
 
 def _without_command(arguments: Sequence[str]) -> Reason | None:
-    """Return why paths without a command cannot be opened: an option of a command, or an unknown option."""
+    """Return the reason why paths without a command cannot be opened, or None.
+
+    Examples are a missing path, and an option that belongs to a command.
+    """
     first = arguments[0] if arguments else ""
     is_path = os.sep in first or (os.altsep or os.sep) in first or os.path.lexists(first)
     if is_command(first) or first.startswith("-"):
@@ -106,9 +109,10 @@ def _without_command(arguments: Sequence[str]) -> Reason | None:
 
 
 def _perform(options: argparse.Namespace, console: Console, signals: Sequence[int]) -> int:
-    """Run the command. Returns its exit code. Raises FieldrayError; other errors are reported as faults of the program.
+    """Run the command. Returns the exit code. Raises FieldrayError.
 
-    After one of `signals` other errors are not reported: an interrupted import of a native library may raise anything.
+    Any other error is reported as a fault of the program. After one of `signals` such an error counts as a Ctrl-C
+    instead, because an interrupted import of a native library may raise any error.
     """
     from fieldray.log_file import configure_logging
 
@@ -118,11 +122,11 @@ def _perform(options: argparse.Namespace, console: Console, signals: Sequence[in
                 _check_outputs(options)
             except StorageProblem as problem:
                 console.print_error(str(problem))
-                return 2  # nothing was done yet, and another place has to be named
+                return 2  # nothing was done yet; the user has to name another output
             return int(options.command(options, console))
         except (FieldrayError, SystemExit, KeyboardInterrupt):
             raise
-        except BaseException as error:  # a panic of a library in Rust is no Exception
+        except BaseException as error:  # a panic of a Rust library is a BaseException
             if signals:
                 raise KeyboardInterrupt from error
             if not isinstance(error, Exception):
@@ -134,9 +138,9 @@ def _perform(options: argparse.Namespace, console: Console, signals: Sequence[in
 
 @contextlib.contextmanager
 def _usable_home(options: argparse.Namespace) -> Iterator[None]:
-    """Provide a temporary folder instead of an unusable home, for a command with the option `home_problem`.
+    """Replace an unusable home folder by a temporary folder, for a command that has the option `home_problem`.
 
-    That option receives the reason. Raises StorageProblem for any other command.
+    The reason is stored in `options.home_problem`. Raises StorageProblem for a command without this option.
     """
     try:
         user_data()
@@ -156,9 +160,10 @@ def _usable_home(options: argparse.Namespace) -> Iterator[None]:
 
 
 def _check_outputs(options: argparse.Namespace) -> None:
-    """Check before hours of work that a command's outputs may be written. Raises UsageProblem, StorageProblem.
+    """Raise an exception if a command's outputs must not be written, before hours of work.
 
-    `--out` and `--maps` name folders, `--json` a file (of lines, or of `json_kind`), and `paths` are the inputs.
+    `--out` and `--maps` name folders, `--json` names a file (of lines, or of the kind `json_kind`), and `paths` are the
+    inputs. Raises UsageProblem, StorageProblem.
     """
     folders, lines = [getattr(options, name, None) for name in ("out", "maps")], getattr(options, "json", None)
     if any(folders) or lines not in (None, "-"):
@@ -174,7 +179,7 @@ def _check_outputs(options: argparse.Namespace) -> None:
 def command_parser(open_window: OpenWindow | None = None, *, asked: str | None = None) -> argparse.ArgumentParser:
     """Return the parser of all commands.
 
-    Only the command `asked` gets its options; the other commands are listed by name.
+    asked  the only command whose options are added; all other commands are listed by name. None adds all options
     """
     parser = Parser(
         prog="fieldray",
@@ -206,7 +211,7 @@ def _explain(error: FieldrayError, console: Console) -> int:
         console.print_error(f"  {choice}")
     if isinstance(error, PackNotTrusted):
         console.print_error(f"If this is the right key: --trust {error.fingerprint}")
-    if option := dict(error.reason.parameters).get("command_option"):  # the window has buttons and fields for it
+    if option := dict(error.reason.parameters).get("command_option"):  # the window has buttons instead
         console.print_error(f"The option for it: {option}")
     if isinstance(error, UsageProblem):
         return 2
@@ -217,7 +222,7 @@ def _explain(error: FieldrayError, console: Console) -> int:
 def _cancelled_by_signals() -> Iterator[Sequence[int]]:
     """Handle SIGTERM (shutdown) and SIGHUP (closed terminal) like Ctrl-C during the block.
 
-    Yields the signals that have arrived.
+    Yields a list to which each signal is added when it arrives.
     """
     come: list[int] = []
     if threading.current_thread() is not threading.main_thread():

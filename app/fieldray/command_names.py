@@ -1,9 +1,10 @@
 """The names of all commands: those of this package, and those of two optional packages.
 
-`fieldray_adapt` makes packs, `fieldray_cluster` distributes work over processes and machines; the installed program has
-neither. Both packages are found by their names alone: code of any other distribution is never loaded (see `registry`).
-Each package lists its commands, and those that may use the network, in its module `command_line`. This list is read
-before anything large is imported, and before the guard of `offline` is active.
+The optional package `fieldray_adapt` makes packs, and `fieldray_cluster` distributes work over processes and machines.
+The installed program contains neither. Both packages are found by their names alone: code of any other distribution is
+never loaded (see `registry`). In its module `command_line`, each optional package lists its commands, and says which of
+them may use the network. This list is read before any large module is imported, and before the guard of `offline` is
+active.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 if TYPE_CHECKING:
     import argparse
 
-# Each with its line in the list of commands.
+# Name of each command, and its line in the list of commands.
 BUILTIN_COMMANDS: Final[Mapping[str, str]] = {
     "screen": "screen images, folders, DICOMDIRs and zip files",
     "demo": "screen openly licensed images and show the result",
@@ -31,7 +32,7 @@ BUILTIN_COMMANDS: Final[Mapping[str, str]] = {
     "doctor": "check whether this computer can screen images, and report what to change",
     "bench": "measure how fast this computer runs the packs",
 }
-# Each is the module `commands.NAME`, but for those that another one adds with its own.
+# A command `NAME` is in the module `commands.NAME`, except for the commands of this table.
 DEFINED_IN_MODULE: Final[Mapping[str, str]] = {
     "store": "history",
     "constancy": "packs",
@@ -58,11 +59,11 @@ class CommandLine(Protocol):
         """
 
     def add_to(self, commands: argparse._SubParsersAction[Any]) -> None:
-        """Add the commands of this package with all of their options."""
+        """Add the commands of this package, with all options, to the parser."""
 
 
 def optional_modules(name: str) -> Iterator[ModuleType]:
-    """Yield the module of this name from each installed optional package."""
+    """Yield the module named `name` from each installed optional package that has such a module."""
     for package in OPTIONAL_PACKAGES:
         try:
             yield import_module(f"{package}.{name}")
@@ -78,7 +79,7 @@ def command_lines() -> tuple[CommandLine, ...]:
 
 
 def command_line_of(name: str) -> CommandLine | None:
-    """Return the command line of the optional package that has this command; None for other names."""
+    """Return the command line of the optional package that has the command `name`; None if no package has it."""
     return (
         next((each for each in command_lines() if name in each.COMMANDS), None)
         if name not in BUILTIN_COMMANDS
@@ -92,14 +93,14 @@ def is_command(name: str) -> bool:
 
 
 def opens_window(arguments: Sequence[str]) -> bool:
-    """Return whether the command line shows a window in its own process."""
+    """Return whether the command line shows a window in this process."""
     return names_images(arguments) or (arguments[0] == "demo" and "--no-window" not in arguments)
 
 
 def names_images(arguments: Sequence[str]) -> bool:
     """Return whether the command line is empty, or names only existing files and folders for the window to screen.
 
-    A word that is the name of a command always means the command; a folder of that name is written as `./screen`.
+    A word that is the name of a command always means the command. To open a folder of that name, write `./screen`.
     """
     return not (arguments and is_command(arguments[0])) and all(
         not argument.startswith("-") and os.path.exists(argument)  # noqa: PTH110 - Path.exists raises for a long name

@@ -13,8 +13,8 @@ FieldrayError            carries a `Reason`, whose text can be shown to a person
       PackNotChosen      a person has not chosen the pack for the images
     UsageProblem         the command line or a recipe asks for something impossible
 
-Any other exception that is not caught is a bug, and reported as `internal`. Low-level code raises ValueError and
-TypeError; code at the boundary to files converts them once, with `from`.
+Any other exception that is not caught is a bug, and is reported as `internal`. Low-level code raises ValueError and
+TypeError. Code at the boundary to files converts both once, by `raise ... from`.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class EnvironmentProblem(FieldrayError):
 
 
 _SHORTAGES: Final = frozenset({errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EAGAIN})
-_NOT_MAPPED: Final = ("failed to map segment", "cannot allocate memory", "out of memory")  # of the dynamic loader
-_NO_THREAD: Final = "can't start new thread"  # Python says so in a RuntimeError of no class of its own
+_NOT_MAPPED: Final = ("failed to map segment", "cannot allocate memory", "out of memory")  # texts of the dynamic loader
+_NO_THREAD: Final = "can't start new thread"  # message of Python's RuntimeError, which has no subclass
 
 
 def resource_problem(error: BaseException) -> EnvironmentProblem | None:
-    """Return the problem if the system refused memory, threads or open files to this process; None for other errors."""
+    """Return the exception for a refusal of memory, threads or open files by the system; None for all other errors."""
     cause: BaseException | None = error
-    while cause is not None:  # a library that is refused memory says so in an error of its own
+    while cause is not None:  # a library may wrap a MemoryError in another error
         if detail := _what_is_short(cause):
             return EnvironmentProblem(reason("system_short", detail=detail))
         cause = cause.__cause__ or cause.__context__
@@ -66,7 +66,7 @@ def _what_is_short(error: BaseException) -> str | None:
 
 
 def reason_of_unexpected(error: Exception) -> Reason:
-    """Return the reason to show for an unexpected exception: a fault of the program, or a refusal by the system."""
+    """Return the reason to show for an unexpected exception: a fault of the program, or a shortage of the system."""
     problem = resource_problem(error)
     return problem.reason if problem else reason("internal", detail=type(error).__name__)
 
@@ -100,7 +100,7 @@ class PackProblem(InputProblem):
 
 
 class PackNotTrusted(PackProblem):
-    """A pack is complete, but a person has not yet trusted its key (`fingerprint`)."""
+    """A pack is complete, but a person does not trust its key yet. `fingerprint` identifies the key."""
 
     def __init__(self, fingerprint: str) -> None:
         super().__init__(reason("pack_unknown_key", fingerprint=fingerprint))
@@ -120,4 +120,4 @@ class UsageProblem(InputProblem):
 
 
 class Cancelled(Exception):
-    """A caller no longer wants the result, so the operation stops without one."""
+    """A caller no longer wants the result. The operation stops without a result."""

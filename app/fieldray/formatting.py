@@ -1,6 +1,6 @@
 """Words and numbers that the window and the reports share.
 
-A text states what the pack flags, and never what the patient has.
+A text states only the answer of the pack, and never says what the patient has.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def research_only(translator: Translator) -> str:
 class NamesClasses(Protocol):
     """The interface of objects that name the classes of a pack: a manifest, or a stored description of a pack.
 
-    class_names  the pack's own names for a score above and one below the uncertain zone; None without such names
+    class_names  the pack's own names for a score above, and for a score below the uncertain zone; None without such
+                 names
     label_codes  codes of the pack's labels
     is_bare      whether the pack is a bare model of the dissertation: a network alone, whose larger output decides
                  between two classes, without an uncertain zone
@@ -46,7 +47,7 @@ class NamesClasses(Protocol):
 
 
 def category_label(translator: Translator, category: Category, pack: NamesClasses | None = None) -> str:
-    """Return the name of a class in the pack's own words, or else in the program's."""
+    """Return the name of a class in the words of the pack, or else in the words of the program."""
     if pack is not None and pack.class_names and category in pack.class_names:
         return translator.pick(pack.class_names[category])
     if category == "normal" and pack is not None and not pack.is_bare and _looks_for_anything(pack):
@@ -55,9 +56,9 @@ def category_label(translator: Translator, category: Category, pack: NamesClasse
 
 
 def short_label(translator: Translator, category: Category, pack: NamesClasses | None = None) -> str:
-    """Return the one-word name of a class, for narrow columns, in the program's own words.
+    """Return the one-word name of a class in the program's own words, for narrow columns.
 
-    A score below the uncertain zone is not called *normal*: the pack only did not flag the image. The exception is a
+    A score below the uncertain zone is not called *normal*: the pack only did not flag the image. An exception is a
     bare model (see `NamesClasses`), which has the class *normal*.
     """
     text = translator.text
@@ -90,7 +91,7 @@ def _looks_for_anything(pack: NamesClasses) -> bool:
 
 
 def decision_sentence(translator: Translator, finding: Finding) -> str:
-    """Return a sentence on the decision of a finding. The sentence speaks of the pack and not of the patient."""
+    """Return a sentence on the decision of a finding. The subject of the sentence is the pack, not the patient."""
     if finding.is_by_larger_output:
         return translator.text(
             "Unsigned model without a known operating point. The model has one output for each class, and the "
@@ -111,14 +112,14 @@ def decision_sentence(translator: Translator, finding: Finding) -> str:
 
 
 def unsigned_notice(translator: Translator) -> str:
-    """Return the notice for results of a model without signature and operating point."""
+    """Return the notice for results of a model that has no signature and no operating point."""
     return translator.text("unsigned model, operating point unknown")
 
 
 def describe_signer(translator: Translator, *, trust: Trust, fingerprint: str) -> str:
-    """Return words that tell who signed a pack: it comes with the program, is unsigned, or is signed with a key.
+    """Return a phrase for the origin of a pack: it comes with the program, is unsigned, or is signed with a key.
 
-    fingerprint  fingerprint of the signing key, of which the beginning is shown
+    fingerprint  fingerprint of the signing key; the phrase contains its beginning
     """
     if trust == "builtin":
         return translator.text("comes with the program")
@@ -128,7 +129,7 @@ def describe_signer(translator: Translator, *, trust: Trust, fingerprint: str) -
 
 
 def run_state(translator: Translator, run: Run) -> str:
-    """Return the state of a run as a word."""
+    """Return the state of a run as a word in the language of the translator."""
     text = translator.text
     return {
         "running": text("under way"),
@@ -141,12 +142,12 @@ def run_state(translator: Translator, run: Run) -> str:
 
 
 def verdict_text(translator: Translator) -> dict[VerdictChoice, str]:
-    """Return the name of each reader's verdict in a person's language, by verdict."""
+    """Return the name of each reader's verdict in the language of the translator, by verdict."""
     return {choice: value.title(translator) for choice, value in VERDICT_VALUES.items()}
 
 
 def verdict_line(translator: Translator, verdict: Verdict | None, *, reader: str) -> str:
-    """Return what reports print of a reader's verdict: the choice, the reader if named, and the time."""
+    """Return a line on a reader's verdict for reports: the choice, the reader if named, and the time."""
     if verdict is None:
         return translator.text("not given")
     given = time_text(translator, verdict.given_s) if verdict.given_s else ""
@@ -154,27 +155,30 @@ def verdict_line(translator: Translator, verdict: Verdict | None, *, reader: str
 
 
 def sex_label(translator: Translator, header: ImageHeader) -> str:
-    """Return the patient's sex as a letter; empty if the file does not state it."""
+    """Return the patient's sex as a letter; empty if the file does not state the sex."""
     letters = {"M": translator.in_context("sex of a patient", "M")}
     letters["F"] = translator.in_context("sex of a patient", "F")
     return letters.get(header.patient_sex, "")
 
 
 def advice_text(translator: Translator, category: Category) -> str:
-    """Return the advice for an image without a score, because it was refused or failed."""
+    """Return the advice for an image that was refused or failed, and therefore has no score."""
     if category == "refused":
         return translator.text("The image is not suitable and has no score. Read the image yourself.")
     return translator.text("The image could not be screened. Read the image yourself, or try again.")
 
 
 def point_sentence(translator: Translator, point: OperatingPoint, threshold: str) -> str:
-    """Return an operating point's name with its threshold, which is already formatted as text."""
+    """Return an operating point's name with its threshold.
+
+    threshold  the threshold as text
+    """
     name = translator.pick(point.titles)
     return translator.text("Operating point “{name}”: threshold {threshold}", name=name, threshold=threshold)
 
 
 def measured_sentence(translator: Translator, point: OperatingPoint) -> str:
-    """Return the sensitivity and specificity that were measured at an operating point, with intervals."""
+    """Return a sentence on the sensitivity and specificity measured at an operating point, with intervals."""
     return translator.text(
         "Measured at this operating point on {data}: sensitivity {sensitivity}, specificity {specificity} (95 % "
         "confidence interval).",
@@ -187,7 +191,7 @@ def measured_sentence(translator: Translator, point: OperatingPoint) -> str:
 def lung_sentences(translator: Translator, lungs: LungFields) -> tuple[str, str]:
     """Return two sentences: on the area of each lung, and on the share of the heat map that lies inside the lungs.
 
-    The second sentence is "" if that share is not known.
+    The second sentence is "" if the share of the heat map is not known.
     """
     text, inside = translator.text, lungs.evidence_inside
     right, left = (number(translator, 100 * share, digits=1) for share in (lungs.right_share, lungs.left_share))
@@ -201,31 +205,33 @@ def lung_sentences(translator: Translator, lungs: LungFields) -> tuple[str, str]
 
 
 def packs_of_run(translator: Translator, spec: RunSpec) -> str:
-    """Return the names of all packs of a run, joined to one text."""
+    """Return the names of all packs of a run as one text."""
     return " + ".join(pack_label(translator, pack) for pack in spec.packs)
 
 
 def pack_label(translator: Translator, spec: PackSpec) -> str:
-    """Return a pack's name for a list; an unsigned legacy model has a notice in brackets behind its name."""
+    """Return a pack's name for a list. For an unsigned legacy model, a notice in brackets follows the name."""
     return f"{spec.pack_name} ({unsigned_notice(translator)})" if spec.trust == "legacy" else spec.pack_name
 
 
 def pack_headings(packs: Sequence[tuple[str, str]]) -> list[str]:
-    """Return headings that distinguish several packs. Each pack has a name, and an id with its version.
+    """Return headings that distinguish several packs.
 
     Packs with equal names, such as two versions of a pack, are headed by id and version.
+
+    packs  (name, id with version) of each pack
     """
     names = [name for name, _ in packs]
     return [name if names.count(name) == 1 else pack_name for name, pack_name in packs]
 
 
 def backend_name(translator: Translator, backend: str) -> str:
-    """Return the display name of a backend."""
+    """Return a device's name for a person, in the language of the translator."""
     return translator.text(BACKENDS.title(backend))
 
 
 def label_meaning(translator: Translator, label: str, manifest: Manifest | None) -> str:
-    """Return the meaning of a label in the pack's own words, or its code if the pack is unknown."""
+    """Return the meaning of a label in the pack's own words; the code of the label if the pack is unknown."""
     for entry in manifest.labels if manifest else ():
         if entry.code == label:
             return translator.pick(entry.meaning)
@@ -233,7 +239,7 @@ def label_meaning(translator: Translator, label: str, manifest: Manifest | None)
 
 
 def number(translator: Translator, value: float, *, digits: int) -> str:
-    """Format a number with `digits` decimals and the decimal mark of the language."""
+    """Format a number with `digits` decimals and the language's decimal mark."""
     return translator.decimal(f"{value:.{digits}f}")
 
 
@@ -242,7 +248,7 @@ def score_digits(score: float, point: OperatingPoint | None, *, least: int) -> i
 
     Rounding must not move the score across the threshold or an end of the uncertain zone.
 
-    point  the operating point with these thresholds; None without one
+    point  the operating point with threshold and uncertain zone; None without an operating point
     """
     borders = (point.threshold, point.unsure_low, point.unsure_high) if point else ()
 
@@ -257,34 +263,34 @@ def score_digits(score: float, point: OperatingPoint | None, *, least: int) -> i
 
 
 def border_digits(border: float, *, least: int) -> int:
-    """Return how many decimals a threshold needs so that it is written as 0 or 1 only if it is exactly 0 or 1.
+    """Return the number of decimals with which a threshold is displayed, at least `least`.
 
-    least  minimum number of decimals
+    A threshold must be displayed as 0 or 1 only if it is exactly 0 or 1.
     """
     wide = (digits for digits in range(least, _MOST_DIGITS) if round(border, digits) not in (0, 1) or border in (0, 1))
     return next(wide, _MOST_DIGITS)
 
 
 def score_text(translator: Translator, score: float, point: OperatingPoint | None, *, least: int = 2) -> str:
-    """Format a score with as many decimals as are needed to see on which side of the thresholds it lies.
+    """Format a score with enough decimals to show on which side of each threshold the score lies.
 
-    point  the operating point with the thresholds; None without one
+    point  the operating point with the thresholds; None without an operating point
     least  minimum number of decimals
     """
     return number(translator, score, digits=score_digits(score, point, least=least))
 
 
 def threshold_text(translator: Translator, finding: Finding) -> str:
-    """Format a threshold with the digits that distinguish it from the finding's score; empty without a point."""
+    """Format a finding's threshold with as many decimals as the displayed score; empty without an operating point."""
     point = finding.point
     digits = score_digits(finding.score, point, least=2)
     return number(translator, point.threshold, digits=digits) if point else ""
 
 
 def border_text(translator: Translator, border: float, *, least: int = 2) -> str:
-    """Format a threshold, or an end of the uncertain zone, that stands alone.
+    """Format a threshold, or an end of the uncertain zone, that is displayed without a score.
 
-    The number has up to six decimals, and more only if it would otherwise be written as 0 or 1.
+    The number has up to six decimals. More are used only if the number would otherwise be displayed as 0 or 1.
 
     least  minimum number of decimals
     """
@@ -293,7 +299,7 @@ def border_text(translator: Translator, border: float, *, least: int = 2) -> str
 
 
 def count(items: int) -> str:
-    """Format a count, from 10,000 on in groups of three digits separated by a thin space (ISO 80000-1, 7.3.1)."""
+    """Format a count. From 10,000 on, a thin space separates groups of three digits (ISO 80000-1, 7.3.1)."""
     return f"{items:,}".replace(",", "\u202f") if items >= 10_000 else str(items)
 
 
@@ -339,7 +345,7 @@ def _class_line(translator: Translator, truth: bool, is_elsewhere: bool, values:
 
 
 def per_hundred(translator: Translator, estimate: Estimate) -> str:
-    """Format a measured share as a number of 100 images with its 95 % confidence interval: 93.2 (91.0-95.1)."""
+    """Format a measured share as images per 100, with its 95 % confidence interval: 93.2 (91.0-95.1)."""
     value, low, high = (
         number(translator, 100 * share, digits=1) for share in (estimate.value, estimate.low, estimate.high)
     )
@@ -347,9 +353,10 @@ def per_hundred(translator: Translator, estimate: Estimate) -> str:
 
 
 def date(translator: Translator, dicom_date: str) -> str:
-    """Format a DICOM date (PS3.5 6.2, YYYYMMDD) as a date in a person's language; other texts are returned unchanged.
+    """Format a DICOM date (PS3.5 6.2, YYYYMMDD) as a date in the translator's language.
 
-    The year has four digits. English writes day and month in two orders, so English dates are in ISO 8601.
+    A text that is no date is returned unchanged. The year has four digits. English-speaking countries write day and
+    month in different orders, so English dates are in ISO 8601.
     """
     found = DICOM_DATE.fullmatch(dicom_date)
     try:
@@ -360,7 +367,7 @@ def date(translator: Translator, dicom_date: str) -> str:
 
 
 def calendar_date(translator: Translator, day: datetime.date) -> str:
-    """Format a date in a person's language; English dates are in ISO 8601."""
+    """Format a date in the translator's language; English dates are in ISO 8601."""
     # Translators: how a date is written in numbers, with a year of four digits, such as "{day}.{month}.{year}".
     return translator.in_context(
         "date in numbers", "{year}-{month}-{day}", year=f"{day.year:04}", month=f"{day.month:02}", day=f"{day.day:02}"
@@ -368,19 +375,19 @@ def calendar_date(translator: Translator, day: datetime.date) -> str:
 
 
 def earlier_text(translator: Translator, header: ImageHeader) -> str:
-    """Return the words that mark an image of an earlier day than its patient's newest image in a run."""
+    """Return the words that mark an image of an earlier day than the patient's newest image in a run."""
     # Translators: of an X-ray, in a list below the one of today
     return translator.text("earlier image, {date}", date=date(translator, header.study_date))
 
 
 def time_text(translator: Translator, seconds: float) -> str:
-    """Format a time, in seconds since 1970 (UTC), as date and time of day in this computer's time zone."""
+    """Format a time (seconds since 1970, UTC) as date and time of day in this computer's time zone."""
     here = datetime.datetime.fromtimestamp(seconds)
     return f"{calendar_date(translator, here.date())} {here.isoformat()[11:16]}"
 
 
 def person(dicom_name: str) -> str:
-    """Format a DICOM person name (PS3.5 6.2.1): the first written form of the name, with blanks between its parts."""
+    """Format a DICOM person name (PS3.5 6.2.1): only the first spelling of the name, with blanks between the parts."""
     first = next((form for form in dicom_name.split("=") if form.strip("^ ")), "")
     return " ".join(part for part in first.split("^") if part)
 
@@ -392,7 +399,7 @@ def file_name(ref: ImageRef) -> str:
 
 
 def view_label(header: ImageHeader) -> str:
-    """Return the view (such as PA) and the side (L or R) of an image as its file states them; "" without either."""
+    """Return the view (such as PA) and the side (L or R) in an image's header; "" if the header states neither."""
     return " ".join(part for part in (header.view, header.image_laterality) if part)
 
 

@@ -1,4 +1,4 @@
-"""The log file of errors for developers, which never contains names of patients or of their files."""
+"""The log file of errors for developers. The log never contains names of patients or of their files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fieldray.plain_text import visible
 
 FILE_NAME: Final = "fieldray.log"
 _LARGEST_BYTES: Final = 1_000_000
-# A pipe that nobody reads would stop the program; a link would lead what is written to a place nobody named.
+# A pipe that nobody reads would block the program. A link would redirect the log to another file.
 _APPEND: Final = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _FORMAT: Final = "%(asctime)s %(levelname)s %(process)d %(threadName)s %(name)s: %(message)s"
 
@@ -27,9 +27,9 @@ class _QuietHandler(logging.FileHandler):
     """A log handler that drops a line rather than disturb the program, for example on a full disk."""
 
     def _open(self) -> io.TextIOWrapper:
-        """Open the log for this user alone, whatever the umask.
+        """Open the log file so that only this user may read it, whatever the umask.
 
-        Raises OSError for a link or any file that is not regular.
+        Raises OSError for a link, and for a file that is not a regular file.
         """
         handle = os.open(self.baseFilename, _APPEND | getattr(os, "O_CLOEXEC", 0), PRIVATE_MODE)
         try:
@@ -55,8 +55,9 @@ class _QuietHandler(logging.FileHandler):
 
 
 class _RecordFormatter(logging.Formatter):
-    """A formatter that indents all further lines of a record, so that a file name in a
-    traceback cannot imitate a record.
+    """A formatter that indents all lines of a record but the first.
+
+    Without the indentation, a file name in a traceback could imitate a record.
     """
 
     def format(self, record: logging.LogRecord) -> str:

@@ -1,28 +1,28 @@
 """The offline guard: this program opens no internet socket, whatever other packages are installed.
 
-Every process of the program calls `stay_offline` before it imports anything large. From then on
+Every process of the program calls `stay_offline` before any large module is imported. From this call on
 
-- an audit hook (PEP 578), which nothing can remove, refuses what Python code asks of a socket: sockets of any family
-  but the one inside this computer (AF_UNIX), looking up names, clients of the standard library, opening a browser, and
-  finding these functions by ctypes;
-- on Linux, the kernel refuses such sockets to native code, too, and to every program that the process starts;
+- an audit hook (PEP 578), which no code can remove, refuses network operations of Python code: sockets of every family
+  but the family inside this computer (AF_UNIX), looking up names, clients of the standard library, opening a browser,
+  and finding these functions by ctypes;
+- on Linux, the kernel refuses internet sockets to native code, too, and to every program that the process starts;
 - modules that exist to reach the network cannot be imported.
 
-There is one exception for the window of a user who works on another machine (`ssh -X`): Qt's native code must connect
-to that user's screen. So if DISPLAY names such a screen, the kernel's filter begins only when the screen is connected
-(`screen_connected`). Until then Python code and the child processes are refused sockets as usual. Environment variables
-that would lead Qt to other servers (the desktop's bus, its session) are removed, unless the address is inside this
-computer.
+The first exception is the window of a user who works on another machine (`ssh -X`): Qt's native code must connect to
+that user's screen. If DISPLAY names a screen on another machine, the kernel's filter begins only when the screen is
+connected (`screen_connected`). Until then Python code and the child processes are refused sockets as usual. Environment
+variables that would lead Qt to other servers (the desktop's bus, its session) are removed, unless the address is inside
+this computer.
 
-A second exception are the processes of a cluster (`fieldray_cluster`, never part of the installed program). Their
-Python code may connect only to the networks that a person named (`allow_networks`), to a server of objects by its name
-(`allow_server`) and, during one divided training, to the processes that hold its weights (`networks_allowed`). Every
-process that they start to read and run images is offline as usual.
+The second exception is a process of a cluster (`fieldray_cluster`, never part of the installed program). Its Python
+code may connect only to the networks that a person named (`allow_networks`) and to a server of objects by its name
+(`allow_server`). During a divided training, it may also connect to the processes with the network's weights
+(`networks_allowed`). Every process that a cluster process starts to read and run images is offline as usual.
 
-What this does not prevent: another program of the same user that is not offline can pass an open connection to a
-process over a socket inside this computer, or forward what the process tells it. Fieldray talks only to the screen, the
-desktop and the list of devices, and accepts no connection. But a codec that a malicious file has taken over could look
-for such a helper. To rule that out, start Fieldray as a user of its own.
+The guard does not prevent two things. An online program of the same user can pass an open connection to this process
+over a socket inside this computer. The online program can also forward messages of this process to the network.
+Fieldray connects only to the screen, the desktop and the list of devices, and accepts no connection. But code that a
+malicious file runs in a codec could look for an online program. To rule this out, start Fieldray as a separate user.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from types import ModuleType
 from typing import Any, Final, cast
 
-# pydicom imports requests, where it is installed, to be able to download test files, and importing it opens a socket
-# (urllib3 asks whether the machine knows IPv6). The window has no use for Qt's network modules.
+# If `requests` is installed, pydicom imports it to download test files. The import opens a socket, because urllib3
+# tests whether the machine has IPv6. The window does not need Qt's network modules.
 _ABSENT: Final = ("requests", "PySide6.QtNetwork", "PySide6.QtHttpServer", "PySide6.QtWebSockets")
-_UNIX: Final = 1  # AF_UNIX on every system; socket is not imported for it
+_UNIX: Final = 1  # AF_UNIX on every system, without importing socket
 _INTERNET: Final = (2, 10, 23, 30)  # AF_INET everywhere; AF_INET6 on Linux, Windows, macOS
 _WITH_SOCKET: Final = frozenset({"socket.connect", "socket.bind", "socket.sendto", "socket.sendmsg"})
 _ALWAYS: Final = frozenset(
@@ -84,7 +84,7 @@ _REMOTE_SCREEN: Final = re.compile(
     re.IGNORECASE,
 )
 
-# Where Qt, its input methods and its aids for the blind connect to, as D-Bus writes addresses.
+# Variables with D-Bus addresses to which Qt, its input methods and its aids for the blind connect.
 _BUSES: Final = (
     "DBUS_SESSION_BUS_ADDRESS",
     "DBUS_SYSTEM_BUS_ADDRESS",
@@ -100,7 +100,7 @@ _is_installed = False
 _awaits_screen = False
 _joins_cluster = False
 _reachable: tuple[tuple[int, int, int], ...] = ()  # (version of the protocol, first address, last address)
-_names: frozenset[str] = frozenset()  # that may be looked up
+_names: frozenset[str] = frozenset()  # host names that may be looked up
 
 
 class InternetRefused(PermissionError):
@@ -110,12 +110,13 @@ class InternetRefused(PermissionError):
 def stay_offline(*, is_toolchain: bool = False, shows_window: bool = False, joins_cluster: bool = False) -> None:
     """Refuse the network to this process from now on; a second call changes nothing.
 
-    is_toolchain   whether the process belongs to `fieldray_adapt`. TensorFlow imports `requests`, and a compiler may be
-                   the user's script for another machine, so only this process's Python code is held offline
-    shows_window   whether the process is the window, which may connect to a screen on another machine (`ssh -X`), and
+    is_toolchain   whether the process belongs to `fieldray_adapt`. Only Python code is then refused the network,
+                   because TensorFlow imports `requests`, and because a compiler may be the user's script for another
+                   machine
+    shows_window   whether the process is the window, which may connect to a screen on another machine (`ssh -X`) and
                    then calls `screen_connected`
-    joins_cluster  whether the process may call `allow_networks`; until then it reaches nothing. Only its Python code is
-                   held to these networks, and it has no window
+    joins_cluster  whether the process may call `allow_networks`; before that call it reaches nothing. Only Python code
+                   is limited to the allowed networks, and the process has no window
     """
     global _is_installed, _awaits_screen, _joins_cluster
     if _is_installed:
@@ -139,7 +140,7 @@ def allow_networks(networks: Sequence[str]) -> None:
 
     networks  numeric addresses (`10.0.0.5`) or networks (`10.0.0.0/24`)
 
-    Raises InternetRefused in a process that began without `joins_cluster`, ValueError for names of hosts.
+    Raises InternetRefused in a process that was started without `joins_cluster`. Raises ValueError for host names.
     """
     global _reachable
     _reachable = tuple(dict.fromkeys((*_reachable, *_ranges(networks))))
@@ -147,9 +148,11 @@ def allow_networks(networks: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def networks_allowed(hosts: Sequence[str]) -> Iterator[None]:
-    """Allow connections to these hosts during the block, in addition to those that are allowed already.
+    """Allow connections to further hosts during the block, in addition to the hosts that are allowed already.
 
-    hosts  numeric addresses or networks, as for `allow_networks`, with its exceptions
+    hosts  numeric addresses or networks, as for `allow_networks`
+
+    Raises the exceptions of `allow_networks`.
     """
     global _reachable
     own = set(_ranges(hosts)) - set(_reachable)
@@ -161,7 +164,10 @@ def networks_allowed(hosts: Sequence[str]) -> Iterator[None]:
 
 
 def allow_server(host: str) -> None:
-    """Allow connections to a server, given by address or by name; a name allows every address that it resolves to."""
+    """Allow connections to a server.
+
+    host  numeric address or name; a name allows every address that the name is resolved to
+    """
     global _names
     import socket
 
@@ -170,7 +176,7 @@ def allow_server(host: str) -> None:
     except ValueError:
         look_up, is_first, _names = socket.getaddrinfo, not _names, _names | {host.lower()}
 
-    def noted(*arguments: Any, **options: Any) -> Any:  # the guard sees what is asked, but not what is answered
+    def noted(*arguments: Any, **options: Any) -> Any:  # the audit hook sees the name, but not the addresses found
         found = look_up(*arguments, **options)
         allow_networks([str(each[4][0]).partition("%")[0] for each in found])
         return found
@@ -199,15 +205,15 @@ def _is_reachable(host: object) -> bool:
     try:
         address = ipaddress.ip_address(os.fsdecode(host))
     except ValueError:
-        return False  # a name: nothing is looked up
+        return False  # a host name, which is not looked up
     return any(version == address.version and first <= int(address) <= last for version, first, last in _reachable)
 
 
 def allow_only_display_connection(environment: MutableMapping[str, str]) -> None:
-    """Remove from environment variables every server that Qt could contact outside this computer, except the display.
+    """Remove from environment variables every server outside this computer that Qt could contact, except the display.
 
-    Variables that Qt would use in their absence are removed, too. The address of the desktop's bus is always set:
-    without one, Qt would start a program that asks the display for it.
+    The address of the desktop's bus is always set. Without this address, Qt would start a program that asks the display
+    for the address.
     """
     folder = environment.get("XDG_RUNTIME_DIR")
     environment.setdefault(_BUSES[0], f"unix:path={folder}/bus" if folder else _NOWHERE)
@@ -219,7 +225,10 @@ def allow_only_display_connection(environment: MutableMapping[str, str]) -> None
 
 
 def screen_connected() -> None:
-    """Make the kernel refuse any further connection of this process, after the window's screen is connected."""
+    """Make the kernel refuse all further connections of this process.
+
+    Call this after the window's screen is connected.
+    """
     global _awaits_screen
     if _awaits_screen:
         _awaits_screen = False
@@ -229,8 +238,8 @@ def screen_connected() -> None:
 def is_screen_remote(environment: Mapping[str, str]) -> bool:
     """Return whether Qt reaches its screen by a network connection: X11 with a DISPLAY that names a host.
 
-    `localhost:10.0` is such a screen. `:0` and `unix:0` are inside this computer, and `x:` is invalid. Qt's other
-    platforms, such as vnc, may not connect.
+    The screen `localhost:10.0` is reached by the network. `:0` and `unix:0` are inside this computer, and `x:` is
+    invalid. Qt's other platforms, such as vnc, may not connect.
     """
     platform = environment.get("QT_QPA_PLATFORM", "").partition(":")[0]
     return platform in ("", "xcb") and _REMOTE_SCREEN.fullmatch(environment.get("DISPLAY", "")) is not None
@@ -260,8 +269,9 @@ def _is_internet(event: str, arguments: tuple[object, ...]) -> bool:
 
 
 def _is_permitted(event: str, arguments: tuple[object, ...]) -> bool:
-    """Return whether a cluster process's request is within the networks that it may reach; a socket alone reaches
-    nothing.
+    """Return whether a network operation of a cluster process stays within the allowed networks.
+
+    Opening a socket is always allowed, because a socket without a connection reaches nothing.
     """
     if event == "socket.__new__":
         return arguments[1] in _INTERNET
@@ -280,9 +290,9 @@ def _file_name(library: object) -> str:
 
 # ---- the kernel of Linux
 #
-# What Python's audit hook cannot see (a codec, the runtime, Qt, a library of the Edge TPU) is held by a seccomp filter.
-# Unix sockets (the screen, D-Bus) and netlink (which devices are plugged in) stay inside the computer and stay allowed.
-# Nor may this process take an open socket out of another one of the same user, or change what that one does.
+# A seccomp filter controls native code, which Python's audit hook cannot see (a codec, the runtime, Qt, the Edge TPU
+# library). Unix sockets (the screen, D-Bus) and netlink (the list of devices) stay inside the computer and are allowed.
+# This process must not take an open socket from another process of the same user, or change the other process.
 #
 # Source: Linux Documentation/userspace-api/seccomp_filter.rst; linux/filter.h, linux/seccomp.h, linux/audit.h.
 
@@ -290,16 +300,16 @@ def _file_name(library: object) -> str:
 _PR_SET_NO_NEW_PRIVS: Final = 38
 _SET_MODE_FILTER: Final = 1
 _FLAG_ALL_THREADS: Final = 1
-_FLAG_SPEC_ALLOW: Final = 4  # else older kernels slow the whole process down against a danger that is not ours
+_FLAG_SPEC_ALLOW: Final = 4  # without it, older kernels add protection that slows the process
 _ALLOW: Final = 0x7FFF_0000
 _ERRNO: Final = 0x0005_0000
 _LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06  # BPF: load a word, jump if equal, jump if >=, return
 _NUMBER_AT, _MACHINE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16  # offsets in struct seccomp_data, little-endian
-_FOREIGN_CALLS: Final = 0x4000_0000  # x32 on x86-64 numbers its system calls from here
-_IO_URING_SETUP: Final = 425  # could open sockets without a system call of its own
-_PIDFD_GETFD: Final = 438  # a copy of a descriptor of another process
+_FOREIGN_CALLS: Final = 0x4000_0000  # the first system call of x32 on x86-64
+_IO_URING_SETUP: Final = 425  # io_uring could open sockets without the system call `socket`
+_PIDFD_GETFD: Final = 438  # copies a file descriptor of another process
 _AF_UNIX, _AF_NETLINK = 1, 16
-# machine: (its AUDIT_ARCH, the numbers of the system calls socket, seccomp, ptrace and process_vm_writev)
+# machine: (AUDIT_ARCH of the machine, numbers of the system calls socket, seccomp, ptrace and process_vm_writev)
 _MACHINES: Final = {"x86_64": (0xC000_003E, 41, 317, 101, 311), "aarch64": (0xC000_00B7, 198, 277, 117, 271)}
 
 
@@ -316,7 +326,7 @@ def filter_code(architecture: int, socket_call: int, calls_on_others: Sequence[i
     count = len(refused)
     steps = (
         (_LOAD, 0, 0, _MACHINE_AT),
-        (_EQUAL, 0, 7 + count, architecture),  # calls in another machine's numbering: refused
+        (_EQUAL, 0, 7 + count, architecture),  # system calls of another architecture are refused
         (_LOAD, 0, 0, _NUMBER_AT),
         (_AT_LEAST, 5 + count, 0, _FOREIGN_CALLS),
         (_EQUAL, 5 + count, 0, _IO_URING_SETUP),
@@ -333,8 +343,9 @@ def filter_code(architecture: int, socket_call: int, calls_on_others: Sequence[i
 
 
 def _forbid_in_kernel() -> None:
-    """Install the filter for all threads of this process and for all child processes, if the kernel
-    supports filters.
+    """Install the filter for all threads of this process and for all child processes.
+
+    Nothing happens if the kernel does not support filters.
     """
     machine = _MACHINES.get(os.uname().machine) if sys.platform == "linux" else None
     import ctypes
@@ -343,7 +354,7 @@ def _forbid_in_kernel() -> None:
         return
 
     class Program(ctypes.Structure):
-        """struct sock_fprog of linux/filter.h."""
+        """The structure sock_fprog of linux/filter.h."""
 
         _fields_ = (("len", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 

@@ -17,12 +17,12 @@ from fieldray.persistence import clear_abandoned, make_private, storage_problem,
 from fieldray.reasons import reason
 
 APP_NAME: Final = "fieldray"
-# The installed package knows it too, but asking takes longer than anything else a run begins with.
+# The installed package's metadata has the version, too, but reading the metadata is the slowest step of a start.
 VERSION: Final = "0.2.0"
 SCRATCH_FOLDER: Final = "cluster"
 DATABASE_NAME: Final = "results.sqlite"
 HOME_VARIABLE: Final = "FIELDRAY_HOME"
-# Everything that the program keeps in `user_data`, by what the names begin with; docs/privacy.md says what it holds.
+# Beginnings of the names of all files that the program stores in `user_data`; docs/privacy.md describes the contents.
 DATA_FILES: Final = (
     "results.sqlite", "results.pictures", "results.damaged-", "results.replaced-", "results.lost-", "pseudonym.key",
     "settings.json", "pack_trust", "folders",
@@ -30,7 +30,7 @@ DATA_FILES: Final = (
 )  # fmt: skip
 _PACKAGE: Final = Path(__file__).resolve().parent
 _LANGUAGE_CODE: Final = re.compile(r"[a-z]{2,3}(_[A-Za-z]{2,8})*")
-# Importing a package fixes where its modules come from.
+# Importing a package also fixes the folder of the package's modules.
 _BEGIN: Final = (
     "import sys; from importlib import import_module; from importlib.machinery import PathFinder; "
     "count = int(sys.argv.pop(1)); sys.path[:0] = sys.argv[1 : 1 + count]; del sys.argv[1 : 1 + count]; "
@@ -41,8 +41,9 @@ _BEGIN: Final = (
 
 
 def _data_root() -> Path:
-    """Return the folder of `assets`, `models` and the user guide: inside the installed
-    package, or the root of the checkout.
+    """Return the folder of `assets`, `models` and the user guide.
+
+    The folder is inside the installed package, or is the root of the checkout.
     """
     installed = _PACKAGE / "_data"
     return installed if installed.is_dir() else _PACKAGE.parent.parent
@@ -61,7 +62,7 @@ def catalogues() -> dict[str, Path]:
     """
     found = {}
     for folder in (asset("translations"), _user_folder() / "translations"):
-        with contextlib.suppress(OSError):  # a data folder that cannot be looked into is told of when it is needed
+        with contextlib.suppress(OSError):  # an unreadable data folder is reported when it is needed
             for path in sorted(folder.glob("*/LC_MESSAGES/fieldray.mo")):
                 if _LANGUAGE_CODE.fullmatch(code := path.parent.parent.name):
                     found[code] = path
@@ -69,7 +70,7 @@ def catalogues() -> dict[str, Path]:
 
 
 def guide_folder() -> Path:
-    """Return the folder of the user guide: one Markdown file per language (`en.md`), and its pictures."""
+    """Return the folder of the user guide: one Markdown file per language (`en.md`), and the pictures."""
     return _data_root() / "docs" / "guide"
 
 
@@ -79,7 +80,10 @@ def builtin_packs() -> Path:
 
 
 def licence_table() -> Path:
-    """Return the table of third-party licences, written when an installer is built; missing in a checkout."""
+    """Return the path of the table of third-party licences.
+
+    The table is written when an installer is built, and is missing in a checkout.
+    """
     return _data_root() / "licences" / "licences.json"
 
 
@@ -89,9 +93,10 @@ def program_folder() -> Path:
 
 
 def user_data() -> Path:
-    """Return this user's data folder (results, trusted keys); created if absent. FIELDRAY_HOME overrides the path.
+    """Return the path of this user's data folder (results, trusted keys). A missing folder is created.
 
-    Only this user may read the folder, because results name patients. Raises StorageProblem (home_unusable).
+    The variable FIELDRAY_HOME overrides the path. Only this user may read the folder, because results name patients.
+    Raises StorageProblem (home_unusable).
     """
     folder = _user_folder()
     try:
@@ -128,7 +133,7 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def installed_program(name: str) -> Path | None:
-    """Return the path of a program in the installation folder; None if this program is not installed.
+    """Return the path of a program in the installation folder. None if Fieldray was not installed by an installer.
 
     name  file name of the program without suffix
     """
@@ -147,13 +152,13 @@ def _user_folder() -> Path:
 
 
 def child_command(service: str) -> list[str]:
-    """Return the command that starts a child process for `service` ("module:function" of this package)."""
+    """Return the command that starts a child process in which `service` ("module:function" of this package) runs."""
     worker = installed_program("fieldray-worker")
     return [str(worker), service] if worker else python_command("fieldray.processes.child_main", service)
 
 
 def program_command(*arguments: str) -> list[str]:
-    """Return the command line that starts this program, installed, frozen or from a checkout."""
+    """Return the command that starts this program with `arguments`, whether installed, frozen or from a checkout."""
     frozen = getattr(sys, "frozen", False)
     return [sys.executable, *arguments] if frozen else python_command("fieldray.__main__", *arguments)
 
@@ -161,11 +166,11 @@ def program_command(*arguments: str) -> list[str]:
 def python_command(module: str, *arguments: str, folders: Sequence[Path] = (_PACKAGE.parent,)) -> list[str]:
     """Return the command that runs `main()` of a module of this package in a new Python process.
 
-    The process is isolated (-I): it imports no code from the current directory, where images and packs of others may
-    lie, nor from PYTHONPATH or other variables. It imports `fieldray` and its companion packages from the folder from
-    which this process imported them. For all other modules that folder comes last in the search path. So dependencies
-    installed next to the package are found (`pip install --user` and `--target`, which -I ignores), and no module there
-    can replace one of the standard library.
+    The process is isolated (-I): no code is imported from the current directory, where foreign images and packs may
+    lie, or from folders in variables such as PYTHONPATH. `fieldray` and its companion packages are imported from the
+    folder from which this process imported them. For all other modules that folder comes last in the search path.
+    Dependencies installed next to the package are therefore found (`pip install --user` and `--target`, which -I
+    ignores), and no module in the folder can replace a module of the standard library.
 
     Parameters
     ----------
@@ -176,6 +181,6 @@ def python_command(module: str, *arguments: str, folders: Sequence[Path] = (_PAC
     folders
         Folders of `fieldray` and, if different, of the module's top-level package (`benchmarks`).
     """
-    utf8 = ["-X", "utf8"] if sys.flags.utf8_mode else []  # file names have to mean the same bytes there
+    utf8 = ["-X", "utf8"] if sys.flags.utf8_mode else []  # file names must be decoded as in this process
     named = [str(len(folders)), *map(str, folders)]
     return [sys.executable, "-I", *utf8, "-c", _BEGIN, *named, module, *arguments]

@@ -1,11 +1,11 @@
 """Files that are written completely or not at all, folders for one user alone, and locks that end with their process.
 
-Every file that is written as a whole is written here: under an unpredictable temporary name in its folder, synced to
-the disk, and then renamed. So a reader never sees half a file, a kill or a power cut leaves either the old or the new
-file, and a link that somebody placed there is not followed.
+Every file that is written as a whole is written by this module: under an unpredictable temporary name in the target
+folder, synced to the disk, and then renamed. A reader therefore never sees half a file. After a kill or a power cut,
+either the old or the new file exists. A link that somebody placed at the path is not followed.
 
 Locks are those of the operating system. A killed process leaves no lock behind, so the presence of a lock file means
-nothing. The text in the file is only for the message that names the holder.
+nothing. The text in the file is only for the message that names the holder of the lock.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fieldray.errors import StorageProblem
 from fieldray.reasons import reason
 
 PRIVATE_MODE: Final = 0o600
-SHARED_MODE: Final = 0o666  # less what the user's umask takes away, as any program's documents
+SHARED_MODE: Final = 0o666  # permissions before the user's umask, as for documents of any program
 PRIVATE_FOLDER: Final = 0o700
 _OTHERS: Final = 0o077
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -53,7 +53,7 @@ def write_atomically(path: Path, data: bytes, *, mode: int = PRIVATE_MODE) -> No
 def writing_atomically(path: Path, *, mode: int = PRIVATE_MODE) -> Iterator[BinaryIO]:
     """Yield a stream whose content appears at `path` when the block ends, and is discarded if the block raises.
 
-    mode  permissions of the file; by default only this user may access it, and a folder that must be created
+    mode  permissions of the file, and of a folder that must be created; by default only this user has access
 
     Raises StorageProblem (disk_full, not_writable), and the exceptions of the block.
     """
@@ -75,7 +75,10 @@ def writing_atomically(path: Path, *, mode: int = PRIVATE_MODE) -> Iterator[Bina
 
 
 def replace_durably(temporary: Path, path: Path) -> None:
-    """Sync a complete file to the disk and rename it to `path`, replacing the file there. Raises OSError."""
+    """Sync a complete file to the disk and rename it to `path`. An existing file at `path` is replaced.
+
+    Raises OSError.
+    """
     with temporary.open("r+b") as stream:
         _sync(stream)
     temporary.replace(path)
@@ -85,14 +88,14 @@ def replace_durably(temporary: Path, path: Path) -> None:
 def temporary_path(path: Path) -> Path:
     """Return a temporary name in the folder of `path` for a file that this process has not completed.
 
-    The name is short and does not contain that of `path`, which may already have the maximum length.
+    The temporary name is short and does not contain the name of `path`, which may already have the maximum length.
     """
     return path.with_name(f".{os.getpid()}-{_process_number()}{secrets.token_hex(4)}.new")
 
 
 @functools.cache
 def _process_number() -> str:
-    """Return the part of `temporary_path` names that is unique to this process among all computers."""
+    """Return a part of `temporary_path` names that only this process has, among all processes on all computers."""
     return _this_computer() + secrets.token_hex(8)
 
 
@@ -106,9 +109,10 @@ def _this_computer() -> str:
 
 
 def clear_abandoned(folder: Path) -> None:
-    """Remove unfinished files that killed processes of this program on this computer left in a folder.
+    """Remove unfinished files that killed processes of this program left in a folder.
 
-    Companion files of an unfinished database, whose names have a longer ending, are removed, too.
+    Only files of this computer are removed. Companion files of an unfinished database, whose names have a longer
+    ending, are removed, too.
     """
     for left in folder.glob(".*-*.new*"):
         process, _, number = left.name[1:].partition("-")
@@ -117,7 +121,10 @@ def clear_abandoned(folder: Path) -> None:
 
 
 def _is_at_work(process: int, number: str) -> bool:
-    """Return whether the process with this id and this number still runs. A later process may have got the id."""
+    """Return whether the process with this id and this number still runs.
+
+    The number distinguishes this process from an earlier process that had the same id.
+    """
     if process == os.getpid():
         return number.startswith(_process_number())
     import psutil
@@ -134,11 +141,11 @@ def _remove(left: Path) -> None:
 
 
 def write_new(path: Path, data: bytes, *, mode: int = PRIVATE_MODE) -> None:
-    """Write a new file and sync it to the disk. Used for files in a folder that is later renamed as a whole.
+    """Write a new file in a folder that is later renamed as a whole, and sync the file to the disk.
 
     mode  permissions of the file; by default only this user may access it
 
-    Raises OSError, and FileExistsError for an existing file.
+    Raises OSError. Raises FileExistsError for an existing file.
     """
     with _created(path, mode) as stream:
         stream.write(data)
@@ -146,9 +153,9 @@ def write_new(path: Path, data: bytes, *, mode: int = PRIVATE_MODE) -> None:
 
 
 def make_empty(path: Path) -> None:
-    """Create an empty file for this user alone, which other code such as SQLite will fill.
+    """Create an empty file that only this user may access, to be filled by other code such as SQLite.
 
-    Raises OSError, and FileExistsError for an existing file.
+    Raises OSError. Raises FileExistsError for an existing file.
     """
     _created(path, PRIVATE_MODE).close()
 
@@ -162,19 +169,19 @@ def exchange_names(first: Path, second: Path) -> bool:
         return False
     import ctypes
 
-    rename = getattr(ctypes.CDLL(None), "renameat2", None)  # not in every C library
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)  # not every C library has this function
     return rename is not None and rename(_HERE, os.fsencode(first), _HERE, os.fsencode(second), _EXCHANGE) == 0
 
 
 def replace_atomically(temporary: Path, path: Path, *, exchange: Callable[[Path, Path], bool] = exchange_names) -> None:
-    """Rename a completed folder to `path`, and remove the folder that was there.
+    """Rename a completed folder to `path`. An older folder at `path` is removed.
 
-    temporary  the completed folder, whose name is one of `temporary_path`
-    exchange   exchanges two names and returns whether the system could
+    temporary  the completed folder, with a name from `temporary_path`
+    exchange   exchanges two names and returns whether the system was able to do this
 
     The files of the folder were synced to the disk by `write_new`; this function syncs the names. On Linux both names
-    are exchanged in one step, if the file system supports this. Elsewhere there is a moment without a folder at `path`,
-    when both folders have temporary names. Raises OSError.
+    are exchanged in one step, if the file system supports this. On other systems there is a moment without a folder at
+    `path`, when both folders have temporary names. Raises OSError.
     """
     sync_folder(temporary)
     displaced = temporary
@@ -191,9 +198,9 @@ def replace_atomically(temporary: Path, path: Path, *, exchange: Callable[[Path,
 
 
 def _replaced(temporary: Path, path: Path) -> Path:
-    """Rename the folder at `path` out of the way, then rename `temporary` to `path`.
+    """Give the folder at `path` a temporary name, then rename `temporary` to `path`.
 
-    Returns the old folder's new path.
+    Returns the temporary path of the old folder.
     """
     displaced = temporary_path(path)
     path.rename(displaced)
@@ -206,9 +213,9 @@ def _replaced(temporary: Path, path: Path) -> Path:
 
 
 def make_folder(folder: Path, *, is_private: bool = False) -> None:
-    """Create a folder and its parents if absent, and sync their names to the disk. Raises OSError.
+    """Create a missing folder and its missing parents, and sync their names to the disk. Raises OSError.
 
-    is_private  whether new folders are for this user alone; existing folders are not changed
+    is_private  whether only this user may access new folders; existing folders are not changed
     """
     if not folder.is_dir():
         make_folder(folder.parent, is_private=is_private)
@@ -217,9 +224,9 @@ def make_folder(folder: Path, *, is_private: bool = False) -> None:
 
 
 def make_private(folder: Path) -> None:
-    """Create a folder if absent, and allow only this user to access it, whatever the umask. Raises OSError.
+    """Create a missing folder, and allow only this user to access the folder, whatever the umask. Raises OSError.
 
-    A folder of another user, or one for everybody such as /tmp, is not changed.
+    A folder of another user is not changed. A folder for all users such as /tmp is not changed either.
     """
     folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
     if os.name != "posix":
@@ -241,7 +248,7 @@ def require_regular_file(path: Path) -> None:
 
 
 def is_regular_or_absent(path: Path) -> bool:
-    """Return whether the path is a regular file or does not exist. False for links, folders and devices."""
+    """Return whether the path is a regular file or does not exist. Links, folders and devices give False."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:
@@ -249,12 +256,15 @@ def is_regular_or_absent(path: Path) -> bool:
 
 
 def is_open_to_others(path: Path) -> bool:
-    """Return whether other users of this computer may read or change a file, as far as is known. Raises OSError."""
+    """Return whether other users of this computer may read or change a file, as far as the system says.
+
+    Raises OSError.
+    """
     return os.name == "posix" and bool(path.stat().st_mode & _OTHERS)
 
 
 def storage_problem(error: OSError, path: Path) -> StorageProblem:
-    """Return the problem for an OSError that occurred when `path` was written."""
+    """Return the exception for an OSError that occurred when `path` was written."""
     if error.errno in _FULL:
         return StorageProblem(reason("disk_full", path=path))
     if error.errno == errno.EIO:
@@ -272,9 +282,11 @@ def _sync(stream: BinaryIO) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Sync the names in a folder to the disk, so that a new file survives a power cut. Raises OSError if that fails.
+    """Sync the names in a folder to the disk, so that a new file survives a power cut.
 
-    Does nothing on a system that cannot sync folders.
+    Raises OSError if the sync fails.
+
+    On a system that cannot sync folders, nothing happens.
     """
     if os.name != "posix":
         return
@@ -289,17 +301,17 @@ def sync_folder(folder: Path) -> None:
             raise
 
 
-# Not through a link: what it leads to would be emptied.
+# A link is not followed, because the lock would empty the link's target.
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
-_LOCKED_BYTE: Final = 1024  # beyond the text: Windows lets nobody read a locked byte
+_LOCKED_BYTE: Final = 1024  # behind the text, because on Windows a locked byte cannot be read
 _LONGEST: Final = 200
-_MOST_FILES: Final = 1000  # that are deleted while they are waited for; a system may give a new number each time
+_MOST_FILES: Final = 1000  # maximum number of lock files that are deleted during the wait
 _ASK_AGAIN_S: Final = 0.01
 _HELD_ERRNO: Final = frozenset({errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK})  # flock; msvcrt.locking
 
 
 class LockHeldError(Exception):
-    """A file lock is held by another process, or by another lock object of this process.
+    """The exception for a file lock that another process, or another lock object of this process, has taken.
 
     holder  the line of text that the holder wrote into the lock file
     """
@@ -310,14 +322,14 @@ class LockHeldError(Exception):
 
 
 class FileLock(contextlib.AbstractContextManager["FileLock"]):
-    """A lock on a file, held from construction until `release` or the end of the process.
+    """A lock on a file, from construction until `release` or the end of the process.
 
     holder   one line about the holder, at most 200 characters of ASCII. The lock also works if the disk is full
-    wait_s   maximum time to wait for another holder
+    wait_s   maximum time in seconds to wait for another holder
     is_made  whether a missing file is created; otherwise FileNotFoundError is raised
 
-    Raises LockHeldError if somebody else holds the lock, this process included. Raises OSError if the file cannot be
-    opened or its file system has no locks.
+    Raises LockHeldError if another process, or another lock object of this process, has the lock. Raises OSError if the
+    file cannot be opened or its file system has no locks.
     """
 
     def __init__(self, path: Path, *, holder: str, wait_s: float = 0.0, is_made: bool = True) -> None:
@@ -336,19 +348,22 @@ class FileLock(contextlib.AbstractContextManager["FileLock"]):
         self.release()
 
     def release(self) -> None:
-        """Release the lock. May be called twice."""
+        """Release the lock. The method may be called twice."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
 
     def remove(self) -> None:
-        """Delete the lock file and release the lock. May be called twice. A waiting process creates the next file."""
+        """Delete the lock file and release the lock. The method may be called twice.
+
+        A process that waits for the lock then creates a new lock file.
+        """
         if self._handle < 0:
             return
         if os.name == "posix":
             self._unlink()
             self.release()
-        else:  # Windows deletes no open file, and so none that somebody else holds by then
+        else:  # Windows deletes no open file, so another holder's file stays
             self.release()
             self._unlink()
 
@@ -359,7 +374,7 @@ class FileLock(contextlib.AbstractContextManager["FileLock"]):
     def _take(self, flags: int, *, until_s: float) -> None:
         """Lock the file at the path.
 
-        If the locked file was deleted meanwhile, the file that replaced it is locked instead.
+        If the file was deleted before it was locked, the file that replaced it is locked instead.
         """
         for _ in range(_MOST_FILES):
             self._handle = os.open(self._path, flags, 0o600)
@@ -382,7 +397,7 @@ class FileLock(contextlib.AbstractContextManager["FileLock"]):
             time.sleep(_ASK_AGAIN_S)
 
     def _is_at_its_path(self) -> bool:
-        """Return whether the locked file is still the one at the path."""
+        """Return whether the path still leads to the locked file."""
         if os.name != "posix":
             return True
         try:
@@ -397,9 +412,11 @@ class FileLock(contextlib.AbstractContextManager["FileLock"]):
 
 @contextlib.contextmanager
 def only_writer(path: Path, *, wait_s: float = 10.0) -> Iterator[None]:
-    """Keep other processes from changing the file at `path` during the block, if they use this function, too.
+    """Prevent other processes that use this function from changing the file at `path` during the block.
 
     wait_s  maximum time in seconds to wait for another writer. A change takes milliseconds, on a slow disk a second
+
+    Raises StorageProblem (file_in_use) if another process still has the lock after `wait_s` seconds.
     """
     try:
         held = FileLock(path.with_suffix(".lock"), holder=f"process {os.getpid()}", wait_s=wait_s)
@@ -412,7 +429,10 @@ def only_writer(path: Path, *, wait_s: float = 10.0) -> Iterator[None]:
 
 
 def _lock(handle: int) -> None:
-    """Lock an open file. Raises OSError; its code is one of `_HELD_ERRNO` if somebody else holds the lock."""
+    """Lock an open file.
+
+    Raises OSError. The error code is one of `_HELD_ERRNO` if another holder has the lock.
+    """
     if sys.platform == "win32":
         import msvcrt
 

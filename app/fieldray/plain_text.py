@@ -12,8 +12,8 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-# Letters and marks by their category, yet without a width or a shape: Unicode's Default_Ignorable_Code_Point that are
-# not of category Cf, and the empty braille pattern.
+# Characters of the categories letter and mark that have no width and no shape: Unicode's Default_Ignorable_Code_Point
+# outside the category Cf, and the empty braille pattern.
 _WITHOUT_SHAPE: Final = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
@@ -30,33 +30,33 @@ def visible(text: str) -> str:
 
 
 def as_cell(text: str) -> str:
-    """Return a text for a cell of a console table: as `visible`, but repeated blanks are escaped, too.
+    """Return a text for a cell of a console table: as `visible` returns it, with repeated blanks escaped, too.
 
-    Otherwise a name with enough blanks could fill its line of the screen, and imitate the next row.
+    A name with many blanks could otherwise fill its line of the screen, and imitate the next row.
     """
     text = re.sub("^([a-z][a-z0-9+.-]+):/(?=[^/])", r"\1://", text)  # a path keeps one slash of an address
     return _BLANKS.sub(lambda blank: _escape(blank[0]), visible(text))
 
 
 def is_visible_letter(letter: str) -> bool:
-    """Return whether a character has a shape or a width of its own, and does not reorder other characters."""
+    """Return whether a character has a visible shape or a width, and does not reorder its neighbours."""
     if letter.isprintable():
         return not _WITHOUT_SHAPE.match(letter)
     return unicodedata.category(letter) == "Zs"
 
 
 def comparison_form(number: str) -> str:
-    """Return a text that is equal for all patient numbers that a person would take for one number.
+    """Return a text that is equal for all patient numbers that a person would read as one number.
 
-    Ignored are letter case, blanks, zeros before a number, the width of letters, and differences between Latin,
-    Cyrillic and Greek letters of one shape.
+    These differences are ignored: letter case, blanks, zeros before a number, the width of letters, and Latin, Cyrillic
+    or Greek letters of equal shape.
     """
     plain = unicodedata.normalize("NFKC", number).upper().translate(_LOOK_ALIKE)
     return _LEADING_ZEROS.sub("", "".join(plain.split()))
 
 
 def find_look_alikes(numbers: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield each pair of different patient numbers that a person would take for one (see `comparison_form`).
+    """Yield each pair of different patient numbers that a person would read as one number (see `comparison_form`).
 
     The number that comes earlier in `numbers` is the first of its pair.
     """

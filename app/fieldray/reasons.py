@@ -1,10 +1,10 @@
-"""The reasons that a person can be shown: each is a code with an English sentence.
+"""The messages for a person: each reason is a code with an English sentence.
 
 A reason is a value. It can be sent between processes, stored, translated, and counted by its code. Parameters are
 inserted last, so that a translation can put them where its grammar requires. A sentence says what is wrong and, if a
-person can act, what to do. It contains no names of exceptions and no jargon.
+person can act, what to do. A sentence contains no names of exceptions and no jargon.
 
-Sentences of one sub-package are in its module `reasons`, as `TEMPLATES`; all other sentences are here.
+Sentences of a sub-package are in `TEMPLATES` of its module `reasons`. All other sentences are in this module.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Plural:
 
     one   the sentence for exactly 1
     many  the sentence for any other number
-    by    name of the parameter that holds the number
+    by    name of the parameter with the number
     """
 
     one: str
@@ -48,7 +48,7 @@ class Plural:
 Template = str | Plural
 
 # fmt: off
-# What a person should know of a result.
+# Notes on a result for a person.
 NOTES: Final[Mapping[str, Template]] = {
     "presentation_ignored": "The display window (or VOI LUT) in the file would hide almost all of this image. This "
                             "window was ignored.",
@@ -499,19 +499,19 @@ TEMPLATES: Final[Mapping[str, Template]] = {
 }
 # fmt: on
 
-# What fails here is a folder: the number of images is not known.
+# Codes of problems of a whole folder, in which the number of images is not known.
 FOLDER_PROBLEMS: Final = frozenset({"folder_not_read", "folder_lost", "linked_folder"})
-# Notes that most results of a run carry: a list says them once.
+# Codes of notes that most results of a run have. A list shows these notes only once.
 COMMON_NOTES: Final = frozenset({"age_not_stated", "age_confirmed", "unsigned_operating_point_unknown"})
 
-# Parameters that are numbers which may have decimals: a person reads them with the decimal mark of the language.
+# Parameters that are numbers and may have decimals. They are shown with the decimal mark of the language.
 NUMERIC_PARAMETERS: Final = frozenset(
     {"auc", "low", "high", "index", "limit", "seconds", "speed_up", "freed_mb", "area", "own", "largest"}
     | {"now", "before", "opposite", "left", "right"}
 )
 
-# Parameters that tell nothing of a patient: numbers, words of the program, of a pack or of this computer. All others are
-# hidden with the names of patients: a label may be the name of a patient's folder, a detail may quote a path.
+# Parameters that never contain a patient's name: numbers, and words of the program, a pack or this computer. All other
+# parameters are hidden with the names of patients, because a label or a detail may contain the name of a folder.
 _WITHOUT_NAMES: Final = """
     backend batches body_part command companion count day days device different due end epoch exit_code expected found
     fingerprint frames free_mb gaps governor iteration images key kind least limit_mb line memory metric minutes
@@ -525,16 +525,17 @@ NAMELESS_PARAMETERS: Final = NUMERIC_PARAMETERS | frozenset(_WITHOUT_NAMES.split
 def template_of(code: str) -> Template:
     """Return the sentence with this code, from this module or from the module `reasons` of a sub-package.
 
-    Raises KeyError.
+    Raises KeyError for an unknown code.
     """
     return TEMPLATES[code] if code in TEMPLATES else templates_of_subpackages()[code]
 
 
 @functools.cache
 def templates_of_subpackages() -> Mapping[str, Template]:
-    """Return the sentences of the modules `reasons` in this package's subpackages and in the optional packages.
+    """Return the sentences of the modules `reasons` in this package's sub-packages and in the optional packages.
 
-    The modules are found like those of a `registry`: a new module `reasons` in a subpackage is included automatically.
+    The modules are found like the entries of a `registry`: a new module `reasons` in a sub-package is included
+    automatically.
     """
     rooms = (f"fieldray.{found.name}.reasons" for found in pkgutil.iter_modules(fieldray.__path__) if found.ispkg)
     own = [import_module(name) for name in rooms if find_spec(name)]
@@ -556,7 +557,7 @@ class Reason:
 
     @property
     def template(self) -> str:
-        """The English sentence with its placeholders, in singular or plural as its number requires."""
+        """The English sentence with placeholders, in singular or plural as the number requires."""
         template = template_of(self.code)
         if isinstance(template, Plural):
             return template.one if template.number(self.parameters) == 1 else template.many
@@ -579,7 +580,7 @@ def _plain(value: object) -> str:
 
 
 def merged_by_code(whys: Counter[Reason]) -> Counter[Reason]:
-    """Merge reasons with equal codes, and add up their counts. A parameter that differs between them becomes "…"."""
+    """Merge reasons with equal codes, and add up their counts. A parameter with different values becomes "…"."""
     found = Counter[Reason]()
     for code in dict.fromkeys(why.code for why in whys):
         alike = [why for why in whys if why.code == code]

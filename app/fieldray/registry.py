@@ -2,8 +2,8 @@
 
 Modules are found by the import system (`pkgutil`), which also works in PyInstaller's frozen program, where listing a
 folder finds nothing. Entry points of installed distributions were rejected, because any package on the computer could
-then run code in this program. A list in one module was rejected, because it is a second place to edit. A test adds its
-own entry to the table.
+then run code in this program. A list in one module was rejected, because a second file would have to be edited. A test
+can add an entry to the returned table.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 
 
 def table_of(package: str, attribute: str) -> dict[str, Any]:
-    """Return the entries of a table by their `name`. Each module of a package holds one entry.
+    """Return the entries of a table by their `name`. Each module of a package contains one entry.
 
     package    full name of the package, such as `fieldray.imaging.codecs`
-    attribute  name of the module attribute that holds the entry, such as `CODEC`
+    attribute  name of the module attribute that contains the entry, such as `CODEC`
 
     Entries are in the order of module names.
     """

@@ -1,7 +1,8 @@
-"""The program's settings: one table, from which defaults, file and dialog are made.
+"""The program's settings: one table, from which the defaults, the settings file and the dialog are made.
 
 To add a setting, add a row. The file is `settings.json` in the user's data folder. A key or value in the file that this
-version does not know is reported, replaced by the default, and kept in the file, because a newer version may know it.
+version does not know is reported and replaced by the default. The unknown key or value stays in the file, because a
+newer version may know it.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ Value = str | int | float | bool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingRow:
-    """One setting.
+    """One setting, as a row of the table.
 
-    `among` lists the allowed texts, `low` and `high` limit a number, `label` is the text in the dialog.
+    among      the allowed texts, or a function that returns them; empty for any text
+    low, high  the limits of a number
+    label      the text in the dialog
     """
 
     key: str
@@ -41,11 +44,11 @@ class SettingRow:
 
     @property
     def choices(self) -> Sequence[str]:
-        """The texts that this setting allows at this moment."""
+        """The texts that this setting allows now, in the order of the dialog."""
         return self.among() if callable(self.among) else self.among
 
     def problem(self, value: object) -> Reason | None:
-        """Return the reason why `value` is not allowed, or None."""
+        """Return the reason why `value` is not allowed; None if `value` is allowed."""
         if type(value) is not type(self.default):
             return reason("setting_type", key=self.key, value=value, kind=type(self.default).__name__)
         if self.choices and value not in self.choices:
@@ -56,7 +59,7 @@ class SettingRow:
 
 
 def language_choices() -> tuple[str, ...]:
-    """Return the allowed languages: that of the system, English, and those of the present catalogues."""
+    """Return the allowed languages: the language of the system, English, and the languages of the catalogues."""
     return tuple(dict.fromkeys(("system", "en", *catalogues())))
 
 
@@ -102,7 +105,7 @@ ROWS: Final[Mapping[str, SettingRow]] = {row.key: row for row in TABLE}
 class Settings:
     """The current values of the program's settings.
 
-    Reading a key returns its value, `set` checks a new value, and `save` writes the file.
+    Indexing with a key returns the value, `set` checks and changes a value, and `save` writes the file.
     """
 
     def __init__(self, values: Mapping[str, Value] | None = None) -> None:
@@ -115,7 +118,7 @@ class Settings:
         return self._values.get(key, ROWS[key].default)
 
     def integer(self, key: str) -> int:
-        """Return the value of a setting that is a whole number."""
+        """Return the value of a setting whose type is a whole number."""
         return int(self[key])
 
     def set(self, key: str, value: Value, *, is_kept: bool = False) -> None:
@@ -131,33 +134,32 @@ class Settings:
             self._changed[key] = value
 
     def choose_pack(self, name: str, operating_point: str = "") -> None:
-        """Make a pack this site's default, for images whose pack nobody chose.
+        """Make a pack this site's default: the pack for images for which nobody chose a pack.
 
         name             id of the pack or `id-version`, with its signer; "" for no default pack
-        operating_point  name of the operating point; "" for the pack's first one
+        operating_point  name of the operating point; "" for the pack's first operating point
         """
         self.set("pack", name)
         self.set("operating_point", operating_point)
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """The folders that were opened, the last one first; empty if folders are not to be remembered."""
+        """The opened folders, the last opened folder first; empty if the settings forbid remembering folders."""
         with contextlib.suppress(ValueError):
             return parse_json(str(self["folders"]), tuple[str, ...]) if self["keep_folders"] else ()
         return ()
 
     def remember_folders(self, opened: Sequence[str]) -> None:
-        """Remember opened folders, if the settings allow it. An empty sequence makes the program forget all folders."""
+        """Store the opened folders, if the settings allow this. An empty sequence deletes all stored folders."""
         kept = (*opened, *self.folders) if opened and self["keep_folders"] else ()
         self.set("folders", json.dumps(list(dict.fromkeys(kept))[:_MOST_FOLDERS]))
 
     def save(self, path: Path | None = None) -> None:
-        """Write the values changed since the last call into the file, and leave its other content unchanged.
+        """Write the values changed since the last call into the file. All other content of the file stays unchanged.
 
         path  the settings file; None for `default_path`
 
-        Raises StorageProblem, also for a link in place of the file and for an unreadable file, whose content is
-        unknown.
+        Raises StorageProblem, also if a link is in place of the file, or if the file cannot be read before the change.
         """
         path = path or default_path()
         require_regular_file(path)

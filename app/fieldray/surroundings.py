@@ -1,10 +1,11 @@
 """The surroundings of this process: environment variables, signals that end the process, the screen, and the CPU.
 
 This program and its children keep only known environment variables. Any other variable may name code: libraries and
-plugins (Qt, GTK, OpenSSL, the C library), graphics drivers, or configurations that name either (Dask, matplotlib). The
-program brings its own parts of Qt and OpenSSL. Files that a shell's start-up file or a desktop entry names may lie
-anywhere, even beside the images. An empty or relative entry of a search path means the current directory. The program
-cannot prevent what the system's loader (LD_PRELOAD) and Python (PYTHONPATH) do before its first line.
+plugins (Qt, GTK, OpenSSL, the C library), graphics drivers, or configurations that name libraries or drivers (Dask,
+matplotlib). The program brings its own parts of Qt and OpenSSL. A shell's start-up file or a desktop entry may name
+files anywhere, even next to the images. An empty or relative entry of a search path means the current directory. The
+program cannot prevent what the system's loader (LD_PRELOAD) and Python (PYTHONPATH) do before the program's first line
+runs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
-# docs/privacy.md says what each group is for.
+# docs/privacy.md describes the purpose of each group.
 _KEPT: Final = """
 HOME USER LOGNAME SHELL PATH TMPDIR TEMP TMP LANG LANGUAGE TZ TERM COLORTERM COLUMNS LINES NO_COLOR
 DISPLAY WAYLAND_DISPLAY WAYLAND_SOCKET XAUTHORITY ICEAUTHORITY SESSION_MANAGER
@@ -57,7 +58,7 @@ def keep_foreign_code_out(environment: MutableMapping[str, str] = os.environ) ->
             entries = re.split("[ :]" if name == "LD_PRELOAD" else os.pathsep, environment[name])
             environment[name] = os.pathsep.join(filter(os.path.isabs, entries))
             if not environment[name]:
-                del environment[name]  # an empty one means the current directory as well
+                del environment[name]  # an empty variable also means the current directory
 
 
 def disable_core_dumps() -> None:
@@ -71,7 +72,7 @@ def disable_core_dumps() -> None:
 def shutdown_signals() -> tuple[int, ...]:
     """Return the signals that ask this process to end: Ctrl-C, a shutdown, and a closed terminal.
 
-    The signal of a closed terminal is left out if it is ignored already (`nohup`), and on Windows.
+    The signal of a closed terminal is left out on Windows, and if the process already ignores the signal (`nohup`).
     """
     hang_up = getattr(signal, "SIGHUP", None)
     is_heard = hang_up is not None and signal.getsignal(hang_up) != signal.SIG_IGN
@@ -81,15 +82,15 @@ def shutdown_signals() -> tuple[int, ...]:
 # ---- the window
 
 
-_SCREENS: Final = {"xcb": "DISPLAY", "wayland": "WAYLAND_DISPLAY"}  # by Qt's names of what draws on them
+_SCREENS: Final = {"xcb": "DISPLAY", "wayland": "WAYLAND_DISPLAY"}  # by name of the Qt platform
 
 
 def has_screen(environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether a window can be shown: there is a display, or Qt is set to run without one.
+    """Return whether a window can be shown: there is a display, or Qt is set to run without a display.
 
     environment  the environment variables that name the display
 
-    Qt ends the whole process if it cannot connect, so the connection is tried first.
+    The function tries to connect to the display, because Qt ends the whole process if it cannot connect.
     """
     if sys.platform in ("win32", "darwin"):
         return True
@@ -101,7 +102,7 @@ def has_screen(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def _x_answers(name: str) -> bool:
-    """Return whether an X11 server accepts a client. The library that Qt uses is asked."""
+    """Return whether an X11 server accepts a connection. The connection is tried with Qt's library for X11."""
     import ctypes
 
     try:
@@ -111,7 +112,7 @@ def _x_answers(name: str) -> bool:
     if library is None:
         return False
     library.xcb_connect.restype = ctypes.c_void_p
-    connection = ctypes.c_void_p(library.xcb_connect(os.fsencode(name), None))  # one in error where there is none
+    connection = ctypes.c_void_p(library.xcb_connect(os.fsencode(name), None))  # a failed connection, too
     is_open = not library.xcb_connection_has_error(connection)
     library.xcb_disconnect(connection)
     return is_open
@@ -129,7 +130,7 @@ def _wayland_answers(name: str, folder: str) -> bool:
 
 
 def has_window() -> bool:
-    """Return whether a window can be opened: there is a screen, and either the window program or Qt is installed."""
+    """Return whether a window can be opened: there is a screen, and the window program or Qt is installed."""
     import importlib.util
 
     from fieldray.paths import installed_program
@@ -154,13 +155,13 @@ def run_window_program(program: Path, paths: Sequence[Path]) -> int:
     return 0
 
 
-# ---- the CPU: the cores this process may use, and its priority against others
+# ---- the CPU: the cores that this process may use, and the priority of processes
 
 
 Priority = Literal["lowered", "normal", "raised"]
 
-# Linux shares a core by niceness, about a quarter more for each step: beside a busy program at the usual 0, five
-# steps down leave about a quarter of a core, and ten steps up are a share of nine in ten
+# Linux divides a core by niceness. Each step changes the share by about a quarter. Next to a busy program at niceness
+# 0, a process with niceness 5 gets about a quarter of a core, and a process with niceness -10 gets nine tenths.
 _STEPS: Final = {"lowered": 5, "normal": 0, "raised": -10}
 
 
@@ -172,12 +173,12 @@ def usable_cores() -> int:
 
 
 def give_priority(pid: int | None, priority: Priority) -> bool:
-    """Change the priority of a process and all its threads. Returns whether the system permitted this.
+    """Change the priority of a process and all its threads. Returns False if the system did not permit the change.
 
-    pid  id of the process; with None nothing happens and False is returned
+    pid  id of the process; with None nothing happens
 
     On Windows, users may change their own processes. On Linux and macOS, only an administrator may raise a priority. No
-    priority is raised if a person has lowered that of this program (`nice fieldray ...`).
+    priority is raised if a person has lowered the priority of this program (`nice fieldray ...`).
     """
     is_lowered = sys.platform != "win32" and os.getpriority(os.PRIO_PROCESS, 0) > 0
     if pid is None or priority == "normal" or (priority == "raised" and is_lowered):
@@ -187,23 +188,23 @@ def give_priority(pid: int | None, priority: Priority) -> bool:
             _set_class(pid, priority)
         else:
             wanted = os.getpriority(os.PRIO_PROCESS, pid) + _STEPS[priority]
-            for thread in _threads(pid):  # the system keeps it within what there is (-20..19)
+            for thread in _threads(pid):  # the system limits the value to -20..19
                 os.setpriority(os.PRIO_PROCESS, thread, wanted)
     except PermissionError:
         return False
     except (ProcessLookupError, FileNotFoundError):
-        return True  # it has just ended, which its user will notice
+        return True  # the process has just ended; the caller notices this
     return True
 
 
 @functools.cache
 def lower_priority() -> None:
-    """Lower the priority of this process, so that others that somebody waits for run first. This cannot be undone."""
+    """Lower the priority of this process, so that programs that a person waits for run first. This cannot be undone."""
     give_priority(os.getpid(), "lowered")
 
 
 def _set_class(pid: int, priority: Priority) -> None:
-    import psutil  # not before it is needed: decoders, which step back, start faster without it
+    import psutil  # imported only on Windows, so that processes start faster on other systems
 
     name = "ABOVE_NORMAL_PRIORITY_CLASS" if priority == "raised" else "BELOW_NORMAL_PRIORITY_CLASS"
     try:
@@ -215,9 +216,9 @@ def _set_class(pid: int, priority: Priority) -> None:
 
 
 def _threads(pid: int) -> Iterator[int]:
-    """Yield the ids of a process's threads.
+    """Yield the ids of a process's threads; on systems other than Linux, only the id of the process.
 
-    On Linux each thread has its own priority, inherited by threads that it starts.
+    On Linux each thread has a separate priority, which a new thread inherits from the thread that starts it.
     """
     if sys.platform == "linux":
         yield from (int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir())

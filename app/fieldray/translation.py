@@ -24,7 +24,7 @@ SOURCE: Final = "en"
 class Translator:
     """Translates the program's texts to one language.
 
-    language     a code such as "uk" or "pt_BR"; English if it has no readable catalogue
+    language     a code such as "uk" or "pt_BR"; English if the language has no readable catalogue
     hides_names  whether names of patients, and of their files and folders, are hidden now
     """
 
@@ -33,19 +33,19 @@ class Translator:
         self._catalogue = _open(language)
 
     def text(self, english: str, **parameters: object) -> str:
-        """Return an English text in the language of this translator, with its `{name}` placeholders filled in."""
+        """Return an English text in the language of this translator, with the `{name}` placeholders filled in."""
         return _filled(self._catalogue.gettext(english) if english else "", english, parameters)
 
     def in_context(self, context: str, english: str, **parameters: object) -> str:
         """Return the translation of a word that has several meanings in English.
 
-        context  says in English which meaning is meant. It is the context of the text in the catalogue (`msgctxt`)
+        context  says in English which meaning is meant; the context of the text in the catalogue (`msgctxt`)
         english  the word
         """
         return _filled(self._catalogue.pgettext(context, english), english, parameters)
 
     def plural(self, one: str, many: str, count: int, **parameters: object) -> str:
-        """Return the singular or plural form of a text that the number `count` requires.
+        """Return the singular or plural form of a text, as the number `count` requires.
 
         one, many  the English texts; the placeholder `{count}` is filled in, too
         """
@@ -73,38 +73,44 @@ class Translator:
         return _filled(found, why.template, values)
 
     def name_or_number(self, name: str, *, row_id: int | None = None) -> str:
-        """Return the name of a patient, a file or a folder; while names are hidden, a text in its place.
+        """Return the name of a patient, a file or a folder; while names are hidden, return a substitute text.
 
-        row_id  number of the image's row, which the text then states; with None it says only that the name is hidden
+        row_id  number of the image's row, which the substitute text then contains; None for a text without a number
         """
         if not self.hides_names():
             return name
         return self.text("(hidden)") if row_id is None else self.text("Image {number}", number=row_id)
 
     def decimal(self, digits: str) -> str:
-        """Replace the decimal point in the digits of a number by the decimal mark of this translator's language."""
+        """Replace the decimal point in a number by the decimal mark of this translator's language.
+
+        digits  the number as text
+        """
         # Translators: what stands between the whole number and its decimals: "," in most languages.
         return digits.replace(".", self.in_context("decimal mark", "."))
 
     def pick(self, texts: Mapping[str, str]) -> str:
-        """Return a pack's text in this language; in English if the pack has no text in this language."""
+        """Return a pack's text in this translator's language; the English text if the pack lacks this language."""
         # Catalogues are named as gettext does ("pt_BR"), texts of packs by BCP 47 ("pt-BR").
         language = self.language.replace("_", "-")
         return texts.get(language) or texts.get(language.partition("-")[0]) or texts.get(SOURCE, "")
 
 
-# A text that waits for the language it will be shown in.
+# A function that returns a text in the language of a translator.
 LocalText = Callable[[Translator], str]
 
 
 def languages() -> dict[str, str]:
-    """Return the available languages, English first: each code with the language's own name."""
+    """Return the available languages, English first: the name of each language in the language itself, by code."""
     names = {code: _own_name(code) for code in sorted(catalogues())}
     return {SOURCE: "English"} | {code: name for code, name in names.items() if name}
 
 
 def best_language(wanted: Iterable[str]) -> str:
-    """Return the first available language of `wanted` (tags such as "uk-UA", the preferred first), else English."""
+    """Return the first language in `wanted` that is available; English if none is available.
+
+    wanted  language tags such as "uk-UA", the preferred language first
+    """
     known = languages()
     for tag in wanted:
         whole = tag.replace("-", "_")
@@ -115,7 +121,7 @@ def best_language(wanted: Iterable[str]) -> str:
 
 
 def _own_name(code: str) -> str:
-    """Return a language's own name; "" if its catalogue cannot be read."""
+    """Return the name of a language in the language itself; "" if the catalogue cannot be read."""
     catalogue = _open(code)
     # Translators: the name of your own language, written in it, as people pick it in the settings.
     name = catalogue.gettext("English")
@@ -129,13 +135,13 @@ def _open(language: str) -> gettext.NullTranslations:
     try:
         with path.open("rb") as file:
             return gettext.GNUTranslations(file)
-    except (OSError, ValueError, LookupError, struct.error) as error:  # each a way in which a damaged file is noticed
+    except (OSError, ValueError, LookupError, struct.error) as error:  # errors of reading a damaged file
         log.warning("The translation %s cannot be read: %r", path, error)
         return gettext.NullTranslations()
 
 
 def _filled(template: str, english: str, parameters: Mapping[str, object]) -> str:
-    """Fill in a template's placeholders; use the English text if the template has unknown placeholders."""
+    """Fill in a template's placeholders. The English text is used if the template has unknown placeholders."""
     if not parameters:
         return template
     try:

@@ -1,11 +1,11 @@
-"""Conversion of untrusted JSON to values of a type, with one exception for all that can be wrong.
+"""Conversion of untrusted JSON to values of a type. Every mistake in the JSON raises the same exception, ValueError.
 
-Wrong are invalid JSON, values of another type, and nesting that exceeds the stack. File names that are no valid
-Unicode, which `msgspec` refuses, are allowed.
+Mistakes are invalid JSON, values of another type, and nesting that exceeds the stack. File names that are no valid
+Unicode are allowed, although `msgspec` rejects them.
 
 `msgspec` analyses a class at its first use, and stores the result on the class before the result is complete. If a
-second thread uses the class at that moment, the process crashes. So each type is first used here, by one thread at a
-time, and no other module may call msgspec's functions to decode or convert.
+second thread uses the class at that moment, the process crashes. This module therefore uses each type first, in one
+thread at a time. No other module may call msgspec's functions to decode or convert.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def parse_json(data: bytes | str, kind: type[T]) -> T:
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from error
     except (msgspec.DecodeError, RecursionError):
-        pass  # perhaps half a surrogate pair, or what is not a number
+        pass  # perhaps half a surrogate pair, NaN or an infinite number
     try:
         value = json.loads(data)
     except RecursionError as error:
@@ -43,8 +43,9 @@ def format_json(value: Any) -> bytes:
 
     Raises TypeError for any other object.
 
-    `msgspec` takes a tenth of the time of `json`. But msgspec writes infinite numbers and NaN as null and texts as
-    UTF-8, and refuses file names that are no valid Unicode, and NumPy's numbers. These cases are handled here.
+    `msgspec` takes a tenth of the time of `json`. But msgspec writes infinite numbers and NaN as null, and texts as
+    UTF-8. It also rejects NumPy's numbers, and file names that are no valid Unicode. For all these values this function
+    uses `json`.
     """
     try:
         data = msgspec.json.encode(value)

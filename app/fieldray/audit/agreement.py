@@ -1,4 +1,4 @@
-"""Agreement beyond chance between the pack, the reference labels and each reader: Cohen's kappa of every pair."""
+"""Cohen's kappa (agreement beyond chance) of each two judges: the pack, the reference labels and every human reader."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fieldray.domain.model import OperatingPoint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """How far two judges agree on the same units (images, examinations or patients).
+    """How far two judges agree on units (images, examinations or patients) that both judged.
 
     first, second     the judges: "pack", "reference" for the reference labels, or a reader's name
     units             number of units that both judged
-    agreed            number of units on which both judges said the same
-    kappa, low, high  Cohen's kappa, -1..1, with the ends of its 95 % interval
+    agreed            number of units for which both judges gave an equal answer
+    kappa, low, high  Cohen's kappa, -1..1, and the ends of its 95 % interval
     """
 
     first: str
@@ -41,10 +41,11 @@ def agreements(
 ) -> Iterator[Agreement]:
     """Yield the agreement of every two judges over the images that both judged.
 
-    The pack judges a unit by referring it or not at the first of `points`. Without points the pack is not compared.
+    The judges are the pack, the reference labels and the readers. The pack finds the condition in a unit if the first
+    operating point of `points` refers the unit. Without an operating point the pack is left out.
 
     cases    the images with their reference labels
-    rule     groups images into units, and decides which score refers a unit
+    rule     how images are grouped into units, and from which score a unit is referred
     readers  by reader and image key, whether the reader found the condition
     """
     judges = {"reference": {case.image: case.truth for case in cases}, **readers}

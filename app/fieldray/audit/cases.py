@@ -1,7 +1,7 @@
 """The reference labels of an audit's images.
 
-Labels come from the folders of the images, from a table (CSV), or from readers' verdicts. All problems of a table are
-reported together, with their line numbers, before anything is measured.
+Labels come from the names of the images' folders, from a table (CSV), or from readers' verdicts. An unusable table is
+reported before anything is measured, with all problems and their line numbers.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _ALIKE: Final = 0.8
 
 @dataclass(frozen=True, slots=True)
 class ClassNames:
-    """Class names, in lower case, that mean the positive class, and names that mean the negative class."""
+    """Names of the positive class and names of the negative class, in lower case."""
 
     positive: frozenset[str] = POSITIVE_NAMES
     negative: frozenset[str] = NEGATIVE_NAMES
@@ -69,7 +69,7 @@ class Reference:
     truths           whether the finding is present. With several readers the majority decides; a tie gives no label
     patients, exams  the patient and the examination of an image, if the table names them
     readers          by reader and image key, whether the reader found the finding
-    missing          number of table rows that name no screened image: key True counts rows with the finding, key False
+    missing          number of table rows whose image was not screened: key True counts rows with the finding, key False
                      rows without
     notes            messages about table rows and images that were left out, and about unusual class names
     """
@@ -87,9 +87,9 @@ def folder_labels(
 ) -> Reference:
     """Label each image by the name of the folder that contains the image file.
 
-    For a member of a zip file the folder is the member's folder inside the zip file.
+    For a file inside a zip file, the folder is the folder inside the zip file.
 
-    positive  names of the folders of positive images, in any letter case; without them only usual names are recognised
+    positive  names of the folders of positive images, in any letter case; without such names, `usual` decides
     usual     class names that are recognised without `positive`
 
     Raises UsageProblem if the folders are not of two classes, or if the positive class is unknown.
@@ -109,8 +109,8 @@ def _folder(ref: ImageRef) -> str:
 def positive_classes(names: set[str], *, positive: Sequence[str], usual: ClassNames = USUAL_NAMES) -> dict[str, bool]:
     """Return for each class name whether the class is positive.
 
-    With `positive`, every other name is negative. Without `positive`, each name must be a usual name. One exception: of
-    two names, one may be unusual if the other is usual, as in "normal" and "tuberculosis".
+    With `positive`, every class that `positive` does not name is negative. Without `positive`, each name must be in
+    `usual`. One exception: of two names, one may be unusual if the other is usual, as in "normal" and "tuberculosis".
 
     Raises UsageProblem if the positive class stays unknown, or if not both classes occur.
     """
@@ -137,9 +137,9 @@ def positive_classes(names: set[str], *, positive: Sequence[str], usual: ClassNa
 
 
 def _counted(is_positive: Mapping[str, bool], usual: ClassNames) -> tuple[Reason, ...]:
-    """Return notes that list the class names counted as positive and as negative.
+    """Return notes that list the class names counted as positive and the class names counted as negative.
 
-    A class with only one name, and that name a usual one, gets no note.
+    No note is made for a class whose only name is in `usual`.
     """
     notes = []
     for side, known, code in (
@@ -164,22 +164,23 @@ def table_labels(
 
     A row names an image in one of three ways:
 
-    path           absolute, relative to the table, or the last parts of the path if these occur once among the images.
-                   The file suffix may be missing if the rest means only one image
+    path           an absolute path, a path relative to the table, or the last parts of a path if only one image ends in
+                   them. The file suffix may be missing if only one image has that name
     `path!member`  an image in a zip file
     UID            the SOP Instance UID
 
-    Recognised are the separators `,` `;` tab and `|`, a first line `sep=;`, and the encodings UTF-8, UTF-16 with a byte
-    order mark and Windows-1251. The column layouts of NIH ChestX-ray14, CheXpert and VinDr-CXR are recognised as well.
+    The separators `,` `;` tab and `|` are recognised. A first line `sep=;` is allowed. The encoding may be UTF-8,
+    UTF-16 with a byte order mark, or Windows-1251. The column layouts of NIH ChestX-ray14, CheXpert and VinDr-CXR are
+    recognised as well.
 
     refs      the images screened or to be screened
     positive  the labels that mean positive; see `positive_classes`
     columns   names of the columns "image", "label", "patient", "exam" and "reader", if unusual
     usual     class names that are recognised without `positive`
 
-    Raises UsageProblem, with every problem and its line numbers, if the table cannot be read, lacks a column, gives one
-    image two labels, or has patient numbers that look alike. Raises UsageProblem, too, if the table names no screened
-    image, or if its labels are not of two classes.
+    Raises UsageProblem, with every problem and its line number, if the table cannot be read, lacks a column, gives one
+    image two labels, or has patient numbers that look alike. UsageProblem is also raised if no row names a screened
+    image, or if the labels are not of two classes.
     """
     rows, layout = _laid_out(table, columns or {})
     found = _Matching(table, refs, layout, usual)
@@ -195,9 +196,9 @@ def check_table(
     columns: Mapping[str, str] | None = None,
     usual: ClassNames = USUAL_NAMES,
 ) -> None:
-    """Reject a label table that cannot be used, before any image is searched for.
+    """Raise UsageProblem for an unusable label table, before any image is searched for.
 
-    Only problems that do not depend on the images are found. Raises UsageProblem as `table_labels` does.
+    The check covers only problems that do not depend on the images. The errors are those of `table_labels`.
     """
     rows, layout = _laid_out(table, columns or {})
     found = _Matching(table, (), layout, usual)
@@ -223,9 +224,9 @@ def _laid_out(table: Path, columns: Mapping[str, str]) -> tuple[list[tuple[int, 
 
 
 def _certain(labels: set[str], positive: Sequence[str]) -> set[str]:
-    """Return the labels without those that mean *uncertain*.
+    """Return `labels` without the labels that mean *uncertain*.
 
-    A label such as "-1" stays if `positive` names that label.
+    A label such as "-1" stays if `positive` contains that label.
     """
     asked = {name.strip().casefold() for name in positive}
     return {label for label in labels if label.casefold() not in UNCERTAIN_NAMES - asked}
@@ -271,7 +272,7 @@ def _read_rows(table: Path) -> list[tuple[int, dict[str, str]]]:
 
 
 def _refuse_doubled(table: Path, header: Sequence[str]) -> None:
-    """Raise UsageProblem for a table in which two columns have one name.
+    """Raise UsageProblem for a table in which two columns have the same name.
 
     Letter case and surrounding blanks are ignored.
     """
@@ -306,7 +307,7 @@ def _columns(table: Path, header: Sequence[str], given: Mapping[str, str]) -> di
 class _Matching:
     """Matches the rows of a label table with images, and collects all problems of the table.
 
-    Without images every row counts as matched.
+    If no images are given, every row counts as matched.
     """
 
     def __init__(self, table: Path, refs: Iterable[ImageRef], layout: LabelLayout, usual: ClassNames) -> None:
@@ -325,11 +326,11 @@ class _Matching:
 
     @property
     def read(self) -> list[LabelRow]:
-        """The rows that name an image. Several rows of one image and reader are merged into one."""
+        """The rows whose image was found. Several rows of one image by one reader appear as a single row."""
         return list(self._rows.values())
 
     def add(self, line: int, cells: Mapping[str, str]) -> None:
-        """Match one row of the table with an image, or note the problem of the row."""
+        """Match one row of the table with an image, or record the row's problem."""
         try:
             row = self._layout.read(line, cells)
         except ValueError as problem:
@@ -373,16 +374,16 @@ class _Matching:
         return set()
 
     def _like(self, image: str) -> str:
-        """Return " ≠ " and the key of a screened image with this file name in another folder, or an empty text.
+        """Return " ≠ " and the key of a screened image with this file name in another folder; empty if there is none.
 
-        Such an image is shown in messages only. The row's label is never used for it.
+        The text is only for error messages. The image in the other folder never gets the row's label.
         """
         name = image.replace("\\", "/").rpartition("/")[2]
         keys = self._images.get(name) or self._images_by_stem.get(name) or set()
         return f" ≠ {min(keys)}" if keys and name != image else ""
 
     def check_rows(self) -> None:
-        """Raise UsageProblem with all problems of the table, or if no row names an image."""
+        """Raise UsageProblem if rows have problems, which the error lists, or if no row names an image."""
         for first, second in find_look_alikes(self._patients):
             self._wrong["numbers"].append(f"{self._patients[first]}, {self._patients[second]} ({first}, {second})")
         if self._wrong:
@@ -392,7 +393,7 @@ class _Matching:
             raise UsageProblem(reason("audit_table_no_match", path=self._table, rows=rows))
 
     def reference(self, positive: Sequence[str]) -> Reference:
-        """Return the labels of all matched images. Raises UsageProblem with all problems of the table."""
+        """Return the labels of all matched images. Raises UsageProblem, which lists all problems of the table."""
         self.check_rows()
         counted: tuple[Reason, ...] = ()
         if self._layout.has_many:
@@ -444,8 +445,8 @@ class _Matching:
 def _names(ref: ImageRef) -> set[str]:
     """Return all names by which a table may mean an image.
 
-    These are the image's key, its path from any folder on, its name in a zip file, and its SOP Instance UID. Folders
-    count: `test/a.png` never means `train/a.png`.
+    The names are the image's key, every ending of the path (`test/a.png`, `a.png`), the name in a zip file, and the SOP
+    Instance UID. A name with a folder never means an image of another folder: `test/a.png` is not `train/a.png`.
     """
     path, ends = ref.path.absolute().as_posix(), set[str]()
     if ref.member is not None:
@@ -457,15 +458,16 @@ def _names(ref: ImageRef) -> set[str]:
 
 
 def verdict_truths(results: Iterable[StoredResult], *, label: str) -> dict[str, bool]:
-    """Return whether each image has the finding `label`, by readers' verdicts on the program's results.
+    """Return, by image key, whether an image has the finding `label`, as readers' verdicts on the results say.
 
-    A reader agrees or disagrees with a result. Only a result *abnormal* or *normal* can give a label. Images that were
-    uncertain, not suitable or failed give none, and neither does the verdict *unsure*.
+    A reader agrees or disagrees with a result. Only the results *abnormal* and *normal* can give a label. An image that
+    was uncertain, not suitable or failed gives no label. The verdict *unsure* gives no label either.
 
-    With a pack of several labels, the verdict on an *abnormal* image is about the leading label only. A verdict
+    With a pack of several labels, the verdict on an *abnormal* image is about the leading label only. The verdict
     *disagree* on a *normal* image then gives no label, because the reader did not say which finding is present.
 
-    Readers saw the result before their verdict (automation bias), so figures from verdicts overestimate the pack.
+    Readers saw the result before their verdict (automation bias). Figures from verdicts therefore overestimate the
+    pack.
     """
     truths = {}
     for result in results:

@@ -4,17 +4,18 @@ The reference is the set of images that the pack was measured on, or earlier ima
 folders are no reference: another hospital's images differ without anything being wrong.
 
 PSI = sum over bins of (p - q) ln(p / q), p and q the shares of images in a bin. For two samples of one population with
-n and m images and B bins, its mean is (B - 1)(1/n + 1/m), and its 95th percentile is that of a chi-squared with B - 1
-degrees of freedom times (1/n + 1/m) (Yurdakul and Naranjo, J Risk Model Validation 14 (2020) 89). A small run differs
-by chance alone, which the usual fixed limits of 0.1 and 0.25 ignore.
+n and m images and B bins, the mean of PSI is (B - 1)(1/n + 1/m). Its 95th percentile is that of a chi-squared with B -
+1 degrees of freedom times (1/n + 1/m) (Yurdakul and Naranjo, J Risk Model Validation 14 (2020) 89). The images of a
+small run differ by chance alone. The usual fixed limits of 0.1 and 0.25 ignore chance.
 
 Four quantities are compared:
 
 scores    the calibrated scores, in ten bins
 exposure  the median grey of the thumbnail, as displayed, in ten bins
 refused   the number of images that were not suitable
-evidence  the number of images whose heat map lies inside the lungs less than in 95 of 100 images of the pack. This
-          quantity is the most specific to the origin of the images: it hardly depends on how many have the condition
+evidence  the number of images with little of the heat map inside the lungs: less than in 95 of 100 images of the pack.
+          This quantity shows best that images come from another source, because it hardly depends on how many patients
+          have the condition
 """
 
 from __future__ import annotations
@@ -55,13 +56,13 @@ class Drift:
     against            the reference: the images that the pack was measured on, or earlier images of the same folder,
                        screened with the same model and settings
     index              population stability index (PSI), 0 or more
-    limit              the PSI from which the drift counts: the 95th percentile of PSI by chance, or the smallest
+    limit              the PSI above which the drift counts: the 95th percentile of PSI by chance, or the smallest
                        notable PSI if that is larger
     images, reference  number of images of the run, and of the reference
-    is_more            whether the last bin holds a larger share of the run's images than of the reference's images
-    now, before        a value that a person can compare: one value for the run and one for the reference. For scores
-                       (0..1) and exposure (0..255): the mean, taken from the middles of the bins. For refused and
-                       evidence: the percentage of images in the last bin
+    is_more            whether the last bin contains a larger share of the run's images than of the reference's images
+    now, before        a value of the run, and a value of the reference, for a person to compare. Scores (0..1) and
+                       exposure (0..255): the mean, taken from the middles of the bins. Refused and evidence: the
+                       percentage of images in the last bin
     """
 
     of: Quantity
@@ -76,15 +77,15 @@ class Drift:
 
     @property
     def exceeds_limit(self) -> bool:
-        """Whether the drift exceeds its limit, so that a person must be told.
+        """Whether the drift exceeds its limit, so that a person must see a warning.
 
-        A larger share of the heat map inside the lungs than in the reference never counts as drift.
+        The quantity "evidence" has a drift only if the heat maps lie less inside the lungs than in the reference.
         """
         return self.index > self.limit and (self.is_more or self.of != "evidence")
 
     @property
     def summary(self) -> Reason:
-        """The message for a person that the images of the run differ from the reference."""
+        """A message for a person: how far the images of the run differ from the reference."""
         is_pack = self.against == "pack"
         digits = 2 if self.of == "scores" else 0
         return reason(
@@ -107,7 +108,7 @@ def drift_of(now: Sequence[int], before: Sequence[int], *, of: Quantity, against
     now, before  number of images in each bin, of the run and of the reference; at least one image each
     of, against  the quantity that was counted, and the reference
 
-    Raises ValueError if the numbers of bins differ, or if one histogram is empty.
+    Raises ValueError if the histograms have different numbers of bins, or if one of the histograms is empty.
     """
     if len(now) != len(before) or not sum(now) or not sum(before):
         raise ValueError("drift needs counts of both, in the same bins")
@@ -128,7 +129,8 @@ def drift_of(now: Sequence[int], before: Sequence[int], *, of: Quantity, against
 def _level(of: Quantity, counts: Sequence[int]) -> float:
     """Return one value that describes a histogram, for messages.
 
-    For refused and evidence: the percentage in the last bin. For scores (0..1) and exposure (0..255): the mean.
+    The value for "refused" and "evidence" is the percentage in the last bin. The value for "scores" (0..1) and
+    "exposure" (0..255) is the mean.
     """
     if of in ("refused", "evidence"):
         return 100 * counts[-1] / sum(counts)
@@ -139,8 +141,8 @@ def _level(of: Quantity, counts: Sequence[int]) -> float:
 def _chi_squared_95(freedom: int) -> float:
     """Return the 95th percentile of a chi-squared distribution with `freedom` degrees of freedom.
 
-    Approximation by Wilson and Hilferty (1931). The error is within 1 % from two degrees of freedom on (for one:
-    2.4 %).
+    The approximation is that of Wilson and Hilferty (1931). The error is 2.4 % for one degree of freedom, and at most 1
+    % for two or more.
     """
     part = 2 / (9 * freedom)
     return float(freedom * (1 - part + _Z_95 * math.sqrt(part)) ** 3)
@@ -153,14 +155,14 @@ def score_counts(scores: Sequence[float]) -> tuple[int, ...]:
 
 
 def drift_counts(samples: Iterable[DriftSample], label: str, *, evidence_limit: float | None = None) -> Counts:
-    """Return the histograms of a run's images by which drift is measured, one for each quantity.
+    """Return one histogram of a run's images for each quantity whose drift is measured.
 
-    "refused" has two bins: suitable images and not suitable ones. "evidence" has two bins: images at or above
-    `evidence_limit` and images below it.
+    The histogram "refused" has two bins: suitable images, and images that were not suitable. The histogram "evidence"
+    has two bins: images at or above `evidence_limit`, and images below `evidence_limit`.
 
     label           the label whose scores are counted
-    evidence_limit  share of the heat map inside the lungs below which few of the pack's own images lie; without a limit
-                    the histogram "evidence" is empty
+    evidence_limit  share of the heat map inside the lungs that 5 of 100 images of the pack do not reach; None leaves
+                    the histogram "evidence" empty
     """
     samples = list(samples)
     inside = [sample.evidence_inside for sample in samples if sample.evidence_inside is not None]
@@ -178,7 +180,7 @@ def drift_counts(samples: Iterable[DriftSample], label: str, *, evidence_limit: 
 def reference_counts(metrics: Mapping[str, object], label: str) -> Counts:
     """Return the histograms of the images that a pack was measured on, from the pack's `metrics`.
 
-    A quantity that the metrics do not hold in the expected form is missing from the result.
+    A quantity is left out if `metrics` does not contain it in the expected form.
     """
     counts: dict[Quantity, Sequence[int]] = {}
     evidence, found = metrics.get("evidence_inside"), cast(object, metrics)
@@ -194,10 +196,10 @@ def reference_counts(metrics: Mapping[str, object], label: str) -> Counts:
 
 
 def compare_histograms(now: Counts, before: Counts, *, against: Reference) -> tuple[Drift, ...]:
-    """Return the drift of each quantity, computed from the histograms of a run and of a reference.
+    """Return the drift of each quantity between a run and a reference.
 
     now, before  histograms of the run and of the reference, by quantity
-    against      the reference
+    against      the kind of reference
 
     A quantity with too few images in the run or in the reference is left out.
     """

@@ -1,7 +1,7 @@
 """The performance of a pack on a site's own images: figures with 95 % intervals.
 
-All figures count the units of one rule (`units.Rule`). Images of one patient are not independent, so the intervals are
-by patient.
+All figures count units: images, examinations or patients, as `units.Rule` says. Images of one patient are not
+independent, so the intervals are computed by patient.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class PointPerformance:
 
     detected          share referred of all units with the condition
     falsely_referred  share referred of all units without the condition
-    classes           by truth and class, the share of all units in the class
+    classes           by truth and class, the share of units with this truth that are in the class
     sensitivity       share referred of the assessed units with the condition
     specificity       share not referred of the assessed units without the condition
     positive_value, negative_value
@@ -81,7 +81,7 @@ class CalibrationBin:
 class Subgroup:
     """The figures of a part of an audit's units (images, examinations or patients).
 
-    by, name  an attribute and its value, which all units of the subgroup have; for example "sex" and "F"
+    by, name  an attribute and the value that all units of the subgroup have; for example "sex" and "F"
     units     number of units of the subgroup
     auc       area under the ROC curve
     points    the performance of each operating point on the subgroup
@@ -96,10 +96,10 @@ class Subgroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotAssessed:
-    """The number of units (images, examinations or patients) that were not assessed for one reason.
+    """Numbers of units (images, examinations or patients) that were not assessed for one reason.
 
-    positives  number of such units with the condition
-    negatives  number of such units without the condition
+    positives  number of units with the condition
+    negatives  number of units without the condition
     """
 
     why: Reason
@@ -111,15 +111,16 @@ class NotAssessed:
 class Audit:
     """All results of an audit.
 
-    Every figure except `images` and `patients` counts units, which by the rule are images, examinations or patients.
+    Every figure except `images` and `patients` counts units: images, examinations or patients, as the audit's rule
+    says.
 
-    positives          units with the condition
-    assessed           units with a score, or with an image to be read first
+    positives          number of units with the condition
+    assessed           number of units with a score, or with an image to be read first
     auc                area under the ROC curve of the scores
     curve              points of the ROC curve (1 - specificity, sensitivity)
     prevalence         prevalence at which the predictive values hold, 0..1
     counts             number of units by category and truth
-    unsure, refused    share of all units that are uncertain, and not suitable
+    unsure, refused    share of all units that are uncertain, and share that are not suitable
     not_assessed       units that were not assessed, by reason
     bins               calibration bins of equal numbers of units
     calibration_error  mean distance between mean score and share with the condition over the bins, 0..1
@@ -153,7 +154,7 @@ class Audit:
 
 
 def require_prevalence(prevalence: float | None) -> None:
-    """Raise UsageProblem for a prevalence outside (0, 1)."""
+    """Raise UsageProblem for a prevalence that is not between 0 and 1. None is allowed."""
     if prevalence is not None and not 0 < prevalence < 1:
         raise UsageProblem(reason("audit_prevalence", value=prevalence))
 
@@ -168,12 +169,13 @@ def audit(
 ) -> Audit:
     """Compute all figures of an audit: one label of one pack, on images with reference labels.
 
-    points      the operating points to evaluate; the first one also decides the disagreements
+    points      the operating points to evaluate; the first operating point also decides the disagreements
     prevalence  share with the condition among the patients to be screened, between 0 and 1; by default the share among
                 the units
     readers     by reader and image key, whether the reader found the condition
 
-    Raises UsageProblem if no scored unit has the condition or all have, or for a prevalence outside (0, 1).
+    Raises UsageProblem if no scored unit has the condition, if all scored units have it, or for a prevalence outside
+    (0, 1).
     """
     require_prevalence(prevalence)
     units = rule.units(cases)
@@ -227,10 +229,10 @@ def roc_curve(scores: Scores, truth: Truth) -> tuple[tuple[float, float], ...]:
 
 
 def performance_at(units: Sequence[Case], point: OperatingPoint, *, rule: Rule, prevalence: float) -> PointPerformance:
-    """Return the performance of an operating point on units (images, examinations or patients), assessed or not.
+    """Return the performance of an operating point on units (images, examinations or patients).
 
-    The units must be of both classes. The operating point must have been chosen on other images: on its own images the
-    performance is overestimated.
+    The units must be of both classes; units that were not assessed may be among them. The operating point must have
+    been chosen on other images, because on its own images the performance is overestimated.
 
     prevalence  prevalence for the predictive values, 0..1, exclusive
     """
@@ -257,11 +259,11 @@ def performance_at(units: Sequence[Case], point: OperatingPoint, *, rule: Rule, 
 
 
 def category_at(point: OperatingPoint, score: float | None, *, otherwise: Category) -> Category:
-    """Return the class that an image with this score has at an operating point.
+    """Return the class of an image with this score at an operating point.
 
     score      calibrated score, 0..1; None for an image without a score
-    otherwise  the class that the image has now. It is returned unchanged for an image without a score, and for an
-               image that is to be read first
+    otherwise  the present class of the image. This class is returned for an image without a score, and for an image
+               that is to be read first
     """
     if score is None or otherwise in ALWAYS_REFERRED:
         return otherwise
@@ -272,10 +274,10 @@ def category_at(point: OperatingPoint, score: float | None, *, otherwise: Catego
 def class_shares(
     categories: Sequence[Category], truth: Truth, *, patients: Sequence[str]
 ) -> dict[bool, dict[Category, Share]]:
-    """Return the share of each class, by truth and class, in the order of the work list.
+    """Return the share of units in each class: for True among the units with the condition, for False among the others.
 
-    The classes *abnormal*, *unsure*, *normal* and *refused* are always present. Any other class is present only if it
-    occurs.
+    The classes come in the order of the work list. The classes *abnormal*, *unsure*, *normal* and *refused* are always
+    present, further classes only if they occur.
 
     categories  class of each unit
     truth       (n,) whether each unit has the condition
@@ -300,10 +302,11 @@ def predictive_values(
 ) -> tuple[Estimate | None, Estimate | None]:
     """Return the positive and the negative predictive value at a known prevalence.
 
-    The positive value is None if no unit was referred, the negative value if every unit was referred.
+    The positive value is None if no unit was referred. The negative value is None if every unit was referred.
 
-    Either value is 1 / (1 + odds * r), where r is the ratio of two independent shares. The interval of r comes from the
-    intervals of both shares (Donner and Zou, Statistical Methods in Medical Research 21 (2012) 347, section 3).
+    Each predictive value is 1 / (1 + odds * r), where r is the ratio of two independent shares. The interval of r comes
+    from the intervals of both shares (Donner and Zou, Statistical Methods in Medical Research 21 (2012) 347, section
+    3).
 
     sensitivity  share referred of the units with the condition
     specificity  share not referred of the units without the condition
@@ -316,7 +319,7 @@ def predictive_values(
 
 
 def complement_share(found: Share) -> Share:
-    """Return 1 - share as a `Share`: count, value and interval of the units that do not have the property."""
+    """Return the share of the units without a property, from the share `found` of the units with the property."""
     return Share(found.of - found.count, found.of, 1 - found.value, 1 - found.high, 1 - found.low)
 
 
@@ -326,9 +329,9 @@ def _predictive(ratio: tuple[float, float, float], odds: float) -> Estimate:
 
 
 def _interval_of_ratio(above: Share, below: Share) -> tuple[float, float, float] | None:
-    """Return the ratio of two shares and the ends of its interval: (ratio, low, high).
+    """Return the ratio of two shares and the ends of the ratio's interval: (ratio, low, high).
 
-    The ratio or an end may be infinite. Returns None for 0 / 0.
+    The ratio or an end may be infinite. The result is None for 0 / 0.
     """
     a, b = above.value, below.value
     if not a and not b:
@@ -344,9 +347,9 @@ def _interval_of_ratio(above: Share, below: Share) -> tuple[float, float, float]
 
 
 def calibration_bins(scores: Scores, truth: Truth, *, patients: Sequence[str]) -> tuple[CalibrationBin, ...]:
-    """Sort images by score and divide them into bins of equal size; the lowest scores come first.
+    """Sort units (images, examinations or patients) by score and divide them into bins of equal size, low scores first.
 
-    There are at most ten bins, with 20 or more images each. Fewer than 40 images give one bin.
+    There are at most ten bins, with 20 or more units each. Fewer than 40 units give a single bin.
     """
     number = max(1, min(_LARGEST_BINS, len(scores) // _IMAGES_PER_BIN))
     found = []
@@ -357,10 +360,10 @@ def calibration_bins(scores: Scores, truth: Truth, *, patients: Sequence[str]) -
 
 
 def images_needed(value: float) -> int:
-    """Return the number of images with which the 95 % interval of a share is at most `HALF_WIDTH` wide on either side.
+    """Return the number of images for a 95 % interval that extends at most `HALF_WIDTH` to either side of a share.
 
-    Wilson's interval of a share around `value` is used, with each image of another patient. The images are of one
-    class: positives for a sensitivity, negatives for a specificity.
+    The interval is Wilson's interval of a share around `value`, with each image of another patient. The images are of
+    one class: positives for a sensitivity, negatives for a specificity.
     """
 
     def is_enough(number: int) -> bool:
@@ -371,7 +374,7 @@ def images_needed(value: float) -> int:
 
 
 def _not_assessed(units: Sequence[Case]) -> Iterator[NotAssessed]:
-    """Yield the numbers of units that were not assessed, by reason; the most frequent reason comes first."""
+    """Yield, for each reason, the number of units that were not assessed. The most frequent reason comes first."""
     whys = Counter((unit.why, unit.truth) for unit in units if unit.why and not is_assessed(unit))
     alike = merged_by_code(Counter(why for why, _ in whys.elements()))
     for why, _ in alike.most_common():
@@ -383,9 +386,9 @@ def _not_assessed(units: Sequence[Case]) -> Iterator[NotAssessed]:
 
 
 def _disagreements(units: Sequence[Case], points: Sequence[OperatingPoint], rule: Rule) -> list[Case]:
-    """Return the units falsely referred or missed at the first operating point.
+    """Return the units falsely referred or missed at the first operating point, the most certain mistakes first.
 
-    Without an operating point, a unit counts as referred by its class (*abnormal* or *read first*).
+    If `points` is empty, the units of the classes *abnormal* and *read first* count as referred.
     """
 
     def referred(unit: Case) -> bool:
@@ -422,7 +425,7 @@ def _age_group(years: float | None) -> str:
 
 
 def subgroups(cases: Sequence[Case], rule: Rule) -> Iterator[tuple[str, str, list[Case]]]:
-    """Yield the subgroups that have enough scored units of both classes for figures of their own.
+    """Yield each subgroup with enough scored units of both classes for figures.
 
     Each item is (attribute, value, units of the subgroup), for example ("sex", "F", units).
     """
@@ -461,7 +464,7 @@ def _notes(cases: Sequence[Case], units: Sequence[Case], rule: Rule) -> Iterator
 
 
 def _patient_notes(cases: Sequence[Case], rule: Rule) -> Iterator[Reason]:
-    """Yield notes about patients with both labels, and about patients counted once despite several examinations."""
+    """Yield notes about two groups of patients: with both labels, and with several examinations that count once."""
     images = defaultdict[str, list[Case]](list)
     for case in cases:
         images[case.patient].append(case)

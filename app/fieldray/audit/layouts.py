@@ -1,12 +1,11 @@
 """Readers of the published layouts of label tables.
 
-A reader takes the image, the classes, the patient and the human reader from each row.
+From each row the image, the classes, the patient and the human reader are taken.
 
-layout            columns
-NIH ChestX-ray14  one cell holds several classes, joined by `|`
-CheXpert, VinDr-CXR images
-                  a column for each class, with 1, 0, -1 (uncertain) or nothing in the cell
-VinDr-CXR boxes   a row for each finding and reader
+layout                      columns
+NIH ChestX-ray14            one cell contains several classes, joined by `|`
+CheXpert, VinDr-CXR images  a column for each class, with 1, 0, -1 (uncertain) or nothing in the cell
+VinDr-CXR boxes             a row for each finding and reader
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class LabelRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelLayout:
-    """The layout of a table of labels, with the function that reads its rows.
+    """The layout of a table of labels, with the function that reads a row.
 
     read      takes a line number and the cells of the row by column name. Returns None for a row without a frontal
               image. Raises ValueError for a cell with unknown content
@@ -81,10 +80,10 @@ def published_layout(header: Sequence[str]) -> LabelLayout | None:
 
 
 def named_columns(names: Mapping[str, str], *, has_many: bool) -> LabelLayout:
-    """Return the layout of a table that has a column for each of several roles.
+    """Return the layout of a table in which each column has a role, such as image or label.
 
     names     column name by role. The roles are "image" and "label", and optionally "patient", "exam" and "reader"
-    has_many  whether a cell may hold several labels, joined by `|`
+    has_many  whether a cell may contain several labels, joined by `|`
     """
 
     def read(line: int, cells: Cells) -> LabelRow:
@@ -145,10 +144,10 @@ def finding_test(
     """Return a function that says whether the row of a label table has the finding: True, False, or None if uncertain.
 
     rows       all rows of the table
-    positive   the classes that count as the finding; without any, every class except the `negatives` is a finding
-    negatives  the classes that mean that there is no finding, for a call without `positive`
+    positive   the classes that count as the finding; if empty, every class outside `negatives` is a finding
+    negatives  the classes that mean *no finding*; only used if `positive` is empty
 
-    Raises UsageProblem for a class in `positive` that the table lacks, or if the rows are not of two classes.
+    Raises UsageProblem if the table lacks a class of `positive`, or if the rows are not of two classes.
     """
     names = frozenset[str]().union(*(row.classes | row.uncertain for row in rows))
     wanted, known = {name.strip().casefold() for name in positive}, ", ".join(sorted(names))

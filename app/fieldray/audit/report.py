@@ -1,14 +1,15 @@
 """The contents of an audit report.
 
-subject   pack, images, reference labels and dates, which a reader of the report must know
+subject   pack, images, reference labels and dates of the audit
 proposal  an operating point that suits the site's own images; adopted only with a person's consent
-plan      a threshold plan: for every score, how many are referred, detected and missed, and at what cost
+plan      a threshold plan: how many units each threshold would refer, detect and miss, and at what cost
 paired    the comparison with a second pack on the same images
 
 The threshold plan follows the protocol of WHO and TDR (Determining the local calibration of computer-assisted detection
 (CAD) thresholds and other parameters, 2021).
 
-All figures count the units of one rule (see `units`). Units that were not assessed are included, as not referred.
+All figures count units: images, examinations or patients, as the audit's rule says (see `units`). Units that were not
+assessed count as not referred.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ from fieldray.reasons import reason
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProposalGoal:
-    """The goal of a proposed operating point. All shares are of all units, assessed or not.
+    """The goal of a proposed operating point. Sensitivity and specificity are shares of all units, assessed or not.
 
-    threshold    the threshold itself, 0..1; None to choose one
+    threshold    the threshold, 0..1; None lets the program choose a threshold
     specificity  the specificity to reach, 0..1; only used without a threshold
     sensitivity  the sensitivity to reach, 0..1; only used without a threshold and a specificity
 
@@ -55,15 +56,16 @@ class ProposalGoal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposal:
-    """A proposed threshold, with its performance on the images that the threshold was chosen on.
+    """A proposed threshold, with the performance on the images for which the threshold was chosen.
 
-    wanted                   the goal that the threshold was chosen for
+    wanted                   the goal of the choice
     unsure_low, unsure_high  the ends of the uncertain zone
     sensitivity              share referred of all units with the condition
     specificity              share not referred of all units without the condition
     images, patients         numbers of images and patients of the audit
 
-    The figure that was not the goal has a wider interval, because the threshold was chosen on the same images.
+    If the goal is a sensitivity, the interval of the specificity is wider than usual, and the reverse: the threshold
+    was chosen on the same images.
     """
 
     label: str
@@ -81,7 +83,7 @@ class Proposal:
     def reaches_target(self) -> bool:
         """Whether the proposed threshold reaches the sensitivity or specificity that was wanted.
 
-        It may be impossible to reach the goal, if many units were not assessed or are to be read first.
+        The goal may be out of reach if many units were not assessed or are to be read first.
         """
         if self.wanted.threshold is not None:
             return True
@@ -95,12 +97,16 @@ def propose(
 ) -> Proposal:
     """Propose the threshold that suits the goal `wanted`.
 
-    This is the highest threshold with a wanted sensitivity, the lowest with a wanted specificity, or a given threshold.
+    wanted         proposed threshold
+    a sensitivity  the highest threshold that reaches the sensitivity
+    a specificity  the lowest threshold that reaches the specificity
+    a threshold    the given threshold
 
     cases    images of the label; scored units of both classes are needed
     pattern  the operating point whose uncertain zone is moved to the threshold; None for no zone
 
-    Raises UsageProblem for a given threshold outside [0, 1], or one that no unit with the condition reaches.
+    Raises UsageProblem for a given threshold outside [0, 1], or for a threshold that no unit with the condition
+    reaches.
     """
     scores, truth, patients = scores_and_truths(rule.units(cases))
     chosen = wanted.threshold
@@ -166,7 +172,7 @@ class AuditSubject:
 
     @property
     def label_codes(self) -> tuple[str, ...]:
-        """The code of the audited label, as a tuple of one."""
+        """The code of the audited label, as a tuple with one item."""
         return (self.label,)
 
     @property
@@ -177,10 +183,10 @@ class AuditSubject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedPack:
-    """One of the two packs of a comparison, with the run that holds the pack's results.
+    """One of the two packs of a comparison, with the run that contains the pack's results.
 
     point     the operating point with which the run decided; None if there was none
-    position  position of the pack in the run, 0 for the first
+    position  position of the pack in the run, 0 for the first pack
     """
 
     run_id: int
@@ -197,9 +203,10 @@ class PairedFigure:
     of                     "auc": area under the ROC curve. "detected" and "falsely_referred": shares of all units, as
                            in `PointPerformance`. "sensitivity" and "specificity": shares of the units that both packs
                            assessed
-    difference, low, high  the second pack's figure minus the first's, with the ends of its 95 % interval
-    only_right             how many units only the first pack judged correctly, and how many only the second; None for
-                           "auc"
+    difference, low, high  the second pack's figure minus the first pack's figure, and the ends of the difference's 95 %
+                           interval
+    only_right             number of units that only the first pack judged correctly, and number that only the second
+                           pack judged correctly; None for "auc"
     """
 
     of: str
@@ -215,13 +222,13 @@ class PairedFigure:
 class PackComparison:
     """The comparison of two packs on the labelled images that are in both runs.
 
-    images, patients         numbers of these images and of their patients
-    units                    number of their units: images, examinations or patients, by the rule of the audit
+    images, patients         numbers of images in both runs, and of their patients
+    units                    number of units (images, examinations or patients, as the audit's rule says)
     both                     number of units that both packs assessed
-    only_first, only_second  number of units that one pack alone assessed
+    only_first, only_second  number of units that only the first pack assessed, and that only the second pack assessed
     elsewhere                number of labelled images that are not in the second run
-    kappa                    agreement of both packs' referrals, with the ends of its interval; None unless both have an
-                             operating point
+    kappa                    agreement of both packs' referrals, and the ends of its interval; None unless both packs
+                             have an operating point
     """
 
     first: ComparedPack
@@ -245,7 +252,7 @@ def compare_packs(
     cases    the labelled images with the results of the first pack
     results  the results of the second pack
 
-    Raises UsageProblem unless units that both packs scored are of both classes.
+    Raises UsageProblem if the units that both packs scored are not of both classes.
     """
     judged = {one.identity: score_and_category(one.outcome, second.label) for one in results}
     images = [case for case in cases if case.identity in judged]
@@ -285,7 +292,7 @@ _Pairs = Sequence[tuple[Case, Case]]
 
 
 def _referred(pairs: _Pairs, edges: tuple[float, float]) -> NDArray[np.bool_]:
-    """Return an array (units, 2): whether the first pack refers the unit, and whether the second does."""
+    """Return an array (units, 2): whether the first pack refers a unit, and whether the second pack does."""
     rows = [[is_referred(case, edge) for case, edge in zip(each, edges, strict=True)] for each in pairs]
     return np.array(rows, np.bool_).reshape(-1, 2)
 
@@ -305,8 +312,8 @@ def _shares(pairs: _Pairs, both: _Pairs, edges: tuple[float, float]) -> Iterator
 def _figure(of: str, hits: NDArray[np.bool_], patients: Sequence[str], *, is_wrong: bool) -> PairedFigure:
     """Compare a share of two packs.
 
-    hits      (units, 2) whether each pack's result counts in the share
-    is_wrong  whether a counted result is a false one, as for "falsely_referred"
+    hits      (units, 2): whether a unit counts in the share of the first pack, and in the share of the second pack
+    is_wrong  whether the share counts mistakes, as "falsely_referred" does
     """
     first, second = (metrics.share_of_hits(hits[:, side], patients=patients).estimate for side in (0, 1))
     value, low, high = metrics.share_difference(hits[:, 0], hits[:, 1], patients=patients)
@@ -319,7 +326,7 @@ def _figure(of: str, hits: NDArray[np.bool_], patients: Sequence[str], *, is_wro
 class AuditReport:
     """The contents of an audit report.
 
-    missing   number of table rows that name no image of the run: key True counts rows with the condition, key False
+    missing   number of table rows whose image is not in the run: key True counts rows with the condition, key False
               rows without
     drifts    the drift of the run's images against the references
     proposal  a local operating point that a person may adopt
@@ -345,7 +352,7 @@ _ROUNDING: Final = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """Prices of screening per unit (image, examination or patient), each 0 or more, in any currency.
+    """Prices of screening per unit (image, examination or patient), 0 or more, all in one currency.
 
     screening  price of screening one unit
     test       price of testing one referred unit
@@ -361,16 +368,16 @@ class Prices:
 class ThresholdRow:
     """One row of the threshold plan, computed for 1,000 units screened at the plan's prevalence.
 
-    Units are images, examinations or patients, by the rule of the audit.
+    Units are images, examinations or patients, as the audit's rule says.
 
-    sensitivity        share referred of all units with the condition
-    specificity        share not referred of all units without the condition
-    ppv, npv           predictive values at the plan's prevalence; None where a share is 0/0
-    referred, detected, missed
-                       numbers of units
-    unsure             number of units in the uncertain zone; by the rule these are referred or not
-    cost               cost of screening, tests and other readings; None without prices
-    cost_per_detected  cost divided by the number detected; None without prices, or if none is detected
+    sensitivity                 share referred of all units with the condition
+    specificity                 share not referred of all units without the condition
+    ppv, npv                    predictive values at the plan's prevalence; None where a share is 0/0
+    referred, detected, missed  numbers of units
+    unsure                      number of units in the uncertain zone; the audit's rule decides whether these units are
+                                referred
+    cost                        cost of screening, tests and second readings; None without prices
+    cost_per_detected           cost divided by the number detected; None without prices, or if no unit is detected
     """
 
     threshold: float
@@ -388,19 +395,19 @@ class ThresholdRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThresholdPlan:
-    """A threshold plan: what each possible threshold would refer, detect, miss and cost.
+    """A threshold plan: how many units each possible threshold would refer, detect and miss, and at what cost.
 
-    Thresholds are the scores of all units, rounded down to a thousandth, and some given ones.
+    The possible thresholds are the scores of all units, rounded down to a thousandth, and the given thresholds.
 
     prevalence              share with the condition among the patients to be screened, 0..1
     prices                  prices for the costs; None for a plan without costs
     units                   number of units of the audit
     not_assessed            number of units that were not assessed, so that no threshold refers them
-    positives_not_assessed  how many of these units have the condition
-    groups                  for each subgroup, a row of the plan for each threshold, the lowest first. A subgroup is
-                            (attribute, value), as ("sex", "F"); `ALL_UNITS` comes first
-    shown                   the thresholds to print in a table: those given, and for each of several sensitivities the
-                            highest threshold that reaches the sensitivity
+    positives_not_assessed  number of units with the condition that were not assessed
+    groups                  for each subgroup, a row of the plan for each threshold, the lowest threshold first. A
+                            subgroup is (attribute, value), as ("sex", "F"); `ALL_UNITS` comes first
+    shown                   the thresholds to print in a table: the given thresholds, and for each of several
+                            sensitivities the highest threshold that reaches the sensitivity
     """
 
     prevalence: float
@@ -467,9 +474,9 @@ _Ranked = tuple[Scores, float]  # sorted ranks, and the effective number of unit
 
 
 def _by_truth(units: Sequence[Case]) -> tuple[_Ranked, _Ranked] | None:
-    """Divide units into those with the condition and those without; None if one of the two is missing.
+    """Divide units into units with the condition and units without; None if all or none have the condition.
 
-    Each part is (sorted ranks, effective number of units for the intervals).
+    Each of the two parts is returned as (sorted ranking scores, effective number of units for the intervals).
     """
     sides = [[unit for unit in units if unit.truth == side] for side in (True, False)]
     if not all(sides):
@@ -489,9 +496,9 @@ def _step(
     prevalence: float,
     prices: Prices | None,
 ) -> ThresholdRow:
-    """Return the step of the plan at one threshold.
+    """Return the row of the threshold plan at one threshold.
 
-    zone  the score from which on units are referred, and both ends of the uncertain zone
+    zone  the lowest score with which a unit is referred, then the two ends of the uncertain zone
     both  the units with the condition and those without, as `_by_truth` returns them
     """
     (edge, low, high), ((positives, many), (negatives, others)) = zone, both

@@ -1,8 +1,8 @@
 """The units of an audit (images, examinations or patients), and the rule by which a unit is referred.
 
-One rule holds for all parts of an audit: the table of figures, the threshold plan, the proposed operating point, the
-subgroups, the comparison of packs and the list of disagreements. An examination or a patient has the condition if any
-image of it has the condition. The score of an examination or a patient is the highest score of its images.
+One rule applies to all parts of an audit: the table of figures, the threshold plan, the proposed operating point, the
+subgroups, the comparison of packs and the list of disagreements. An examination or a patient has the condition if at
+least one of the images has the condition. The score of an examination or a patient is the highest score of the images.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Case:
     truth        whether the finding is present, by the reference label
     score        calibrated score, 0..1; None if the image was not suitable or failed
     category     class of the image by the audited label
-    why          the reason why the image has no score, or is to be read first; None for any other image
-    is_asked     whether a person had the image turned, or screened although it was not suitable
-    has_patient  whether a table or the header names the patient; otherwise each examination counts as a patient
+    why          the reason why the image has no score, or is to be read first; None for every other image
+    is_asked     whether a person had the image turned, or screened although the image was not suitable
+    has_patient  whether a table or the header names the patient; if not, each examination counts as a patient
     identity     identity of the image's bytes (`StoredResult.identity`)
     """
 
@@ -59,7 +59,7 @@ class Case:
 def score_and_category(outcome: Outcome, label: str) -> tuple[float | None, Category]:
     """Return the score of one label, and the class that the image has by this label alone.
 
-    The score is calibrated, 0..1. It is None for an image without a score for the label.
+    The score is calibrated, 0..1, or None if the image has no score for the label.
     """
     if not isinstance(outcome, Screened):
         return None, outcome.category
@@ -68,10 +68,10 @@ def score_and_category(outcome: Outcome, label: str) -> tuple[float | None, Cate
 
 
 def make_cases(results: Iterable[StoredResult], reference: Reference, *, label: str) -> Iterator[Case]:
-    """Yield the images of one run that have a reference label, each with its result.
+    """Yield the images of one run that have a reference label, each with the pack's result.
 
-    The patient comes from the reference, or else from a valid Patient ID. Without either, the examination counts as a
-    patient. The examination comes from the reference, or else it is the study, or else the image.
+    The patient of an image is the patient in the reference, or else the Patient ID if it is valid, or else the
+    examination. The examination of an image is the examination in the reference, or else the study, or else the image.
 
     label  the pack's label to audit
     """
@@ -102,10 +102,10 @@ class Rule:
     """The rule of an audit: the unit that is counted, and the score from which a unit is referred.
 
     unit    an image, an examination or a patient
-    refers  "above": a unit to be read first, or with a score at or above the threshold, is referred. "unsure": a score
-            at or above the lower end of the uncertain zone is referred, too
+    refers  "above": a unit is referred if the score is at or above the threshold. "unsure": a unit is referred if the
+            score is at or above the lower end of the uncertain zone
 
-    A unit without a score is not referred, unless it is to be read first.
+    A unit to be read first is always referred. Any other unit without a score is not referred.
     """
 
     unit: Unit = "image"
@@ -114,7 +114,8 @@ class Rule:
     def units(self, cases: Iterable[Case]) -> list[Case]:
         """Group the images into units.
 
-        Returns one case for each unit: that of its most urgent image, with the truth and score of the whole unit.
+        Returns one case for each unit: the case of the unit's most urgent image, with the truth and score of the whole
+        unit.
         """
         if self.unit == "image":
             return list(cases)
@@ -124,11 +125,11 @@ class Rule:
         return [_merged_case(own) for own in members.values()]
 
     def referral_score(self, point: OperatingPoint) -> float:
-        """Return the lowest calibrated score (0..1) with which a unit is referred at an operating point."""
+        """Return the lowest calibrated score (0..1) with which an operating point refers a unit."""
         return point.threshold if self.refers == "above" else point.unsure_low
 
     def referral_score_at(self, threshold: float, pattern: OperatingPoint | None) -> float:
-        """Return the lowest calibrated score (0..1) with which a unit is referred if the threshold is `threshold`.
+        """Return the lowest calibrated score (0..1) with which a unit is referred at a given threshold.
 
         pattern  an operating point whose uncertain zone is moved to the threshold; None for no zone
         """
@@ -137,7 +138,7 @@ class Rule:
     def threshold_of(self, edge: float, pattern: OperatingPoint | None) -> float:
         """Return the threshold that refers exactly the units with a score of `edge` (0..1) or more.
 
-        This is the inverse of `referral_score_at`.
+        The function is the inverse of `referral_score_at`.
 
         pattern  an operating point whose uncertain zone is moved to the threshold; None for no zone
         """
@@ -147,7 +148,7 @@ class Rule:
 
 
 def _merged_case(images: Sequence[Case]) -> Case:
-    """Merge the images of a unit into one case: the most urgent image, with the unit's truth and highest score."""
+    """Merge the images of a unit into the case of the most urgent image, with the unit's truth and highest score."""
     scores = [case.score for case in images if case.score is not None]
     deciding = min(images, key=lambda case: (WORK_LIST_ORDER.index(case.category), -(case.score or 0.0)))
     return replace(
@@ -164,14 +165,14 @@ def is_assessed(case: Case) -> bool:
 
 
 def is_referred(case: Case, edge: float) -> bool:
-    """Return whether a case is referred: it is to be read first, or has a score of at least `edge` (0..1)."""
+    """Return whether a unit is referred: the image is to be read first, or the score is `edge` (0..1) or more."""
     return ranking_score(case) >= edge
 
 
 def ranking_score(case: Case) -> float:
-    """Return the score by which a case is compared with thresholds.
+    """Return the score of a unit for the comparison with thresholds.
 
-    The score is inf if the image is to be read first, and -inf if it has no score.
+    The score is inf if the image is to be read first, and -inf if the image has no score.
     """
     if case.category in ALWAYS_REFERRED:
         return math.inf
@@ -179,9 +180,9 @@ def ranking_score(case: Case) -> float:
 
 
 def scores_and_truths(units: Sequence[Case]) -> tuple[Scores, Truth, list[str]]:
-    """Return the scores, truths and patients of units as arrays.
+    """Return the scores, truths and patients of units.
 
-    The scores (n,) float64 are those of `ranking_score`. The truths are (n,) bool.
+    Scores (n,) float64 come from `ranking_score`. Truths are (n,) bool. Patients are a list with one key per unit.
     """
     return (
         np.array([ranking_score(case) for case in units], np.float64),
@@ -193,7 +194,7 @@ def scores_and_truths(units: Sequence[Case]) -> tuple[Scores, Truth, list[str]]:
 def moved_zone(pattern: OperatingPoint | None, threshold: float) -> tuple[float, float]:
     """Return the ends of an operating point's uncertain zone, moved to another threshold.
 
-    The distance of each end to the threshold stays equal in log-odds. An end at 0 or 1 stays there. Without an
+    The distance of each end to the threshold stays equal in log-odds. An end at 0 or 1 stays in place. Without an
     operating point the zone is empty: both ends are the threshold.
     """
     if pattern is None:
@@ -206,6 +207,6 @@ def moved_zone(pattern: OperatingPoint | None, threshold: float) -> tuple[float,
 
 
 def _shifted(score: float, *, of: float, to: float) -> float:
-    """Move a score by the distance, in log-odds, from the score `of` to the score `to`."""
+    """Move a score along the log-odds scale by the distance from the score `of` to the score `to`."""
     here, there = logit(np.array([of, to])).tolist()
     return calibrate(score, Calibration(intercept=there - here))

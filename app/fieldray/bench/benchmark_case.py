@@ -1,8 +1,9 @@
-"""A benchmark case (one model on one backend): how its images are found and timed, and how a report is made.
+"""A benchmark case is one model on one backend. The module finds images, times a case, and writes reports.
 
-Each repetition runs in a fresh process and keeps its times in order. The first image of a process carries the start-up
-cost: memory, caches, weights sent to an Edge TPU. The second image carries some of that cost. Only the third and later
-images show the steady rate. So iterations 1, 2 and 3+ are reported separately, as in the dissertation.
+Each repetition runs in a fresh process, and its times are kept in order. The first image of a process bears the
+start-up cost: memory, caches, weights sent to an Edge TPU. The second image bears a part of the start-up cost. Only the
+third and later images show the steady rate. Iterations 1, 2 and 3+ are therefore reported separately, as in the
+dissertation.
 """
 
 from __future__ import annotations
@@ -49,13 +50,12 @@ Item = TypeVar("Item")
 class Summary:
     """Statistics of the times of all repetitions; times are in milliseconds.
 
-    images               number of images that count in the mean: the third and later ones of each repetition
-    first_ms, second_ms  time of the first and of the second image, medians over the repetitions
+    images                     number of images that count in the mean: the third and later images of each repetition
+    first_ms, second_ms        time of the first and of the second image, medians over the repetitions
     mean_ms, stdev_ms, p50_ms, p95_ms, p99_ms
-                         statistics of the third and later images of all repetitions; the standard deviation is the
-                         sample's (n - 1)
-    fps_min, fps_avg, fps_max
-                         images per second: of the slowest image, over all images, of the fastest image
+                               statistics of the third and later images of all repetitions; the standard deviation is
+                               that of a sample (n - 1)
+    fps_min, fps_avg, fps_max  images per second: of the slowest image, over all images, of the fastest image
     """
 
     repetitions: int
@@ -80,7 +80,8 @@ class Summary:
 def summarise(repetitions: Repetitions) -> Summary:
     """Compute the statistics of repetitions, each a sequence of times in milliseconds.
 
-    Raises ValueError if there are no repetitions, if one has fewer than three images, or if a time is not above 0.
+    Raises ValueError if there are no repetitions, if a repetition has fewer than three images, or if a time is not
+    above 0.
     """
     if not repetitions or any(len(times_ms) < MIN_IMAGES for times_ms in repetitions):
         raise ValueError(f"every repetition needs {MIN_IMAGES} images")
@@ -112,10 +113,10 @@ def later_mean_ms(times_ms: Sequence[float]) -> float:
 def paired_ratio(repetitions: Repetitions, baselines: Repetitions) -> float:
     """Return how many times as long a case takes as the baseline: the median of the ratios of paired repetitions.
 
-    Repetition n of the case is paired with repetition n of the baseline, because both ran in one interleaved round.
-    Other load on the machine changes over minutes, but hardly within a round.
+    Repetition n of the case is paired with repetition n of the baseline, because both ran in one interleaved round. The
+    load by other programs changes over minutes, but hardly within a round.
 
-    Raises ValueError for different numbers of repetitions, or none.
+    Raises ValueError if the numbers of repetitions differ, or if there are none.
     """
     if not repetitions:
         raise ValueError("no repetition")
@@ -126,7 +127,7 @@ def paired_ratio(repetitions: Repetitions, baselines: Repetitions) -> float:
 def rotated(items: Iterable[Item], by: int) -> list[Item]:
     """Return items rotated left by `by` positions, for example (2, 3, 1) from (1, 2, 3) by 1.
 
-    Each round of a benchmark uses another rotation, so that no item always runs after the same neighbour.
+    Each round of a benchmark uses a different rotation. No item then always runs after the same neighbour.
     """
     found = list(items)
     start = by % len(found)
@@ -147,12 +148,12 @@ class LoadedImage:
 
 
 def one_worker() -> Workers:
-    """Open a pool with one fresh worker process, which reads images."""
+    """Start a pool with one fresh worker process that reads images."""
     return Workers(1, timeout_s=_TIMEOUT_S, memory_limit_mb=_MEMORY_MB)
 
 
 def find_images(folder: Path | None, *, count: int, drawn_in: Path) -> tuple[ImageRef, ...]:
-    """Find up to `count` images of a folder. Without a folder, draw synthetic images into `drawn_in`.
+    """Find up to `count` images in a folder. Without a folder, draw synthetic images into `drawn_in`.
 
     Raises UsageProblem (nothing_to_screen) if the folder does not exist.
     """
@@ -163,7 +164,7 @@ def find_images(folder: Path | None, *, count: int, drawn_in: Path) -> tuple[Ima
 
 
 def read_images(refs: Sequence[ImageRef], spec: InputSpec, readers: Workers) -> tuple[LoadedImage, ...]:
-    """Read the images and prepare them for a network; unreadable images are left out.
+    """Read the images and prepare them as network input; unreadable images are left out.
 
     Raises UsageProblem (nothing_to_measure) if no image can be read.
     """
@@ -176,7 +177,7 @@ def read_images(refs: Sequence[ImageRef], spec: InputSpec, readers: Workers) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """The size of a measurement: `repeats` repetitions, each in a fresh process that runs `images` images."""
+    """The size of a measurement: `repeats` repetitions, each with `images` images in a fresh process."""
 
     repeats: int
     images: int
@@ -200,7 +201,7 @@ class BenchmarkCase:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Backend]:
-        """Open a fresh backend, ready to run its first image, for the length of the block. Raises BackendProblem."""
+        """Open a fresh backend for the length of the block, ready to run a first image. Raises BackendProblem."""
         unavailable_reason = self.kind.unavailable_reason(self.model)
         if unavailable_reason:
             raise BackendProblem(unavailable_reason)
@@ -216,7 +217,7 @@ class BenchmarkCase:
 
 
 def cpu_case(model: Model, threads: int = 1, *, priority: Priority = "normal") -> BenchmarkCase:
-    """Return the case that runs the model on the CPU in a process of its own."""
+    """Return the case that runs the model on the CPU in a separate process."""
     name = f"cpu, {threads} thread{'s' * (threads > 1)}" + (f", priority {priority}" if priority != "normal" else "")
     return BenchmarkCase(name=name, model=model, kind=cpu_kind(threads=threads), priority=priority)
 
@@ -224,7 +225,7 @@ def cpu_case(model: Model, threads: int = 1, *, priority: Priority = "normal") -
 def cases_on_all_backends(model: Model, *, threads: int) -> tuple[BenchmarkCase, ...]:
     """Return one case for each known backend, with `threads` threads on the CPU.
 
-    No warm-up image runs before image 1.
+    No warm-up image runs before the first image.
     """
     options = BackendOptions(threads=threads, priority="normal")
     kinds = reversed(system_kinds(options))  # the fallback (CPU) comes first: it is the baseline of the comparison
@@ -253,10 +254,10 @@ def _accelerators(settings: Settings) -> list[BackendKind]:
 
 
 def find_usable_cases(cases: Sequence[BenchmarkCase]) -> tuple[tuple[BenchmarkCase, ...], dict[str, Reason]]:
-    """Divide cases into those whose backend opens now, and the others.
+    """Divide cases into cases whose backend opens now, and cases whose backend does not open.
 
-    Returns the usable cases, and the reason for each other case by case name. Raises BackendProblem if the first case
-    cannot be opened, because the first case is the baseline of all comparisons.
+    Returns the first group, and for each case of the second group the reason by case name. Raises BackendProblem if the
+    first case of `cases` cannot be opened, because the first case is the baseline of all comparisons.
     """
     found, problems = [], {}
     for case in cases:
@@ -298,7 +299,7 @@ class Report:
 
     kind    name of the JSON file, without suffix
     blocks  the tables and lists to print
-    data    the values of the JSON file, which follow time, program and system
+    data    the values of the JSON file that come after time, program and system
     """
 
     kind: str
@@ -308,7 +309,10 @@ class Report:
 
 
 def write(report: Report, folder: Path) -> Path:
-    """Write a report as `<kind>.json` into a folder, and return the path. Raises UsageProblem, StorageProblem."""
+    """Write a report as `<kind>.json` into a folder, and return the path of the file.
+
+    Raises UsageProblem, StorageProblem.
+    """
     path = folder / f"{report.kind}.json"
     with open_output(path, "json") as stream:
         stream.write(json.dumps({"report": report.kind, **report_header(), **report.data}, indent=1))

@@ -8,8 +8,8 @@ bench load    the slowdown while other programs work (module `load`)
 Method 3 of the dissertation found a factor of up to 8.66 between the best and the worst host. Settings that a command
 can change are measured against the simplest variant. Other settings are only listed in the report.
 
-Every repetition runs in fresh processes, so that iteration 1 really is the first. The repetitions of all compared cases
-are interleaved, so that other load on the machine affects all cases equally.
+Every repetition runs in fresh processes, so that iteration 1 includes the start-up cost. The repetitions of all
+compared cases are interleaved, so that other load on the machine affects all cases equally.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ class Measurement:
 
     @property
     def summary(self) -> Summary:
-        """The statistics of the measured times over all repetitions."""
+        """Statistics of the measured times over all repetitions."""
         return summarise(self.repetitions)
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The measurement as values for the JSON file."""
+        """All values of the measurement for the JSON file, by name."""
         return {
             "case": self.case.name,
             "backend": self.case.kind.name,
@@ -87,7 +87,7 @@ class Measurement:
         }
 
     def times_as_fast(self, measured: Iterable[Measurement]) -> float:
-        """Return how many times as fast this case is as the first case of `measured` with an equal scope and load."""
+        """Return how many times as fast this case is as the first case in `measured` with the same scope and load."""
         base = next(one for one in measured if (one.scope, one.level) == (self.scope, self.level))
         return 1 / paired_ratio(self.repetitions, base.repetitions)
 
@@ -120,7 +120,7 @@ class EnergyMeter:
     def counting(self, energy: list[tuple[float, float]]) -> Iterator[None]:
         """Measure the energy of the CPU during the block, and append (joules, seconds) to the list `energy`.
 
-        Appends nothing if the counters cannot be read; `problem` then says why.
+        If the counters cannot be read, nothing is appended, and `problem` then gives the reason.
         """
         began_s, before_uj = time.perf_counter(), self._counted_uj()
         yield
@@ -140,8 +140,8 @@ class MeasureOptions:
     levels          the loads under which images are timed
     cores           number of processes that make the load, one for each core
     settle_s        seconds for which each load runs alone, and is measured, before images are timed
-    min_duration_s  minimum time in seconds of a repetition of the network alone
-    readers         opens the worker processes that read files
+    min_duration_s  minimum time in seconds of a repetition in NETWORK_SCOPE
+    readers         function that starts the worker processes that read files
     meter           counts the energy of the CPU; None for no count
     """
 
@@ -163,10 +163,10 @@ def measure(
 ) -> tuple[Measurement, ...]:
     """Time every case on its images, in each scope and under each load, with interleaved repetitions.
 
-    cases   the images of each case
+    cases   for each case the images to run
     notify  receives a line of progress at the start of each round
 
-    Raises BackendProblem, OSError.
+    Raises BackendProblem if a backend fails, OSError if a process that makes load cannot start.
     """
     levels, scopes, cores, meter = options.levels, options.scopes, options.cores, options.meter
     timed = partial(time_case, count=effort.images, min_duration_s=options.min_duration_s, readers=options.readers)
@@ -201,9 +201,10 @@ def time_case(
 ) -> list[float]:
     """Time `count` images of a case one after another, in fresh processes. Returns milliseconds for each image.
 
-    scope           NETWORK_SCOPE: the network alone; FILE_SCOPE: reading, preparing, messages between the processes,
+    scope           NETWORK_SCOPE: the network alone. FILE_SCOPE: reading, preparing, messages between the processes,
                     and the network
     min_duration_s  minimum duration in seconds, for NETWORK_SCOPE only
+    readers         function that starts the worker processes that read files, for FILE_SCOPE only
 
     Raises BackendProblem.
     """
@@ -228,7 +229,7 @@ _FIGURE_COLUMNS: Final = ("", "1st", "2nd", "3+ mean", "stdev", "p50", "p95", "p
 class Costs:
     """Power in watts and price in US dollars by backend, as the user gave them on the command line.
 
-    A measured power takes precedence over a given one.
+    If the power was also measured, the measured power counts.
     """
 
     power_w: Mapping[BackendName, float] = field(default_factory=dict)
@@ -245,7 +246,7 @@ def device_report(
 ) -> Report:
     """Make the report of `bench device`.
 
-    problems  reason for each case that could not be measured, by case name
+    problems  the reason why a case could not be measured, by case name
     images    phrase that names the measured images
     costs     power and price of the backends, as the user gave them
     more      additional sentences for the end of the report
@@ -276,7 +277,7 @@ def device_report(
 
 
 def times_table(named: Iterable[tuple[str, Summary]]) -> Table:
-    """Make a table of time statistics with one row for each (name, summary)."""
+    """Make a table of time statistics from pairs (name, summary), one row for each pair."""
     rows = tuple((name, *_figure_cells(summary)) for name, summary in named)
     return Table("Milliseconds per image; iterations 1, 2 and 3+ apart", _FIGURE_COLUMNS, rows)
 
@@ -305,8 +306,8 @@ def _rate(row: Mapping[str, Any]) -> tuple[str, ...]:
 def _data(one: Measurement, measured: Sequence[Measurement], costs: Costs) -> dict[str, Any]:
     """Return one measurement with its speed-up, power and price as values for the JSON file.
 
-    Energy is measured only for the CPU. The counters do not include an attached device, for which the given power
-    counts.
+    Energy is measured only for the CPU, because the counters do not include an attached device. For an attached device
+    the power in `costs` counts.
     """
     joules, seconds = map(sum, zip(*one.energy, strict=True)) if one.energy else (0.0, 0.0)
     is_measured = bool(seconds) and one.case.kind.entry.shares_cpu
@@ -336,7 +337,7 @@ def host_variants(model: Model, *, cores: int, float_file: bytes | None, max_clo
 
     cores       maximum number of threads
     float_file  the network in floating point, or None if the pack has only a quantised network
-    max_clock   whether to add a device with adjustable clock at its highest clock
+    max_clock   whether a device with an adjustable clock is also timed at its highest clock
     """
     found = [cpu_case(model, 2**power) for power in range(cores.bit_length())]
     if float_file is not None:

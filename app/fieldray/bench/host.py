@@ -1,6 +1,6 @@
-"""Inspection of a computer part by part: whether it can screen, and which changes would help.
+"""Inspection of a computer part by part: whether the computer can screen, and which changes would help.
 
-The advice is method 3 of the dissertation (adapt the host: system, USB, clock) as a list of changes.
+The advice follows method 3 of the dissertation (adapt the host: system, USB, clock), as a list of changes.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ _OPTIONAL: Final = frozenset({"PySide6", RUNTIME})  # a missing runtime has a me
 
 @dataclass(frozen=True, slots=True)
 class HostFinding:
-    """One finding about a computer: a sentence for a person, and how serious it is.
+    """One finding about a computer: a sentence for a person, and how serious the finding is.
 
-    weight  "stop": screening is impossible until this is fixed; "change": a change would help; "well": no change is
-            needed
+    weight  "stop": screening is impossible until the problem is fixed; "change": a change would help; "well": no change
+            is needed
     """
 
     weight: Severity
@@ -68,7 +68,7 @@ class HostFinding:
 
 @dataclass(frozen=True, slots=True)
 class ComputerPart:
-    """One part of a computer: findings about it, and facts by name."""
+    """One part of a computer, such as the storage: findings for a person, and facts by name."""
 
     findings: Sequence[HostFinding]
     facts: Mapping[str, str]
@@ -90,9 +90,11 @@ class Trial:
 
 
 def inspect(home: Path, library: PackLibrary, *, load: Callable[[], Model]) -> tuple[ComputerPart, ...]:
-    """Inspect the whole computer, and screen one image with the pack that `load` returns. Takes a few seconds.
+    """Inspect the whole computer, and screen one image as a trial. The inspection takes a few seconds.
 
-    home  the user's data folder
+    home     the user's data folder
+    library  the packs on this computer
+    load     returns the pack for the trial
     """
     machine, edgetpu, trial = machine_facts(), find_status(), try_screening(load)
     free_mb, packs = shutil.disk_usage(home).free // 2**20, library.available()
@@ -112,7 +114,7 @@ def findings(parts: Iterable[ComputerPart]) -> tuple[HostFinding, ...]:
 
 
 def can_screen(found: Iterable[HostFinding]) -> bool:
-    """Return whether the computer can screen: no finding has the weight "stop"."""
+    """Return whether the computer can screen: no finding in `found` has the weight "stop"."""
     return all(finding.weight != "stop" for finding in found)
 
 
@@ -122,7 +124,7 @@ def can_screen(found: Iterable[HostFinding]) -> bool:
 def try_screening(load: Callable[[], Model]) -> Trial:
     """Screen one synthetic image, from file to result, with the pack that `load` returns.
 
-    Raises nothing: the result holds the reason if the trial failed.
+    The function never raises. If the trial fails, `Trial.problem` is the reason.
     """
     pack_name = ""
     try:
@@ -155,7 +157,7 @@ def _of_trial(trial: Trial) -> HostFinding:
 
 
 def inspect_software(versions: Mapping[str, str]) -> ComputerPart:
-    """Describe the program and its packages.
+    """Describe the program and the Python packages that the program uses.
 
     versions  version by import name; empty text for a package that is not installed
     """
@@ -188,7 +190,10 @@ def inspect_storage(
     """Describe the results folder, the trusted keys and the available packs.
 
     home     the user's data folder, tested for write permission
-    free_mb  free space of its disk in MB
+    free_mb  free space in MB on the disk of `home`
+    keys     the trusted keys
+    packs    the packs found on this computer
+    trial    the outcome of screening one image
     """
     found, trusted = [], 0
     try:
@@ -214,7 +219,7 @@ def inspect_storage(
 
 
 def _slow(machine: MachineFacts) -> Iterator[Reason]:
-    """Yield each reason why this computer is slower than necessary."""
+    """Yield each reason why this computer is slower than it could be."""
     if machine.vectors is not None and not _FAST & set(machine.vectors):
         yield reason("host_no_vectors")
     if machine.is_saving and machine.governor:
@@ -250,9 +255,9 @@ def inspect_machine(machine: MachineFacts) -> ComputerPart:
 
 
 def inspect_edgetpu(edgetpu: CoralStatus, trial: Trial) -> ComputerPart:
-    """Describe the Edge TPU and its runtime.
+    """Describe the Edge TPU and its runtime library.
 
-    A missing runtime is no finding on a computer without an Edge TPU.
+    A missing runtime is reported only on a computer with an Edge TPU.
     """
     facts = {"Edge TPU": _edgetpu_fact(edgetpu)}
     if edgetpu.state == "absent":
@@ -268,8 +273,8 @@ def inspect_edgetpu(edgetpu: CoralStatus, trial: Trial) -> ComputerPart:
 def _edgetpu_fact(edgetpu: CoralStatus) -> str:
     """Return the line about the Edge TPU for the report: its state, USB ports and runtime.
 
-    A computer without an Edge TPU gets no advice to install a runtime. For an Edge TPU that cannot be used, the problem
-    is named.
+    For an Edge TPU that cannot be used, the line names the problem. A computer without an Edge TPU gets no advice to
+    install a runtime.
     """
     parts = [_EDGETPU_STATES[edgetpu.state]]
     parts += [f"{usb.port}: {usb.port_mbit or '?'} Mbit/s" for usb in edgetpu.usb]
@@ -285,7 +290,7 @@ def _edgetpu_fact(edgetpu: CoralStatus) -> str:
 
 
 def host_report(parts: Sequence[ComputerPart], *, measured: Report | None = None) -> Report:
-    """Make the report on this computer: verdict, findings by severity, measurements and facts.
+    """Make the report on this computer: whether it can screen, findings by severity, measurements and facts.
 
     measured  the report of `bench host`; None for the report of `fieldray doctor`
     """

@@ -1,8 +1,8 @@
 """`bench load`: how much slower an image gets while other programs work, and which settings help.
 
 The load levels are those of figures 4.24 to 4.28 of the dissertation: no load, a user at work (40 %), 60 % and 100 % on
-every core. Child processes of the command make the load, and the system's counters measure the load that was really
-reached. An increase compares times of one round only.
+every core. Child processes of the command make the load. The operating system's counters measure the load that was
+really reached. An increase compares only times of a single round.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ LOAD_STUDY_OPTIONS: Final = MeasureOptions(scopes=(NETWORK_SCOPE,), levels=LEVEL
 def load_cases(model: Model, *, cores: int) -> tuple[BenchmarkCase, ...]:
     """Return the ways to run a model that `bench load` compares.
 
-    These are one CPU thread, all CPU threads, raised and lowered priority, and each accelerator. Load slows some of
-    them more than others.
+    The ways are: one CPU thread, all CPU threads, raised and lowered priority, and each accelerator. Load slows some of
+    these ways more than others.
     """
     plain = (cpu_case(model), cpu_case(model, cores))[: 1 + (cores > 1)]
     moved = (cpu_case(model, priority="raised"), cpu_case(model, priority="lowered"))
@@ -76,7 +76,7 @@ def load_report(cells: Sequence[Measurement], *, problems: Mapping[str, Reason],
     """Make the report of `bench load`.
 
     cells     the measurements, including every case under no load
-    problems  reason for each case that could not be measured, by case name
+    problems  the reason why a case could not be measured, by case name
     images    phrase that names the measured images
     """
     disturbed = _disturbance(cells)
@@ -113,14 +113,15 @@ def load_report(cells: Sequence[Measurement], *, problems: Mapping[str, Reason],
 def increase(cell: Measurement, cells: Sequence[Measurement]) -> float:
     """Return the relative increase of a case's time per image under load, compared with no load; 0.273 means +27.3 %.
 
-    cells  measurements, including the case of `cell` under no load
+    cell   the measurement under load
+    cells  measurements, including a measurement of the same case under no load
     """
     (base,) = (one for one in cells if one.case is cell.case and one.level == NO_LOAD)
     return paired_ratio(cell.repetitions, base.repetitions) - 1
 
 
 def load_of(cell: Measurement) -> MeasuredLoad:
-    """Return the CPU load that was measured before the images of a case were timed: medians over its repetitions."""
+    """Return the CPU load that was measured before the images of a case were timed: medians over the repetitions."""
     made, machine = ([getattr(load, name) for load in cell.loads] for name in ("made", "machine"))
     return MeasuredLoad(made=statistics.median(made), machine=statistics.median(machine))
 
@@ -145,7 +146,7 @@ def _increases(cells: Sequence[Measurement], marks: IncreaseByCase) -> Table:
 
 
 def _disturbance(cells: Sequence[Measurement]) -> list[str]:
-    """Return warnings if other programs were busy without a load, or if a load was not reached."""
+    """Return warnings if other programs were busy without a load, or if a wanted load was not reached."""
     warnings = []
     others = max(load_of(cell).machine for cell in cells if cell.level == NO_LOAD)
     if others > _QUIET:
@@ -184,12 +185,12 @@ _LONGEST_S: Final = 120.0  # time limit of one repetition under one load
 class StoredLoadCell:
     """The figures of one case under one load level, as stored in the study's file.
 
-    case      name of the case
-    level     the load that the benchmark made
-    increase  how much longer an image took than without load, as a share of the time without load: 0.273 means +27.3 %
-    mean_ms   mean time of an image in milliseconds
-    fps_min, fps_avg, fps_max
-              images per second: of the slowest image, over all images, of the fastest image
+    case                       name of the case
+    level                      the load that the benchmark made
+    increase                   time of an image under load divided by the time without load, minus 1; 0.273 means +27.3
+                               %
+    mean_ms                    mean time of an image in milliseconds
+    fps_min, fps_avg, fps_max  images per second: of the slowest image, over all images, of the fastest image
     """
 
     case: str
@@ -204,7 +205,7 @@ class StoredLoadCell:
 
     @property
     def published(self) -> float | None:
-        """The increase that Taran's dissertation (2022) measured for this backend and load, or None."""
+        """The increase that Taran's dissertation (2022) states for this backend and load; None if not stated."""
         return DISSERTATION_INCREASES.get((self.backend, self.level.name))
 
 
@@ -218,20 +219,26 @@ class StoredLoadStudy:
 
     @property
     def shown(self) -> tuple[StoredLoadCell, ...]:
-        """The measurements to show: those of each backend's first case."""
+        """The figures to show a person: only those of the first case of each backend."""
         first = {cell.backend: cell.case for cell in reversed(self.cells)}
         return tuple(cell for cell in self.cells if cell.case == first[cell.backend])
 
 
 def store_load_study(report: Report) -> None:
-    """Store a load study as the latest one of this computer, without the single times. Raises StorageProblem."""
+    """Store a load study as the latest load study of this computer, without the time of each single image.
+
+    Raises StorageProblem.
+    """
     cells = [{key: cell[key] for key in cell if key != "times_ms"} for cell in report.data["cells"]]
     content = {**report_header(), **report.data, "cells": cells}
     write_atomically(user_data() / _KEPT, json.dumps(content, indent=1).encode())
 
 
 def stored_load_study() -> StoredLoadStudy | None:
-    """Return this computer's latest load study; None if there is none or it is invalid. Raises StorageProblem."""
+    """Return this computer's latest load study; None if no study is stored or the stored study is invalid.
+
+    Raises StorageProblem.
+    """
     path = user_data() / _KEPT
     with contextlib.suppress(OSError, ValueError):
         require_regular_file(path)
@@ -247,17 +254,17 @@ def load_study_in_child(folder: Path, signer: str, progress: ProgressHandler) ->
 
     folder    the folder of the pack
     signer    fingerprint of the key by which the user accepted the pack
-    progress  receives (done, total), and can end the measurement by raising
+    progress  receives (done, total); to end the measurement early, `progress` raises an exception
 
-    Raises as `Call.run_in_child`.
+    Raises the exceptions of `Call.run_in_child`.
     """
     return STUDY.run_in_child(Child(f"{__name__}:handle"), (folder, signer), progress=progress, timeout_s=_LONGEST_S)
 
 
 def _study(of: tuple[Path, str]) -> StoredLoadStudy:
-    """Run a load study of the pack in a folder, and return the study as stored.
+    """Run a load study of a pack, store the study and return the stored study.
 
-    The request `of` is (folder, signer).
+    of  the pack's folder, and the fingerprint of the signer's key
     """
     folder, signer = of
     model = PackLibrary(user_data()).load(folder, allow_older=True, allow_legacy=True, signer=signer)

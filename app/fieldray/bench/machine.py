@@ -1,7 +1,8 @@
 """The facts of a computer that affect inference: system, processor, vector instructions, clock, power, memory, load.
 
-The module also makes load for `bench load`. Child processes each keep one core busy for a share of the time, until
-their input closes (`handle` runs in the child). The load that the system really counted is measured separately.
+The module also makes load for `bench load`. Each child process keeps one core busy for a share of the time, until the
+parent closes the child's input. In the child, `handle` makes the load. The load that the operating system counted is
+measured separately.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class MachineFacts:
     """The facts of a computer. Clocks are in MHz (0 if unknown), memory is in MB.
 
     vectors         instruction sets that speed up networks; None if unknown
-    governor        name of the clock control on Linux; empty if none or unknown
+    governor        name of the clock control on Linux; empty if the name is unknown or there is no clock control
     plan            name of the power plan on Windows; empty if unknown
     is_saving       whether the system slows the processor down to save power
     threads         number of hardware threads of the processor
@@ -63,7 +64,7 @@ class MachineFacts:
 
 
 def machine_facts() -> MachineFacts:
-    """Collect the facts of this computer. Takes half a second, in which the CPU load is measured."""
+    """Collect the facts of this computer. The CPU load is measured for half a second."""
     memory, battery, clock = psutil.virtual_memory(), psutil.sensors_battery(), _clock()
     (processor, vectors), (governor, plan, is_saving) = _processor(), _power()
     return MachineFacts(
@@ -127,9 +128,9 @@ _OWN_CHOICE: Final = frozenset({"intel_pstate", "amd-pstate-epp"})
 
 
 def linux_processor(*, cpuinfo: Path = CPUINFO) -> tuple[str, tuple[str, ...] | None]:
-    """Read the processor's name and its vector instructions from `cpuinfo`.
+    """Read the processor's name and vector instructions from `cpuinfo`.
 
-    Returns an empty name and None if unknown.
+    Returns an empty name and None if they are unknown.
     """
     lines = [line.partition(":") for line in _file_text(cpuinfo).splitlines()]
     fields = {key.strip().lower(): value.strip() for key, _, value in reversed(lines)}
@@ -146,7 +147,7 @@ def linux_governor(*, cpufreq: Path = CPUFREQ) -> str:
 
 
 def linux_scales_itself(*, cpufreq: Path = CPUFREQ) -> bool:
-    """Return whether Linux's clock driver raises the CPU's clock under load even with the governor "powersave"."""
+    """Return whether Linux's clock driver raises the CPU's clock under load, even with the governor "powersave"."""
     return _file_text(cpufreq / "scaling_driver").strip() in _OWN_CHOICE
 
 
@@ -174,7 +175,7 @@ _GUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGN
 def windows_power_plan() -> tuple[str, bool]:
     """Return the active Windows power plan's name, and whether the plan saves power.
 
-    Returns an empty name if the plan is unknown.
+    The name is empty if the plan is unknown.
     """
     try:
         # the full path, because Windows also searches the current directory for a bare name
@@ -203,7 +204,7 @@ _ELEMENTS: Final = 65_536  # half a megabyte, so that the load takes its share o
 
 
 def bursts(share: float, *, is_irregular: bool, seed: int) -> Iterator[tuple[float, float]]:
-    """Yield work bursts without end, each as (length, busy part) in seconds.
+    """Yield bursts of work without end, each as (length in seconds, busy seconds within the length).
 
     share         average share of the time that is busy: 0..1, or at most 0.5 for irregular bursts
     is_irregular  whether lengths and busy parts vary at random, as in interactive use
@@ -218,9 +219,9 @@ def bursts(share: float, *, is_irregular: bool, seed: int) -> Iterator[tuple[flo
 
 
 def handle(message: Message) -> Message:
-    """Start the load that the message describes, in a thread of this child process, and answer at once.
+    """Start a thread in this child process that makes the load described by the message, and answer at once.
 
-    The message holds the arguments of `bursts`.
+    The message contains the arguments of `bursts`.
     """
     body = message.body
     plan = bursts(body["share"], is_irregular=body["is_irregular"], seed=body["seed"])
@@ -246,7 +247,7 @@ _START_S: Final = 20.0
 class Level:
     """A level of CPU load under which networks are timed.
 
-    share         share of every core that the load demands, 0..1
+    share         share of every core that the load keeps busy, 0..1
     is_irregular  whether the load comes in bursts, as from programs in interactive use
     """
 
@@ -268,8 +269,8 @@ LEVELS: Final = (
 class MeasuredLoad:
     """A measured CPU load, as shares of all cores, 0..1.
 
-    made     the share of the processes that make the load
-    machine  the share of all programs together, as psutil counts
+    made     share of the processes that make the load
+    machine  share of all programs together, as psutil counts
     """
 
     made: float
@@ -280,9 +281,9 @@ class MeasuredLoad:
 def parallel_load(level: Level, *, cores: int) -> Iterator[tuple[psutil.Process, ...]]:
     """Run one busy process for each core during the block, and yield the processes.
 
-    level  how busy they are; a level with the share 0 starts no process
+    level  how busy the processes are; with the share 0 no process is started
 
-    Raises OSError, ChildDied.
+    Raises OSError if a process cannot start, ChildDied if a process ends too early or does not answer.
     """
     with contextlib.ExitStack() as ends:
         children = []
@@ -299,7 +300,7 @@ def parallel_load(level: Level, *, cores: int) -> Iterator[tuple[psutil.Process,
 def measured_load(processes: Sequence[psutil.Process], *, cores: int, within_s: float) -> MeasuredLoad:
     """Wait `within_s` seconds, and return the CPU load during that time.
 
-    processes  the processes that make the load; without any, `MeasuredLoad.made` is 0
+    processes  the processes that make the load; if empty, `MeasuredLoad.made` is 0
     cores      number of cores
     """
     began_s, before_s, machine = time.perf_counter(), _processor_s(processes), psutil.cpu_times()
@@ -313,7 +314,7 @@ def _processor_s(processes: Sequence[psutil.Process]) -> float:
 
 
 def busy_share(before: object, after: object) -> float:
-    """Return the share (0..1) of CPU time between two `psutil.cpu_times` values that was not idle."""
+    """Return the share (0..1) of CPU time that was busy between two values of `psutil.cpu_times`."""
     names = [name for name in getattr(after, "_fields", ()) if name not in ("guest", "guest_nice")]
     spent = {name: getattr(after, name) - getattr(before, name) for name in names}
     total = sum(spent.values())

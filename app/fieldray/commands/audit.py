@@ -167,7 +167,10 @@ def _add_local_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Run `fieldray audit`. Returns the exit code. Raises UsageProblem, PackProblem, StorageProblem, BackendProblem."""
+    """Run `fieldray audit`. Returns the exit code.
+
+    Raises UsageProblem, PackProblem, StorageProblem, BackendProblem.
+    """
     console.machine_reads = options.json == "-"
     if wrong := _wrong_usage(options):
         console.print_error(wrong)
@@ -226,7 +229,7 @@ def _request(options: argparse.Namespace) -> AuditRequest:
 
 
 def _require_all(options: argparse.Namespace, request: AuditRequest) -> None:
-    """Check every option that can be checked before hours of screening. Raises UsageProblem."""
+    """Raise UsageProblem for each wrong option that can be found before the screening, which may take hours."""
     from fieldray.pipeline.auditing import require_point, require_usable
     from fieldray.reports.audit_files import require_audit_files
 
@@ -248,7 +251,7 @@ def _audit_screened(options: argparse.Namespace, console: Console, request: Audi
 
 
 def _model_of_run(options: argparse.Namespace, console: Console, database: Path) -> Model | None:
-    """Return the pack of a stored run; None, with a printed message, if the pack is not available here."""
+    """Return the pack of a stored run. If this computer lacks the pack, print a message and return None."""
     from fieldray.domain.run import pack_of_run
     from fieldray.store.results import ResultQuery
 

@@ -130,7 +130,10 @@ def run_device(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_load(options: argparse.Namespace, console: Console) -> int:
-    """Run `fieldray bench load`: measure under CPU load. Returns the exit code. Raises as `run_device` does."""
+    """Run `fieldray bench load`: measure under CPU load. Returns the exit code.
+
+    Raises PackProblem, UsageProblem, BackendProblem, StorageProblem.
+    """
     from fieldray.bench import device, load
 
     model, cores = chosen_model(options), usable_cores()
@@ -145,7 +148,7 @@ def run_load(options: argparse.Namespace, console: Console) -> int:
 def run_host(options: argparse.Namespace, console: Console) -> int:
     """Run `fieldray bench host`: inspect the computer, and measure ways to run a pack. Returns the exit code.
 
-    Raises as `run_device` does.
+    Raises PackProblem, UsageProblem, BackendProblem, StorageProblem.
     """
     from fieldray.bench import device
     from fieldray.bench.host import host_report
@@ -165,7 +168,7 @@ def run_host(options: argparse.Namespace, console: Console) -> int:
 
 
 def _parts(load: Callable[[], Model], console: Console) -> tuple[ComputerPart, ...]:
-    """Inspect this computer with the pack that `load` returns. Returns the parts. Raises StorageProblem."""
+    """Inspect this computer part by part, with a trial of the pack that `load` returns. Raises StorageProblem."""
     from fieldray.bench.host import inspect
 
     console.show_bar("checking this computer")
@@ -173,7 +176,7 @@ def _parts(load: Callable[[], Model], console: Console) -> tuple[ComputerPart, .
 
 
 def chosen_model(options: argparse.Namespace) -> Model:
-    """Load the pack of the option `--pack`, or else the default pack for measurements.
+    """Load the pack that the option `--pack` names, or else the default pack for measurements.
 
     Raises PackProblem, StorageProblem.
     """
@@ -182,7 +185,7 @@ def chosen_model(options: argparse.Namespace) -> Model:
 
 
 def print_report(report: Report, out: Path | None, console: Console) -> int:
-    """Print a report, and write it into the folder `out` if one is given. Returns the exit code 0.
+    """Print a report, and write a JSON file of the report into the folder `out` if given. Returns the exit code 0.
 
     Raises StorageProblem.
     """
@@ -196,7 +199,7 @@ def print_report(report: Report, out: Path | None, console: Console) -> int:
 
 
 def file_bytes(path: Path) -> bytes:
-    """Return the content of a file that was named on the command line. Raises UsageProblem (unreadable)."""
+    """Return the content of a file that the command line names. Raises UsageProblem (unreadable)."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -204,7 +207,7 @@ def file_bytes(path: Path) -> bytes:
 
 
 def minimum_number(least: int) -> Callable[[str], int]:
-    """Return an argparse type: a whole number of at least `least`."""
+    """Return an argparse type for whole numbers of at least `least`."""
 
     def number(text: str) -> int:
         found = int(text)
@@ -223,7 +226,8 @@ def _measured(
 ) -> tuple[tuple[Measurement, ...], Mapping[str, Reason], str]:
     """Find the cases that can run, read the images and time the cases with `measure`.
 
-    Returns the measurements, the reason for each case left out by case name, and a phrase that names the images.
+    Returns three values: the measurements, the reasons why cases were left out (by case name), and a phrase that names
+    the images.
     """
     import tempfile
 
@@ -257,7 +261,7 @@ def _measured_after_rehearsal(
     console: Console,
     meter: EnergyMeter,
 ) -> tuple[Measurement, ...]:
-    """Time all cases with `device.measure`, after a short trial that estimates and prints the duration."""
+    """Time all cases. First run a short trial, from which the duration is estimated and printed."""
     from fieldray.bench import device
 
     began_s = time.monotonic()

@@ -1,4 +1,4 @@
-"""`fieldray compare`: overlay a prior image on the current one and list the differences."""
+"""`fieldray compare`: overlay a prior image on the current image and list the differences."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _print(pair: ComparedPair, console: Console) -> None:
-    """Print the result of a comparison in sentences."""
+    """Print the result of comparing two images, in sentences."""
     from fieldray.reports.images import pair_notice
 
     comparison, print_line = pair.comparison, console.print_line

@@ -1,6 +1,6 @@
-"""The console of a command, and checks of the command line.
+"""The console output of a command, and checks of the command line.
 
-Results go to standard output, other messages to standard error.
+Results go to standard output, all other messages to standard error.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ _LOGGED_EVERY_S: Final = 10.0
 class Console:
     """The output of a command: one stream for results, one for errors and progress.
 
-    machine_reads  whether standard output is read by a program. Texts for a person then go to the error stream
-    logs_progress  whether progress is written as lines if the error stream is no terminal, at most one in ten seconds
-    is_broken      whether a stream stopped accepting output (`| head`, a full disk); nothing is raised then
-    is_cut         whether a part of the results was lost in this way
+    machine_reads  whether a program reads standard output. Texts for a person then go to standard error
+    logs_progress  whether progress is written as lines if standard error is not a terminal, at most one line in ten
+                   seconds
+    is_broken      whether a stream stopped accepting output (`| head`, a full disk). No exception is raised then
+    is_cut         whether a part of the results was lost because a stream stopped accepting output
 
-    Every text for a person is one line, even if a name in the text has line breaks. Backslash escapes replace
-    characters that would end the line, reorder the text or control the terminal, and characters that the stream's
-    encoding lacks.
+    Every text for a person is one line, even if a name in the text has line breaks. Some characters are replaced by
+    backslash escapes: characters that would end the line, reorder the text or control the terminal, and characters that
+    the stream's encoding lacks.
 
-    On a terminal, each progress bar replaces the one before.
+    On a terminal, each progress bar replaces the previous bar.
     """
 
     def __init__(self, out: TextIO, error: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -49,41 +50,38 @@ class Console:
         self._bar_width = 0
 
     def print_line(self, text: str = "") -> None:
-        """Print one line for a person, on standard output.
-
-        If a program reads standard output, the line goes to standard error.
-        """
+        """Print one line for a person on standard output, or on standard error if a program reads standard output."""
         self.clear_bar()
         self._write(self._error if self.machine_reads else self._out, visible(text) + "\n")
 
     def print_lines(self, texts: Iterable[str]) -> None:
-        """Print several lines for a person (see `print_line`)."""
+        """Print several lines for a person, as `print_line` does."""
         for text in texts:
             self.print_line(text)
 
     def print_error(self, text: str) -> None:
-        """Print one line on standard error, after the name of the program."""
+        """Print one line on standard error. The line begins with the name of the program."""
         self.clear_bar()
         self._write(self._error, f"fieldray: {visible(text)}\n")
 
     @property
     def has_own_error(self) -> bool:
-        """Whether errors are written to the standard error of this process, and not to a file or another stream."""
+        """Whether errors go to the standard error of this process, rather than to a file or another stream."""
         with contextlib.suppress(OSError, ValueError):
             return self._error.fileno() == 2
         return False
 
     def move_errors(self, stream: TextIO) -> TextIO:
-        """Write errors and progress bars to another stream from now on. Returns the previous stream."""
+        """Send all further errors and progress bars to another stream. Returns the previous stream."""
         before, self._error = self._error, stream
         return before
 
     def emit(self, line: str) -> None:
-        """Write one line to standard output for a program that reads it, and flush the stream."""
+        """Write one line for a program to standard output, and flush the stream."""
         self._write(self._out, line + "\n")
 
     def show_bar(self, text: str) -> None:
-        """Show a text as the progress bar on the error stream. Nothing is written if nobody can see the bar."""
+        """Show a text as the progress bar on standard error. Nothing is written if nobody can see the bar."""
         shown = visible(text)
         if self._error.isatty():
             self._write(self._error, "\r" + shown.ljust(self._bar_width))
@@ -120,7 +118,7 @@ def add_command(
     description: str = "",
     epilog: str | None = None,
 ) -> argparse.ArgumentParser:
-    """Add a command to the command line, and return its parser.
+    """Add a command to the command line, and return the command's parser.
 
     text                 the command's line in the list of commands; by default from `command_names.BUILTIN_COMMANDS`
     run                  runs the command and returns the exit code; None for a command that only has subcommands
@@ -144,9 +142,9 @@ def add_commands(
 
 
 def text_option(text: str) -> str:
-    """Return the value of a command-line option, and refuse an empty one; used as an argparse type.
+    """Return the value of a command-line option; used as an argparse type.
 
-    An empty value is an error, because it usually comes from an unset variable of a script.
+    Raises argparse.ArgumentTypeError for an empty value, which usually comes from an unset variable of a script.
     """
     if not text:
         raise argparse.ArgumentTypeError("it is empty; write . for the current folder")
@@ -154,9 +152,9 @@ def text_option(text: str) -> str:
 
 
 def path_option(text: str) -> Path:
-    """Return the path of an option; used as an argparse type.
+    """Return a command-line option as a path; used as an argparse type.
 
-    An empty text is an error, and so is a web address, which `Path` would take for folders.
+    Raises argparse.ArgumentTypeError for an empty text, and for a web address, which `Path` would read as folders.
     """
     if "://" in text:
         raise argparse.ArgumentTypeError(reason("path_is_address", address=text).text)
@@ -164,15 +162,16 @@ def path_option(text: str) -> Path:
 
 
 def system_console() -> Console:
-    """Return the console on the process's own streams."""
+    """Return a console that writes to the standard streams of this process."""
     return Console(sys.stdout, sys.stderr)
 
 
 def open_closed_streams() -> None:
     """Open the null device for each standard stream that the caller closed (`>&-`), also for child processes.
 
-    Call this function first of all. Otherwise the next opened file gets the closed stream's descriptor, and any text
-    that a library prints goes into that file. A Windows program without a console has no standard streams.
+    Call this function before any file is opened. Otherwise the next opened file gets the descriptor of the closed
+    stream. Any text that a library prints would then go into that file. A Windows program without a console has no
+    standard streams.
     """
     for number in range(3):
         try:
@@ -197,8 +196,8 @@ def progress_text(
 ) -> str:
     """Format the progress, for example `[########------------] 412/1000  18.3/s  0:32 left`.
 
-    remaining_s  remaining time in seconds; None leaves it out
-    is_final     whether `total` is final; otherwise a `+` behind it says that more images are expected
+    remaining_s  remaining time in seconds; None leaves the time out
+    is_final     whether `total` is final; if not, a `+` after the total means that more images are expected
     """
     filled = round(_BAR * done / total) if total else 0
     bar = "#" * filled + "-" * (_BAR - filled)
@@ -207,7 +206,7 @@ def progress_text(
 
 
 def duration_text(seconds: float) -> str:
-    """Format a duration as `m:ss`, from one hour on as `h:mm:ss`."""
+    """Format a duration as `m:ss`, or as `h:mm:ss` from one hour on."""
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
@@ -226,8 +225,9 @@ _END_OF_OPTIONS: Final = "--"
 def require_typed(arguments: Sequence[str]) -> None:
     """Raise UsageProblem for options and commands that a shell may have made from file names by `*`.
 
-    Two things are refused: an option that is also the name of a file in the current folder, and a command line that
-    consists of such names only. Arguments with a `/` are allowed, because a bare `*` cannot produce them.
+    An option is rejected if a file in the current folder has the option's name. A command line is rejected if every
+    argument is the name of a file in the current folder. Arguments with a `/` are allowed, because a bare `*` cannot
+    produce them.
     """
     for argument in arguments:
         if len(argument) > 1 and argument.startswith("-") and os.path.lexists(argument):

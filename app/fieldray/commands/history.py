@@ -138,7 +138,7 @@ def _month(text: str) -> datetime.date:
 
 
 def run_list(options: argparse.Namespace, console: Console) -> int:
-    """Run `fieldray history list`. Returns the exit code. Raises StorageProblem, UsageProblem."""
+    """Run `fieldray history list`: list past runs. Returns the exit code. Raises StorageProblem, UsageProblem."""
     print_update_notice(console)
     from fieldray.domain.history import RunFilter
     from fieldray.reports.content import CATEGORY_TEXTS, runs_text
@@ -211,7 +211,7 @@ def run_show(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_compare(options: argparse.Namespace, console: Console) -> int:
-    """Run `fieldray history compare` for two runs. Returns the exit code. Raises UsageProblem, StorageProblem."""
+    """Run `fieldray history compare`: compare two runs. Returns the exit code. Raises UsageProblem, StorageProblem."""
     print_update_notice(console)
     from fieldray.pipeline.history import comparison_blocks
     from fieldray.reports.content import comparison_text
@@ -259,7 +259,7 @@ def run_export(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_month(options: argparse.Namespace, console: Console) -> int:
-    """Run `fieldray history month`. Returns the exit code. Raises UsageProblem, StorageProblem."""
+    """Run `fieldray history month`: summarise a month. Returns the exit code. Raises UsageProblem, StorageProblem."""
     print_update_notice(console)
     from fieldray.pipeline.constancy import ConstancyRecords
     from fieldray.pipeline.history import month_blocks, month_title
@@ -279,7 +279,7 @@ def run_month(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_delete(options: argparse.Namespace, console: Console) -> int:
-    """Run `fieldray history delete`. Without `--yes`, only print what would be deleted. Returns the exit code.
+    """Run `fieldray history delete`: delete runs, or without `--yes` only print the runs. Returns the exit code.
 
     Raises UsageProblem, StorageProblem.
     """
@@ -299,7 +299,7 @@ def run_delete(options: argparse.Namespace, console: Console) -> int:
 
 
 def _delete(history: History, plan: DeletionPlan, options: argparse.Namespace, console: Console) -> int:
-    """Print a deletion plan, and carry it out if `--yes` was given. Returns the exit code.
+    """Print which runs would be deleted, and delete them if `--yes` was given. Returns the exit code.
 
     Raises UsageProblem, StorageProblem.
     """
@@ -317,7 +317,10 @@ def _delete(history: History, plan: DeletionPlan, options: argparse.Namespace, c
 
 
 def run_check(_: argparse.Namespace, console: Console) -> int:
-    """Run `fieldray store check`. Returns the exit code. Raises StorageProblem, UsageProblem."""
+    """Run `fieldray store check`: check the results database. Returns the exit code.
+
+    Raises StorageProblem, UsageProblem.
+    """
     from fieldray.store.maintenance import check
     from fieldray.store.pictures import size_of
 
@@ -328,7 +331,10 @@ def run_check(_: argparse.Namespace, console: Console) -> int:
 
 
 def run_compact(_: argparse.Namespace, console: Console) -> int:
-    """Run `fieldray store compact`. Returns the exit code. Raises StorageProblem, UsageProblem."""
+    """Run `fieldray store compact`: make the results database smaller. Returns the exit code.
+
+    Raises StorageProblem, UsageProblem.
+    """
     from fieldray.store.deletion import compact
 
     freed_bytes, is_whole = compact(_store())
@@ -339,7 +345,10 @@ def run_compact(_: argparse.Namespace, console: Console) -> int:
 
 
 def run_backup(options: argparse.Namespace, console: Console) -> int:
-    """Run `fieldray store backup`. Returns the exit code. Raises StorageProblem, UsageProblem."""
+    """Run `fieldray store backup`: copy the results database. Returns the exit code.
+
+    Raises StorageProblem, UsageProblem.
+    """
     from fieldray.store.maintenance import backup
 
     clear_abandoned(options.folder)  # an interrupted backup may have left names of patients there
@@ -354,7 +363,10 @@ def run_backup(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_restore(options: argparse.Namespace, console: Console) -> int:
-    """Run `fieldray store restore`. Returns the exit code. Raises StorageProblem, UsageProblem."""
+    """Run `fieldray store restore`: replace the results database by a backup. Returns the exit code.
+
+    Raises StorageProblem, UsageProblem.
+    """
     from fieldray.store.maintenance import restore
 
     if not options.yes:
@@ -368,7 +380,10 @@ def run_restore(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_drop_pictures(options: argparse.Namespace, console: Console) -> int:
-    """Run `fieldray store drop-pictures`. Returns the exit code. Raises StorageProblem, UsageProblem."""
+    """Run `fieldray store drop-pictures`: delete the preview images. Returns the exit code.
+
+    Raises StorageProblem, UsageProblem.
+    """
     from fieldray.store.deletion import drop_pictures
 
     if not options.yes:
@@ -383,7 +398,7 @@ def run_drop_pictures(options: argparse.Namespace, console: Console) -> int:
 
 
 def _store() -> Path:
-    """Return the path of the results database. Raises UsageProblem if there is none."""
+    """Return the path of the results database. Raises UsageProblem if this computer has no results database."""
     path = results_path()
     if not path.exists():
         raise UsageProblem(reason("store_no_results", path=path))
@@ -394,7 +409,7 @@ def _show_share(console: Console, code: str, share: float) -> None:
     """Show the progress of an operation on the results database.
 
     code   code of the message
-    share  the part that is done, 0..1
+    share  the finished part of the operation, 0..1
     """
     console.show_bar(reason(code, percent=round(100 * share)).text)
 
@@ -411,7 +426,7 @@ _RUN_LINE: Final = (
 
 
 def _packs(spec: RunSpec) -> str:
-    """Return the packs of a run as one line of text, each with its lung-field pack."""
+    """Return the packs of a run as one line of text. Each pack is followed by the name of its lung-field pack."""
     from fieldray.formatting import pack_label
     from fieldray.translation import Translator
 

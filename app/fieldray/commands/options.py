@@ -1,4 +1,4 @@
-"""Command-line options shared by several commands: the pack, trust in its signer, and the reports of a run."""
+"""Command-line options of several commands: the pack, trust in the pack's signer, and the reports of a run."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ def add_trust_options(parser: argparse.ArgumentParser) -> None:
 
 
 class OnePack(argparse.Action):
-    """The argparse action of the option `--pack` for commands in which it may be given only once.
+    """The argparse action of `--pack` for commands in which the option may be given only once.
 
-    By default argparse would silently use the last of several values.
+    Without this action, argparse would silently use the last of several values.
     """
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, _: str | None = None
     ) -> None:
-        """Store the first value. A second value is an error."""
+        """Store the first value of the option. A second value is a usage error."""
         if getattr(namespace, self.dest) is not None:
             parser.error(reason("pack_twice").text)
         setattr(namespace, self.dest, values)
@@ -60,7 +60,7 @@ def add_pack_options(
 ) -> None:
     """Add the option `--pack`, and the options that decide which packs are accepted, to a parser.
 
-    default      phrase for the help that names the pack used without `--pack`
+    default      phrase for the help: the pack that is used without `--pack`
     has_several  whether `--pack` may be repeated; the value is then a list
     """
     several = "; repeat to screen each image with several packs" if has_several else ""
@@ -83,7 +83,7 @@ def add_pack_rules(parser: argparse.ArgumentParser) -> None:
 
 
 def pack_library() -> PackLibrary:
-    """Return the library of the packs on this computer."""
+    """Return the collection of packs on this computer."""
     from fieldray.packs.library import PackLibrary
     from fieldray.packs.reading import drives_with_packs
 
@@ -93,7 +93,7 @@ def pack_library() -> PackLibrary:
 def signed_pack_name(spec: PackSpec) -> str:
     """Return the name of a stored run's pack.
 
-    The fingerprint of the signer is added for packs that do not come with the program.
+    The fingerprint of the signer is added, except for packs that come with the program.
     """
     from fieldray.packs.naming import signed_name
 
@@ -101,7 +101,7 @@ def signed_pack_name(spec: PackSpec) -> str:
 
 
 def pack_of_run_option(text: str) -> PackOfRun:
-    """Parse an option that names a pack of a run: `12`, or `12.2` for the second pack of run 12."""
+    """Parse an option that names one pack of a run: `12` is the first pack of run 12, `12.2` the second pack."""
     from fieldray.domain.run import PackOfRun
 
     try:
@@ -117,9 +117,10 @@ def load_pack(
     *,
     print_error: LineHandler = lambda _: None,
 ) -> Model:
-    """Load and verify a pack by name or path; without a name, the site's default pack.
+    """Load and verify a pack by name or path; without a name, load the site's default pack.
 
-    Some damage is found only when a pack is read completely. The search then continues with the next pack of that name.
+    Some damage is found only when a pack is read completely. If a pack is damaged, the search continues with another
+    pack of that name.
 
     options      `--trust`, `--allow-older` and `--allow-legacy` decide which packs are accepted
     print_error  receives a message about each damaged pack, and about unreadable local operating points
@@ -146,12 +147,13 @@ def load_pack(
 
 
 def with_trust(library: PackLibrary, name: str, options: argparse.Namespace, use: Callable[..., T]) -> T:
-    """Call a function that loads or installs a pack with the trust that the options grant, and return its result.
+    """Call `use`, which loads or installs a pack, with the trust that the options grant. Returns the result of `use`.
 
-    use  the function; it gets the keyword arguments `allow_older` and `signer`
+    name  name of the pack, with or without the signer
+    use   receives the keyword arguments `allow_older` and `signer`
 
-    A signer in the pack's name, or one named by `--trust`, counts as confirmed by the user. If the key of the pack is
-    unknown and `--trust` names that key, the key is trusted and `use` is called again. Raises PackNotTrusted and the
+    A signer named in `name` or by `--trust` counts as confirmed by the user. If the key of the pack is unknown and
+    `--trust` names that key, the key is stored as trusted and `use` is called again. Raises PackNotTrusted and the
     exceptions of `use`.
     """
     from fieldray.packs.naming import split_name
@@ -171,8 +173,8 @@ def with_trust(library: PackLibrary, name: str, options: argparse.Namespace, use
 def chosen_default(library: PackLibrary) -> str:
     """Return the name of the site's default pack.
 
-    Without a default, raises PackNotChosen with a list of choices: no pack is ever chosen silently. Raises PackProblem
-    (no_pack) if no pack can screen.
+    Raises PackNotChosen, with a list of choices, if there is no default: the program never chooses a pack silently.
+    Raises PackProblem (no_pack) if no pack can screen.
     """
     from fieldray.packs.naming import packs_meant
     from fieldray.settings import load
@@ -189,9 +191,9 @@ def chosen_default(library: PackLibrary) -> str:
 
 
 def pack_to_measure(library: PackLibrary) -> str:
-    """Return the name or folder of a pack for benchmarks: the site's default pack, else the first usable pack.
+    """Return the name or folder of a pack for benchmarks: the site's default pack, or else the first usable pack.
 
-    Benchmarks involve no patients, so a pack may be chosen without asking.
+    Benchmarks involve no patients, so a pack may be chosen without asking the user.
     """
     try:
         return chosen_default(library)
@@ -203,7 +205,7 @@ def pack_to_measure(library: PackLibrary) -> str:
 
 
 def choice_line(candidate: PackCandidate) -> str:
-    """Return a line that offers a pack for choice: its id for `--pack`, version, title and intended patients."""
+    """Return a line that describes a pack to a user: the id for `--pack`, version, title and intended patients."""
     from fieldray.domain.purpose import patients_sentence
 
     manifest = candidate.manifest
@@ -215,11 +217,10 @@ def choice_line(candidate: PackCandidate) -> str:
 
 
 def write_json(target: str | None, text: str, console: Console, *, kind: Kind, inputs: Sequence[Path] = ()) -> bool:
-    """Write an ASCII text to standard output (`-`), a file, a pipe or a device.
+    """Write an ASCII text to standard output (`-`), a file, a pipe or a device. Returns whether there was a target.
 
-    Returns False, and writes nothing, if `target` is None.
-
-    kind    kind of the document. An existing file is replaced only if this program wrote it as such a document
+    target  where to write; None writes nothing
+    kind    kind of the document. An existing file is replaced only if this program wrote the file as such a document
     inputs  files that must not be overwritten
 
     Raises UsageProblem, StorageProblem.
@@ -262,7 +263,7 @@ def add_report_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_pdf_language(parser: argparse.ArgumentParser) -> None:
-    """Add the option `--language` for the PDF file that a command writes."""
+    """Add the option `--language`, the language of the PDF file that a command writes."""
     parser.add_argument(
         "--language", choices=language_choices()[1:], default="en", help="language of the PDF (default: en)"
     )
@@ -271,8 +272,8 @@ def add_pdf_language(parser: argparse.ArgumentParser) -> None:
 def report_options(options: argparse.Namespace, settings: Settings, console: Console) -> ReportOptions:
     """Return the report options of the command line.
 
-    If reports will contain images and the option `--names` is not given, a warning is printed: names that are burned
-    into the pixels are not removed.
+    Prints a warning if reports will contain images and `--names` is not given: names that are burned into the pixels
+    are not removed.
     """
     shows_images = bool(set(options.formats or ()) & {"pdf", "pdf-studies", "sc"} or getattr(options, "maps", None))
     if shows_images and not options.names:
@@ -294,7 +295,7 @@ def _formats(text: str) -> Sequence[str]:
 
 
 def print_update_notice(console: Console) -> None:
-    """Print a message if the results database will be updated to this version, which may take minutes."""
+    """Print a message if the results database has an older format. The update of the database may take minutes."""
     from fieldray.store.opening import is_older
 
     if is_older(results_path()):

@@ -75,7 +75,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def run_list(options: argparse.Namespace, console: Console) -> int:
-    """Run `fieldray packs list`. Returns the exit code. Raises PackProblem."""
+    """Run `fieldray packs list`: print the packs on this computer. Returns the exit code. Raises PackProblem."""
     library = pack_library()
     found = library.candidates(options.folder) if options.folder else library.available()
     for candidate in found:
@@ -102,7 +102,10 @@ def run_verify(options: argparse.Namespace, console: Console) -> int:
 
 
 def run_trust(options: argparse.Namespace, console: Console) -> int:
-    """Run `fieldray packs trust`: change or list keys. Returns the exit code. Raises UsageProblem, StorageProblem."""
+    """Run `fieldray packs trust`: change or list the trusted keys. Returns the exit code.
+
+    Raises UsageProblem, StorageProblem.
+    """
     keys = pack_library().keys
     if options.fingerprint:
         (keys.forget if options.forget else keys.trust)(options.fingerprint)
@@ -136,9 +139,9 @@ def run_default(options: argparse.Namespace, console: Console) -> int:
 
 
 def _lasting_name(name: str, operating_point: str | None) -> str:
-    """Return the name, with its signer, of an available pack that can screen.
+    """Return the name of an available pack that can screen. The name contains the signer, so that it stays unique.
 
-    No pack of another signer has this name. Raises PackProblem, UsageProblem (operating_point).
+    Raises PackProblem if no such pack is available, UsageProblem if the pack lacks the operating point.
     """
     from fieldray.packs.naming import signed_name, split_name
 
@@ -154,7 +157,10 @@ def _lasting_name(name: str, operating_point: str | None) -> str:
 
 
 def run_install(options: argparse.Namespace, console: Console) -> int:
-    """Run `fieldray packs install`. Returns the exit code. Raises PackProblem, StorageProblem."""
+    """Run `fieldray packs install`: copy a pack to this computer. Returns the exit code.
+
+    Raises PackProblem, StorageProblem.
+    """
     library = pack_library()
     folder = library.find(options.pack).folder
     installed = with_trust(library, options.pack, options, partial(library.install, folder))

@@ -63,7 +63,7 @@ def json_lines(
     inputs   files that must not be overwritten
     watches  whether folders are watched
 
-    A file appears when the run ends, even if the run was cancelled or failed. While folders are watched, the file
+    The file appears when the run ends, even if the run was cancelled or failed. While folders are watched, the file
     receives each line at once. Raises UsageProblem, StorageProblem.
     """
     if target is None or target == "-":
@@ -97,8 +97,9 @@ def json_lines(
 def _stream(path: Path, inputs: Sequence[Path], *, grows: bool) -> Iterator[Callable[[], TextIO]]:
     """Open a file, named pipe or device for writing, and yield a function that returns the stream.
 
-    A file appears only when it is complete. With `grows` it appears with its first line instead. It is never empty,
-    because an empty file in a watched folder would count as a broken image.
+    grows  False: the file appears when it is complete. True: the file appears with its first line
+
+    A file that grows is never empty, because an empty file in a watched folder would count as a broken image.
     """
     if grows or is_stream(path):
         try:
@@ -126,14 +127,13 @@ def _stream(path: Path, inputs: Sequence[Path], *, grows: bool) -> Iterator[Call
 
 
 class PackRun:
-    """One pack of a run on the console, with the counts of its results.
+    """One pack of a run on the console, with the counts of the pack's results.
 
-    heading     the pack's name, which distinguishes the packs of the run
+    heading     name that distinguishes the pack from the other packs of the run
     lead        beginning of each sentence about the pack if the run has several packs, else ""
     folders     number of unreadable folders
     resumed     number of results from an earlier run
-    read_first  number of images to be read first that have the class *abnormal* or *normal*; only results of a bare
-                model can have both
+    read_first  number of images to be read first whose class is *abnormal* or *normal*; above 0 only for a bare model
     """
 
     def __init__(self, model: Model, heading: str, *, is_one_of_several: bool = False) -> None:
@@ -154,9 +154,9 @@ class PackRun:
             self.read_first += kind.read_first_in_class
 
     def count_once(self, kinds: Iterable[ResultCount]) -> None:
-        """Replace the pack's counts by these numbers, which were read from the database after the run.
+        """Replace the pack's counts by the counts `kinds`, which were read from the database after the run.
 
-        This is needed for watched folders, where an image may be screened again or be moved.
+        The replacement is needed for watched folders, where an image may be screened again or be moved.
         """
         self.counts, self.patients, self.folders, self.read_first = Counter(), PatientCount(), 0, 0
         self.count(kinds)
@@ -173,10 +173,10 @@ class PackRun:
         yield from (self.lead + note.text for note in dict.fromkeys(notes))
 
     def drift_sentences(self, database: Path, of: PackOfRun) -> Iterator[str]:
-        """Yield a sentence for each drift of this run's images that exceeds its limit.
+        """Yield a sentence for each drift of this run's images that exceeds the limit.
 
-        The images are compared with the pack's reference images and with images of earlier runs. Drift of the evidence
-        inside the lungs is left out, because the notes at the end of the run state it.
+        The images are compared with the pack's reference images and with images of earlier runs. Drift of the quantity
+        "evidence" is left out, because the notes at the end of the run already mention this drift.
 
         of  the run, and the position of the pack in the run
         """
@@ -222,7 +222,7 @@ class RunReport:
         self._began_s = time.monotonic()
 
     def publish(self, event: Event) -> None:
-        """Print an event of the run. May be called from any thread."""
+        """Print an event of the run. The method may be called from any thread."""
         with self._lock:
             match event:
                 case ImageDone():
@@ -245,9 +245,9 @@ class RunReport:
                     pass
 
     def begin(self, spec: RunSpec, *, ages_confirmed: bool = False) -> None:
-        """Print the packs of the run, their intended patients, and the operating points in force.
+        """Print the packs of the run, the patients each pack is for, and the operating points in use.
 
-        ages_confirmed  whether the user confirmed (`--ages-confirmed`) that patients of files without an age have the
+        ages_confirmed  whether the user confirmed by `--ages-confirmed` that patients without a known age have the
                         packs' ages
         """
         for pack, of_run in zip(self._packs, spec.packs, strict=True):
@@ -291,7 +291,7 @@ class RunReport:
         formats: Sequence[str] | None,
         options: ReportOptions,
     ) -> int:
-        """Print the summary of a run and write its exports. Returns the exit code.
+        """Print the summary of a run and write the exports. Returns the exit code.
 
         out               folder for the exports; None for no exports
         formats, options  formats and options of the exports
@@ -325,7 +325,7 @@ class RunReport:
         """Write the files of `--maps` (heat map, lungs, overlay) for the screened images. Returns the exit code.
 
         folder  the folder for the files; with several packs, each pack gets a subfolder
-        code    the exit code of the command so far, which is kept if writing causes no problem
+        code    exit code of the command so far, which is returned if all files are written
 
         Raises UsageProblem, StorageProblem.
         """
@@ -347,7 +347,7 @@ class RunReport:
         return int(missing > 0)
 
     def _export(self, session: Session, run_id: int, out: Path, formats: Sequence[str], options: ReportOptions) -> bool:
-        """Write the exports of a run. Returns whether they include every expected image."""
+        """Write the exports of a run. Returns whether the exports include every expected image."""
         left_out = list[Reason]()
         written = session.export(
             run_id,
@@ -437,10 +437,10 @@ class RunReport:
 def _work_list(answers: Iterable[ResultBrief], packs: Sequence[PackRun]) -> Iterator[str]:
     """Yield the lines of the work list.
 
-    A header is followed by one line per image: result, score and threshold of each pack, then the file. Reasons and
-    notes follow below the line of their image.
+    The header comes first. Each image then has a line with result, score and threshold of each pack, and the file.
+    Reasons and notes follow below the line of the image.
 
-    answers  results in the order of the list, those of one image next to each other
+    answers  results in the order of the list; the results of one image are next to each other
     """
     is_first, widths = True, [max(13, *map(len, pack.texts.values())) for pack in packs]
     for _, of_image in itertools.groupby(answers, lambda answer: answer.row_id):
@@ -465,8 +465,8 @@ def _work_list(answers: Iterable[ResultBrief], packs: Sequence[PackRun]) -> Iter
 def result_counts_of_run(database: Path, run_id: int) -> tuple[tuple[ResultCount, ...], ...]:
     """Return the counts of a run's results for each pack, in the order of the packs.
 
-    Each count is for one category with one set of codes (of reason and notes). The images that the run's last pass saw
-    count, each once.
+    Each item is the number of results with one class and one set of codes (of reason and notes). Every image that the
+    last pass of the run found counts once.
     """
     from fieldray.store.results import ResultQuery
 
@@ -475,7 +475,7 @@ def result_counts_of_run(database: Path, run_id: int) -> tuple[tuple[ResultCount
 
 
 def _said(result: ResultBrief) -> Iterator[str]:
-    """Yield the reason why an image was refused or failed, and the notes on its result."""
+    """Yield the reason why an image was not suitable or failed, then the notes on the result."""
     if result.why:
         yield result.why.text + (" (--turn)" if can_be_turned(result.why) else "")
     yield from (note.text for note in result.notes if note.code not in COMMON_NOTES)

@@ -152,7 +152,10 @@ def add_screening_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> int:
-    """Run `fieldray screen`. Returns the exit code. Raises as `screening_run` does."""
+    """Run `fieldray screen`. Returns the exit code.
+
+    Raises UsageProblem, PackProblem, StorageProblem, BackendProblem.
+    """
     console.machine_reads = options.json == "-"
     if (options.formats or options.names) and not options.out:
         given = "--formats" if options.formats else "--names"
@@ -177,7 +180,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class FinishedRun:
-    """A finished run whose session is still open.
+    """A finished run. The session, with its engine and worker processes, is still open.
 
     model  the first pack of the run
     """
@@ -236,7 +239,7 @@ def screening_run(
 
 
 def _wait(batch: Batch, console: Console) -> None:
-    """Wait until the run is over. Ctrl-C or a closed output stream cancels the run in an orderly way."""
+    """Wait until the run is over. Ctrl-C or a closed output stream cancels the run."""
     try:
         while not batch.join(_JOIN_S):
             if console.is_broken:
@@ -265,7 +268,10 @@ def _jobs(text: str) -> int:
 
 
 def run_demo(options: argparse.Namespace, console: Console) -> int:
-    """Run `fieldray demo`: write the images, screen and show them. Returns the exit code. Raises as `run` does."""
+    """Run `fieldray demo`: write the images, screen and show them. Returns the exit code.
+
+    Raises UsageProblem, PackProblem, StorageProblem, BackendProblem.
+    """
     folder = options.folder or user_data() / "demo" / options.part
     console.machine_reads = options.json == "-"
     if options.part == _SYNTHETIC:
@@ -297,7 +303,7 @@ def _write_synthetic(folder: Path, console: Console) -> None:
 def _write_real(folder: Path, options: argparse.Namespace, console: Console) -> None:
     """Write the openly licensed images of a part of the demonstration.
 
-    Unless `--pack` was given, the pack for these images is used now, and remembered for the folder.
+    Without `--pack`, the pack that suits these images is chosen, and stored as the pack of the folder.
     """
     from fieldray.imaging.synthetic import PARTS, credits_file
     from fieldray.packs.site_choices import PackMemory
@@ -320,10 +326,11 @@ def _write_real(folder: Path, options: argparse.Namespace, console: Console) -> 
 def _files_to_write(part: DemoPart, folder: Path, *, is_own: bool) -> Iterator[tuple[str, bytes]]:
     """Yield name and content of each demonstration file that is missing.
 
-    In the program's own folder, files of another program version are replaced, too. Raises UsageProblem if the user's
-    folder has a different file of that name, StorageProblem.
+    In the program's own folder, files from another version of the program are yielded as well.
 
-    is_own  whether the folder is the program's own
+    is_own  whether the folder is the program's own folder, not a folder that the user named
+
+    Raises UsageProblem if the user's folder has a file of the same name with other content. Raises StorageProblem.
     """
     from fieldray.imaging.synthetic import demo_files
 

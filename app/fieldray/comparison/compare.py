@@ -2,25 +2,26 @@
 
 1. Placement. The prior is placed over the current image as a whole: moved, turned and scaled. The lungs of both images
 give the first guess. A coarse search over scales and angles decides, with one normalised cross-correlation for each. A
-mirrored prior, and one with black and white swapped, are searched in the same way. If one of them fits better, the pair
-is not compared and the reason is given. Images are never corrected silently.
+mirrored prior, and a prior with black and white swapped, are searched as well. If one of these two fits better, the
+images are not compared and the reason is given. Images are never corrected silently.
 
 2. Mesh. Three rounds of template matching refine the placement, each with smaller templates and a shorter search
 distance. In each round the prior is warped by the displacement so far. Templates of the current image are searched in
-the warped prior, doubtful matches are rejected, and the mesh is relaxed again. Positions found always refer to the
+the warped prior, doubtful matches are rejected, and the mesh is relaxed again. Found positions always refer to the
 unwarped prior, so that errors do not add up. The outlines of the lungs attract each other where templates find no
 structure.
 
-3. Plausibility. An alignment counts as plausible if the images seem to be X-rays of one patient, none of them mirrored
-or inverted. The thresholds were chosen on one part of the image pairs in `benchmarks/comparison_pairs.py`, and measured
-on the other part.
+3. Plausibility. An alignment is plausible if the images seem to be X-rays of one patient, neither mirrored nor
+inverted. The thresholds were chosen on one part of the image pairs in `benchmarks/comparison_pairs.py`, and measured on
+the other part.
 
-4. Change. The change is the difference between the current image and the aligned prior beyond the difference of any two
-X-rays. Both images are normalised inside the lungs (mean and deviation) and subtracted. The difference is averaged at
-the sizes of opacities, minus the average of the wider surroundings, so that the local mean cancels. The noise of a pair
-is estimated from these averages by the median absolute deviation, which a local change does not affect. The estimate is
-never below the noise of an image and its own warped copy. A region begins at a multiple of the noise. The multiple
-comes from pairs of one patient with unchanged findings, so that each pair has at most one false region on average.
+4. Change. The change is the part of the difference between current image and aligned prior that exceeds the difference
+of any two X-rays. Both images are normalised inside the lungs (mean and deviation) and subtracted. The difference is
+averaged at the sizes of opacities. The average of the wider surroundings is subtracted, so that the local mean cancels.
+The noise of a pair is the median absolute deviation of these averages, which a local change does not affect. The
+estimate is never below the noise between an image and a warped copy of the image. A region begins at a multiple of the
+noise. The multiple comes from pairs of one patient with unchanged findings: each pair has at most one false region on
+average.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ _WIDE: Final = (3.0, 24.0)  # band-pass of the search, pixels of the frame
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A placement of the prior over the current image, with its similarity (NCC, -1..1).
+    """A placement of the prior over the current image, with its similarity (NCC: normalised cross-correlation, -1..1).
 
     affine               maps positions of the current image to the prior
     similarity           NCC around the lungs at this placement, between the two images as `structure` filters them
@@ -94,9 +95,8 @@ class Placement:
 def find_placement(prior: Grey, current: Grey, *, prior_lungs: Mask, current_lungs: Mask) -> Placement:
     """Find the best placement of the prior over the current image by a coarse search.
 
-    prior, current  images as `structure` returns them
-    prior_lungs, current_lungs
-                    masks (rows, columns) with some lung
+    prior, current              images as `structure` returns them
+    prior_lungs, current_lungs  lung masks (rows, columns); each must contain a lung pixel
     """
     small, box = (_coarse(prior), _coarse(current)), _box(current_lungs)
     centre, scale = _centre(current_lungs), _extent(prior_lungs) / _extent(current_lungs)
@@ -107,7 +107,7 @@ def find_placement(prior: Grey, current: Grey, *, prior_lungs: Mask, current_lun
 
 
 def structure(pixels: NDArray[np.uint8]) -> Grey:
-    """Filter an image (rows, columns) uint8 to ribs, heart and diaphragm: float32, almost independent of exposure."""
+    """Reduce an image (rows, columns) uint8 to ribs, heart and diaphragm: float32, almost independent of exposure."""
     return normalise_locally(band_pass(pixels, fine_px=_WIDE[0], coarse_px=_WIDE[1])[:, :, 0])
 
 
@@ -125,7 +125,7 @@ def _search(
     Returns the best mapping, the highest similarity, and the lowest similarity.
 
     prior, current        coarse images, see `_coarse`
-    box                   the template: a part of the current image
+    box                   the template: row and column slices of the current image
     centre, prior_centre  centres of the lungs in the current image and in the prior (pixels of the frame)
     scale                 how much larger the lungs are in the prior
     """
@@ -161,19 +161,19 @@ def _coarse(image: Grey) -> Grey:
 
 
 def _centre(lungs: Mask) -> NDArray[np.float64]:
-    """Return the centre (row, column) of the box around the lungs, which a large heart does not move."""
+    """Return the centre (row, column) of the box around the lungs. A large heart does not move this centre."""
     rows, columns = np.flatnonzero(lungs.any(axis=1)), np.flatnonzero(lungs.any(axis=0))
     return np.array([rows[0] + rows[-1], columns[0] + columns[-1]]) / 2
 
 
 def _extent(lungs: Mask) -> float:
-    """Return the width of the lungs in pixels. A deep breath changes the width less than the height."""
+    """Return the width of the lungs in pixels, because a deep breath changes the width less than the height."""
     columns = np.flatnonzero(lungs.any(axis=0))
     return float(columns[-1] - columns[0] + 1)
 
 
 def _box(lungs: Mask) -> tuple[slice, slice]:
-    """Return the box around the lungs with a margin, as slices of the coarse image that the search uses."""
+    """Return the box around the lungs with a margin, as row and column slices of the coarse image."""
     spans = []
     for axis in (1, 0):
         filled = np.flatnonzero(lungs.any(axis=axis))
@@ -189,14 +189,14 @@ _REACH_PX: Final = 48.0
 
 
 def outline(lungs: Mask) -> Points:
-    """Return the outline of a mask as positions (n, 2): the pixels inside that have a neighbour outside."""
+    """Return the outline of a mask as positions (n, 2): mask pixels that have a neighbour outside the mask."""
     padded = np.pad(lungs, 1)
     inner = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
     return np.argwhere(lungs & ~inner).astype(np.float64)
 
 
 def outline_pull(prior: Points, current: Points, field: Displacement) -> tuple[Points, Points]:
-    """Return points of the current image's lung outline, each with the position in the prior to which it should move.
+    """Return points of the current image's lung outline, and the positions in the prior to which they should move.
 
     Parameters
     ----------
@@ -208,7 +208,8 @@ def outline_pull(prior: Points, current: Points, field: Displacement) -> tuple[P
     Returns
     -------
     Points of the current frame (m, 2) and positions in the prior (m, 2). Each position lies on the way to the nearest
-    outline point of the prior, short of it by a tolerance. Points without a near outline point are left out.
+    outline point of the prior, and ends a tolerance before this point. Points without a near outline point are left
+    out.
     """
     if not len(prior) or not len(current):
         return np.zeros((0, 2)), np.zeros((0, 2))
@@ -257,7 +258,7 @@ _SIMILARITY_PX: Final = 12.0
 
 
 def align(prior: FramedImage, current: FramedImage) -> tuple[Alignment, Placement]:
-    """Align the prior to the current image; both must have lungs. Returns the alignment and its starting placement."""
+    """Align the prior to the current image; both must have lungs. Returns the alignment and the first placement."""
     structures = structure(prior.pixels), structure(current.pixels)
     overlay = find_placement(*structures, prior_lungs=prior.lungs, current_lungs=current.lungs)
     compared = band_pass(prior.pixels), band_pass(current.pixels)
@@ -287,7 +288,7 @@ def align(prior: FramedImage, current: FramedImage) -> tuple[Alignment, Placemen
 
 
 def _matches(prior: Grey, current: Grey, field: Displacement, step: _MatchingRound) -> tuple[Points, Peaks]:
-    """Match templates of the current image, on a grid, with the prior as warped so far.
+    """Search templates of the current image, taken on a grid, in the prior warped by `field`.
 
     Returns the positions of the templates (n, 2) and the peaks of their matches.
     """
@@ -334,8 +335,8 @@ def credible_peaks(found: Peaks) -> NDArray[np.bool_]:
 def _affine(positions: Points, targets: Points, is_good: NDArray[np.bool_], *, otherwise: Affine) -> Affine:
     """Fit the affine mapping from positions to targets on which most good matches agree.
 
-    Iteratively reweighted least squares with Cauchy weights. Returns `otherwise` if there are too few matches, or if
-    the mapping mirrors or stretches too much.
+    The method is iteratively reweighted least squares with Cauchy weights. Returns `otherwise` if there are too few
+    matches, or if the mapping mirrors or stretches too much.
     """
     if is_good.sum() < _LEAST_MATCHES:
         return otherwise
@@ -388,7 +389,7 @@ def _relaxed(
 
 
 def similarity(prior: Grey, current: Grey, inside: Mask, *, displacement: Displacement | None) -> float:
-    """Return the mean `local_similarity` of two images, filtered by `structure`, in a mask: -1..1; 0 for an empty mask.
+    """Return the mean NCC of two images, filtered by `structure`, inside a mask: -1..1; 0 for an empty mask.
 
     displacement  the displacement by which the prior is warped first; None for no warping
     """
@@ -398,7 +399,7 @@ def similarity(prior: Grey, current: Grey, inside: Mask, *, displacement: Displa
 
 
 def local_similarity(first: Grey, second: Grey) -> Grey:
-    """Return the NCC of two images as `structure` filters them, in a Gaussian window around each pixel, -1..1."""
+    """Return the NCC of two images from `structure` in a Gaussian window around each pixel: (rows, columns), -1..1."""
     one, other = (image - blur(image, _SIMILARITY_PX) for image in (first, second))
     energies = blur(np.square(one), _SIMILARITY_PX) * blur(np.square(other), _SIMILARITY_PX)
     local = blur(one * other, _SIMILARITY_PX) / np.sqrt(energies.clip(1e-12, None))
@@ -412,7 +413,7 @@ _LEAST_LUNGS: Final = 0.04  # of the frame
 
 
 def compare(prior: FramedImage, current: FramedImage) -> PairComparison:
-    """Align two framed images and find the change. The result has a reason if they are not comparable."""
+    """Align two framed images and find the change. Images that cannot be compared give a result with the reason."""
     for name, image in (("prior", prior), ("current", current)):
         if image.lungs.mean() < _LEAST_LUNGS:
             problem = Incomparable(reason=reason("compare_cut"), image="prior" if name == "prior" else "current")
@@ -444,7 +445,7 @@ _INVERTED_BY: Final = 0.03
 
 
 def reliability(alignment: Alignment, overlay: Placement, lungs: Mask) -> float:
-    """Return a score, about 0..1.8, for both images being X-rays of one patient.
+    """Return a score, about 0..1.8; the higher, the more likely both images are X-rays of one patient.
 
     The score is a weighted sum of three figures: the similarity of the placement, the share of matches kept in the
     lungs, and the similarity after alignment.
@@ -457,13 +458,13 @@ def reliability(alignment: Alignment, overlay: Placement, lungs: Mask) -> float:
 
 
 def kept_share(alignment: Alignment, lungs: Mask) -> float:
-    """Return the share of the matches in the lungs that were kept, 0..1; 0 with too few matches."""
+    """Return which share of the matches in the lungs was kept, 0..1; 0 if there are too few matches."""
     inside = [match.is_kept for match in alignment.matches if lungs[round(match.row), round(match.column)]]
     return float(np.mean(inside)) if len(inside) >= _LEAST_IN_LUNGS else 0.0
 
 
 def alignment_problem(alignment: Alignment, overlay: Placement, lungs: Mask) -> Reason | None:
-    """Return the reason why an alignment is implausible, so that the images are not compared; None if it is plausible.
+    """Return the reason why an alignment is implausible, so that the images are not compared; None if plausible.
 
     alignment  the alignment of the images
     overlay    the placement from which the alignment started
@@ -497,9 +498,9 @@ _LEAST_DEVIATION: Final = 1.0  # grey levels
 
 
 def compared_area(prior: FramedImage, current: FramedImage, displacement: Displacement) -> Mask:
-    """Return the mask of the area that is compared: inside the lungs of both images, without their edges.
+    """Return the mask of the compared area: the inside of the lungs of both images, without the edges.
 
-    At an edge, a pixel of misalignment would look like a change.
+    At an edge, a misalignment of one pixel would look like a change.
     """
     moved = warp(prior.lungs.astype(np.float32), displacement) > 0.5
     both = (moved & current.lungs).astype(np.float32)
@@ -511,8 +512,8 @@ def averaged_differences(
 ) -> Mapping[tuple[float, float], Grey]:
     """Return the difference of two images (rows, columns), averaged over areas of several sizes.
 
-    The key is the entry of `BANDS`: two sizes. Each value is the average over the smaller size minus that over
-    the larger. Outside the mask `inside` it is 0.
+    The keys are those of `BANDS`: (smaller size, larger size). Each value is the average over the smaller size minus
+    the average over the larger size, and 0 outside the mask `inside`.
     """
     difference = (_normalised(current.pixels, inside) - _normalised(warped_prior, inside)) * inside
     weights = inside.astype(np.float32)
@@ -539,7 +540,7 @@ def robust_deviation(average: Grey, inside: Mask) -> float:
 
 
 def find_change(prior: FramedImage, current: FramedImage, displacement: Displacement) -> Grey:
-    """Return how much each pixel changed: (rows, columns) float32 in units of the noise.
+    """Return the change of each pixel: (rows, columns) float32 in units of the noise.
 
     The change is positive where the current image is denser (whiter). Each pixel has the strongest change of all sizes
     in `BANDS`. Outside the compared area the change is 0.
@@ -555,9 +556,9 @@ def find_change(prior: FramedImage, current: FramedImage, displacement: Displace
 
 
 def regions(change: Grey) -> tuple[ChangeRegion, ...]:
-    """Return the connected regions in which the change, in units of the noise, reaches `REGION_STRENGTH`.
+    """Return the connected regions whose change, in units of the noise, reaches `REGION_STRENGTH`; the strongest first.
 
-    The strongest comes first. A region extends as far as the change is at least `WEAKEST_SHOWN_CHANGE`.
+    A region extends as far as the change is at least `WEAKEST_SHOWN_CHANGE`.
     """
     found = [*_regions(change, sign=1), *_regions(change, sign=-1)]
     return tuple(sorted(found, key=lambda region: -abs(region.strength))[:_MOST_REGIONS])
@@ -588,7 +589,7 @@ SERVICE: Final = "fieldray.comparison.compare:handle"
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Pair:
-    """A request to compare two images: a prior and a current image, each brought to its frame."""
+    """A request to compare two images: a prior and a current image, each in its square frame."""
 
     prior: FramedImage
     current: FramedImage

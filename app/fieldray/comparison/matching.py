@@ -1,4 +1,4 @@
-"""Features of images, normalised cross-correlation (NCC) of templates with them, and the spring mesh.
+"""Features of images, normalised cross-correlation (NCC) of templates with features, and the spring mesh.
 
 A feature is an image reduced to its structure: (rows, columns, channels) float32 of the size of the image.
 
@@ -8,9 +8,9 @@ window comes from sums over windows, S2 - S1^2 / t for t pixels. The image is ce
 large numbers would lose digits. References: D. Buniatyan, synopsis of the thesis on NCCNet, equation 4, with norms in
 the place of standard deviations; J. P. Lewis, Fast normalized cross-correlation, 1995.
 
-The mesh turns matches into a smooth displacement over the frame. Matches pull at the nodes, and springs hold the nodes
-together. Nodes lie `SPACING_PX` apart and extend one spacing beyond the frame. Between nodes the displacement is a
-cubic B-spline, which has no folds and no edges of its own. Springs between neighbours resist unequal displacement, and
+The mesh turns matches into a smooth displacement over the frame. Matches pull at the nodes of the mesh, and springs
+connect the nodes. Nodes lie `SPACING_PX` apart and extend one spacing beyond the frame. Between nodes the displacement
+is a cubic B-spline, which adds no folds and no edges. Springs between neighbours resist unequal displacement, and
 stiffer springs keep a row of nodes straight. All forces are linear, so the mesh at rest is the solution of one linear
 system. References: S. Saalfeld et al., Elastic volume reconstruction from series of ultra-thin microscopy sections,
 Nature Methods 2012; D. Rueckert et al., Nonrigid registration using free-form deformations, IEEE TMI 1999.
@@ -42,7 +42,9 @@ _LEAST_DEVIATION: Final = 2.0  # grey levels: flatter parts are noise, which mus
 def band_pass(image: NDArray[Any], *, fine_px: float = FINE_PX, coarse_px: float = COARSE_PX) -> Grey:
     """Filter an image by a difference of two Gaussians. Returns (rows, columns, 1) float32.
 
-    The result keeps structures of the size of ribs and vessels, without finer noise and coarser brightness.
+    The result shows structures of the size of ribs and vessels. Finer noise and coarser brightness are removed.
+
+    fine_px, coarse_px  standard deviations of the two Gaussians in pixels
     """
     grey = image.astype(np.float32)
     return (blur(grey, fine_px) - blur(grey, coarse_px))[..., None]
@@ -71,7 +73,7 @@ def normalise_locally(image: NDArray[Any]) -> Grey:
 def _gaussian(size: int, sigma_px: float) -> Grey:
     """Return the weights (size, size) of a Gaussian filter; each row adds up to 1.
 
-    The filter is a matrix, because a matrix product is the fastest filter in NumPy.
+    The filter is a matrix, because a matrix product is the fastest way to filter in NumPy.
     """
     reach = min(int(np.ceil(_REACH * sigma_px)), size - 1)
     offsets = np.arange(-reach, reach + 1)
@@ -98,8 +100,8 @@ def correlate(searches: NDArray[Any], templates: NDArray[Any]) -> Surface:
     searches
         Images to search: (n, rows, columns) or (n, rows, columns, channels). One image may serve all templates (n = 1).
     templates
-        (n, height, width), or with as many channels as the images, no larger than the images. One template may serve
-        all images (n = 1).
+        (n, height, width), or with as many channels as the images. A template is no larger than the images. One
+        template may serve all images (n = 1).
 
     Returns
     -------
@@ -109,7 +111,7 @@ def correlate(searches: NDArray[Any], templates: NDArray[Any]) -> Surface:
     Raises
     ------
     ValueError
-        For shapes that do not fit.
+        If a template is larger than the image, if the channels differ, or if the templates are empty.
     """
     images, patterns = _with_channels(searches), _with_channels(templates)
     (rows, columns), (height, width) = images.shape[2:], patterns.shape[2:]
@@ -139,7 +141,7 @@ def _with_channels(arrays: NDArray[Any]) -> NDArray[np.float64]:
 def _products(images: NDArray[np.float64], patterns: NDArray[np.float64]) -> NDArray[np.float64]:
     """Correlate images with patterns in all windows, by FFT: the numerator of the NCC.
 
-    A transform of the image's size is enough, because windows inside the image do not wrap around.
+    The FFT needs only the image's size, because windows inside the image do not wrap around.
     """
     (rows, columns), (height, width) = images.shape[2:], patterns.shape[2:]
     spectrum = np.fft.rfft2(images) * np.conj(np.fft.rfft2(patterns, s=(rows, columns)))
@@ -147,7 +149,10 @@ def _products(images: NDArray[np.float64], patterns: NDArray[np.float64]) -> NDA
 
 
 def _energies(images: NDArray[np.float64], height: int, width: int) -> NDArray[np.float64]:
-    """Return S2 - S1^2 / t of every window of t pixels, 0 or more: the squared norm of the centred window."""
+    """Return the squared norm of every centred window: the sum of squares minus S1^2 / t, 0 or more.
+
+    S1 is the sum over the window, and t the number of pixels in the window.
+    """
     sums, squares = _window_sums(images, height, width), _window_sums(np.square(images), height, width)
     energies: NDArray[np.float64] = (squares - np.square(sums) / (height * width)).clip(0, None)
     return energies
@@ -165,11 +170,11 @@ def _window_sums(values: NDArray[np.float64], height: int, width: int) -> NDArra
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Peaks:
-    """The highest value of each of n correlation surfaces, and the second highest at a distance.
+    """The highest value of each of n correlation surfaces, and the second highest value at a distance from the first.
 
     rows, columns  (n,) float64: position of the highest value, to a fraction of a pixel
     first          (n,) float64: the highest value
-    second         (n,) float64: the highest value at `exclusion_px` or more from the first
+    second         (n,) float64: the highest value at `exclusion_px` or more from the first value
     is_at_border   (n,) bool: whether the highest value is at the border, so that the true position may be outside
     """
 
@@ -181,14 +186,14 @@ class Peaks:
 
 
 def find_peaks(surfaces: Surface, *, exclusion_px: int) -> Peaks:
-    """Find the highest value of each surface (n, rows, columns), and the second highest at a distance.
+    """Find the highest value of each surface, and the second highest value at a distance from the first.
 
     Parameters
     ----------
     surfaces
-        As `correlate` returns them.
+        Correlation surfaces (n, rows, columns), as `correlate` returns them.
     exclusion_px
-        Minimum distance of the second value from the first, in rows or in columns. Any nearer value would belong to the
+        Minimum distance of the second value from the first, in rows or in columns. A nearer value would belong to the
         slope of the first peak.
 
     Raises
@@ -218,8 +223,8 @@ def find_peaks(surfaces: Surface, *, exclusion_px: int) -> Peaks:
 def subpixel_bias(images: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return by how much `find_peaks` misplaces each template, even where the image equals the template exactly.
 
-    The parabola fit of `find_peaks` has this bias, because a window that moves loses other pixels than it gains, so the
-    neighbours of an exact peak differ in height. Subtract the bias from the positions that `find_peaks` returns.
+    The parabola fit of `find_peaks` has this bias: a window that moves loses some pixels and gains different pixels, so
+    the two neighbours of an exact peak differ in height. Subtract the bias from the positions of `find_peaks`.
 
     Parameters
     ----------
@@ -249,14 +254,14 @@ def _unit(windows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def join_peaks(parts: Sequence[Peaks]) -> Peaks:
-    """Join the peaks of several calls of `find_peaks` into one."""
+    """Join the results of several calls of `find_peaks` into one object, in the order of `parts`."""
     return Peaks(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in Peaks.__slots__})
 
 
 def _vertex(
     surfaces: Surface, each: NDArray[np.intp], row: NDArray[np.intp], column: NDArray[np.intp], *, axis: int
 ) -> NDArray[np.float64]:
-    """Return the subpixel offset (-0.5..0.5) of a peak, from a parabola through it and its two neighbours."""
+    """Return the subpixel offset (-0.5..0.5) of a peak, from a parabola through the peak and its two neighbours."""
     last = surfaces.shape[axis] - 1
     index = row if axis == 1 else column
     before, behind = (index - 1).clip(0), (index + 1).clip(None, last)
@@ -312,7 +317,7 @@ IDENTITY: Final = Affine(np.eye(2), np.zeros(2))
 def relax_mesh(
     points: Points, targets: Points, weights: NDArray[np.float64], *, rest: Affine, stiffness: float = 1.0
 ) -> tuple[Displacement, Points]:
-    """Return the displacement at which the mesh comes to rest, when matches pull at it and springs hold it.
+    """Return the displacement of the mesh at rest, where the pull of the matches and the springs balance.
 
     Parameters
     ----------
@@ -323,12 +328,12 @@ def relax_mesh(
     rest
         The mapping to which the springs pull.
     stiffness
-        Stiffness of the springs. It is doubled until the mesh has no folds.
+        Stiffness of the springs. The stiffness is doubled until the mesh has no folds.
 
     Returns
     -------
     The displacement over the frame (rows, columns, 2), and the displacement at the points (n, 2) float64. If no
-    stiffness prevents folds, both are those of `rest`.
+    stiffness prevents folds, both displacements are taken from `rest`.
     """
     down, across = _weights(points[:, 0]), _weights(points[:, 1])
     basis = (down[:, :, None] * across[:, None, :]).reshape(len(points), -1)  # (n, nodes * nodes)
@@ -345,7 +350,7 @@ def relax_mesh(
 
 
 def min_jacobian(displacement: Displacement) -> float:
-    """Return the minimum Jacobian determinant of position + displacement, over all 2 x 2 squares of pixels.
+    """Return the smallest Jacobian determinant of position + displacement, over all 2 x 2 squares of pixels.
 
     A value of 0 or less means that the displacement folds the image.
     """
@@ -385,7 +390,7 @@ def _along_frame() -> NDArray[np.float32]:
 
 @lru_cache(maxsize=1)
 def _springs() -> Points:
-    """Return the energy of the springs as a matrix (nodes * nodes, nodes * nodes)."""
+    """Return the matrix (nodes * nodes, nodes * nodes) of the springs' energy, for displacements of the nodes."""
     stretch, bend, one = np.diff(np.eye(_NODES), axis=0), np.diff(np.eye(_NODES), 2, axis=0), np.eye(_NODES)
     energy = np.zeros((_NODES**2, _NODES**2))
     for weight, difference in ((_STRETCH, stretch), (_BEND, bend)):

@@ -1,9 +1,9 @@
-"""The comparison of a prior image with the current one, shared by command line, window and reports.
+"""The comparison of a prior image with the current image, for command line, window and reports.
 
-All positions are in the **frame**: a square of `FRAME_SIDE` pixels that holds an image centred with its aspect ratio
-kept, on black (`InputSpec` with fit "pad"). Each image has its own frame; its `PixelMap` maps pixels of the frame to
-pixels of the file. A displacement leads from the current image's frame to the prior's frame: the point (row, column) of
-the current image corresponds to the point (row, column) + displacement of the prior.
+All positions are in the **frame**: a square of `FRAME_SIDE` pixels that contains an image in its centre, with the
+aspect ratio kept, on black (`InputSpec` with fit "pad"). Each image has a separate frame, and a `PixelMap` maps pixels
+of the frame to pixels of the file. A displacement leads from the current image's frame to the prior's frame: the point
+(row, column) of the current image corresponds to the point (row, column) + displacement of the prior.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ class MatchedSquare:
     """A small square of the current image that was searched for in the prior image.
 
     row, column  centre of the square, in pixels of the frame
-    is_kept      whether the place found in the prior image was believed and used for the alignment; otherwise it was
-                 rejected
+    is_kept      True if the position found in the prior image was used for the alignment, False if it was rejected
     """
 
     row: float
@@ -54,7 +53,7 @@ class Alignment:
                        frame
     matches            kept and rejected matches
     similarity_before  similarity of both images' structure inside the lungs, -1..1, without deformation
-    similarity_after   the same with the prior warped by the displacement
+    similarity_after   similarity inside the lungs, -1..1, with the prior warped by the displacement
     min_jacobian       minimum determinant of the mapping's derivative; above 0 if nothing is folded
     """
 
@@ -73,12 +72,12 @@ class Alignment:
 
     @property
     def kept_count(self) -> int:
-        """The number of matches that were believed and used for the alignment."""
+        """The number of matches that were used for the alignment."""
         return sum(match.is_kept for match in self.matches)
 
     @property
     def rejected_count(self) -> int:
-        """The number of matched places that were rejected."""
+        """The number of matches that were rejected."""
         return len(self.matches) - self.kept_count
 
     def displacement_percentile_px(self, percent: float, *, inside: Mask | None = None) -> float:
@@ -116,7 +115,7 @@ class FramedImage:
     """One image of a compared pair, brought to a square frame of fixed size.
 
     pixels     (FRAME_SIDE, FRAME_SIDE) uint8 as displayed, 0 is air
-    lungs      mask of the lungs in the frame; all False where none were found
+    lungs      mask of the lungs in the frame; all False if no lungs were found
     pixel_map  maps pixels of the frame to pixels of the file
     """
 
@@ -136,7 +135,7 @@ class FramedImage:
 class Incomparable:
     """The reason why two images cannot be compared.
 
-    image  the image to which the reason applies; "both" for a reason about the pair
+    image  the image that the reason is about; "both" for a reason about the pair
     """
 
     reason: Reason
@@ -145,7 +144,7 @@ class Incomparable:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Aligned:
-    """The result of comparing two images that could be aligned, which may be shown to a person.
+    """The result of comparing two images that were aligned. The result may be shown to a person.
 
     alignment     how the prior was warped
     warped_prior  (FRAME_SIDE, FRAME_SIDE) uint8: the prior in the current image's frame
@@ -168,7 +167,7 @@ class Aligned:
 
     @property
     def shown_change(self) -> NDArray[np.float32]:
-        """The change (FRAME_SIDE, FRAME_SIDE) inside regions; 0 elsewhere.
+        """The change (FRAME_SIDE, FRAME_SIDE) inside the regions; 0 everywhere else.
 
         A speck outside all regions counts as no difference and gets no colour.
         """
@@ -182,11 +181,11 @@ class Aligned:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class PairComparison:
-    """The result of comparing two images: either `aligned`, or the `problem` that forbids showing anything.
+    """The result of comparing two images. Either `aligned` is set, or `problem`: then no overlay may be shown.
 
     prior, current  the images as read; None for an image that could not be read
     tried           an alignment that was rejected as implausible, kept for its figures; or None
-    reliability     score for both images being of one patient, about 0..1.8; None without an alignment
+    reliability     about 0..1.8; the higher, the more likely both images are of one patient. None without an alignment
     seconds         duration of the comparison, including reading both images
     """
 
@@ -218,7 +217,7 @@ class PairComparison:
         """Map a position in the current image to the prior image.
 
         Rows and columns are in pixels of each image's file; 0 is the upper or left edge of the first pixel. Raises
-        ValueError for a pair that is not comparable.
+        ValueError if the images are not comparable.
         """
         field, prior, current = self._laid()
         at = np.stack(current.to_input(row, column))
@@ -228,7 +227,7 @@ class PairComparison:
         """Map a position in the prior image to the current image: the inverse of `prior_position`.
 
         Rows and columns are in pixels of each image's file; 0 is the upper or left edge of the first pixel. Raises
-        ValueError for a pair that is not comparable.
+        ValueError if the images are not comparable.
         """
         field, prior, current = self._laid()
         at = wanted = np.stack(prior.to_input(row, column))
@@ -243,9 +242,10 @@ class PairComparison:
 
 
 def _displacement(field: NDArray[np.float32], at: NDArray[Any]) -> NDArray[np.float32]:
-    """Return the displacement (2, ...) in rows and columns at positions of the frame (edges).
+    """Return the displacement (2, ...) in rows and columns at positions of the frame.
 
-    Outside the frame the displacement of the nearest border pixel counts.
+    The positions count from the outer edge of the first pixel. Outside the frame the displacement of the nearest border
+    pixel counts.
     """
     return np.moveaxis(sample_at(field, *(at - 0.5).clip(0, FRAME_SIDE - 1)), -1, 0)
 
@@ -279,8 +279,8 @@ def change_colours(change: NDArray[np.float32], *, shown: float = WEAKEST_SHOWN_
     change  (rows, columns) float32 in units of the noise, above 0 where the current image is denser
     shown   the smallest change, in units of the noise, that gets a colour; a weaker change is transparent
 
-    The colour is `DENSER_COLOUR` above 0 and `LESS_DENSE_COLOUR` below. The stronger the change, the more opaque is
-    the pixel.
+    A change above 0 has the colour `DENSER_COLOUR`, a change below 0 the colour `LESS_DENSE_COLOUR`. The stronger the
+    change, the more opaque is the pixel.
     """
     strength = ((np.abs(change) - shown) / (STRONGEST_SHOWN_CHANGE - shown)).clip(0, 1)
     colours = np.zeros((*change.shape, 4), np.uint8)
@@ -293,9 +293,9 @@ def change_colours(change: NDArray[np.float32], *, shown: float = WEAKEST_SHOWN_
 
 
 def comparison_json(comparison: PairComparison) -> Mapping[str, Any]:
-    """Return a comparison as the JSON object of `fieldray compare --json`, without the notice *research use only*.
+    """Return a comparison as the JSON object of `fieldray compare --json`.
 
-    Lengths are in pixels of the frame.
+    The notice *research use only* is not included. Lengths are in pixels of the frame.
     """
     alignment, aligned, current = comparison.alignment, comparison.aligned, comparison.current
     inside = current.lungs if current else None

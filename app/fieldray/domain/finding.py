@@ -1,6 +1,7 @@
 """Findings and outcomes of images.
 
-A finding is a score with the decision at an operating point. An outcome has the category of an image in the work list.
+A finding is the score of one label, with the decision at an operating point. An outcome is the result of screening one
+image. The category of an outcome is the image's class in the work list.
 """
 
 from __future__ import annotations
@@ -77,12 +78,15 @@ class Finding:
 
     @property
     def is_by_larger_output(self) -> bool:
-        """Whether the larger output of the network decided, because no operating point is known."""
+        """Whether the larger output of the network decided, because the model has no operating point."""
         return self.point is None and self.decision != "not_assessed"
 
 
 def calibrate(score: float, calibration: Calibration | None) -> float:
-    """Return the calibrated score (0..1) of an uncalibrated score (0..1), by Platt scaling of the logit (1999)."""
+    """Return the calibrated score (0..1) of an uncalibrated score (0..1), by Platt scaling of the logit (1999).
+
+    Without a calibration, the score is returned unchanged.
+    """
     if calibration is None:
         return score
     clipped = min(max(score, _EPSILON), 1 - _EPSILON)
@@ -91,7 +95,7 @@ def calibrate(score: float, calibration: Calibration | None) -> float:
 
 
 def decide(score: float, point: OperatingPoint | None) -> Decision:
-    """Return whether a calibrated score (0..1) is above, below or in the uncertain zone of an operating point.
+    """Return the decision on a calibrated score (0..1): above, below or in the uncertain zone of an operating point.
 
     Without an operating point the decision is "not_assessed". A threshold of 0.5 is never assumed.
     """
@@ -103,10 +107,10 @@ def decide(score: float, point: OperatingPoint | None) -> Decision:
 
 
 def decide_by_larger_output(scores: Mapping[str, float]) -> tuple[Finding, ...]:
-    """Return the findings of a model without an operating point, by its larger score.
+    """Return the findings of a model without an operating point. The label with the larger score decides.
 
-    The first label means abnormal. Its decision is "above" if its score is the largest or equal to the largest, else
-    "below". The decision of every other label is "below".
+    The first label means *abnormal*. The decision of the first label is "above" if no other label has a larger score,
+    else "below". The decision of every other label is "below".
 
     scores  score by label code, in the order of the labels
     """
@@ -122,16 +126,16 @@ def decide_by_larger_output(scores: Mapping[str, float]) -> tuple[Finding, ...]:
 def normal_as_uncertain(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Return findings with every decision "below" replaced by "unsure".
 
-    Used for an image of which a part or the detail may be missing, so that the image is not called normal.
+    The replacement is for an image of which a part or the detail may be missing. Such an image is never called normal.
     """
     return tuple(replace(found, decision="unsure") if found.decision == "below" else found for found in findings)
 
 
 def position_on_scale(score: float, threshold: float) -> float:
-    """Return the position (0..1) at which a score (0..1) is drawn on a scale with the threshold in the middle.
+    """Return the position (0..1) of a score (0..1) on a drawn scale with the threshold in the middle.
 
-    The scores from 0 to the threshold fill the first half of the scale evenly, those from the threshold to 1 the
-    second half.
+    The scores from 0 to the threshold fill the first half of the scale evenly. The scores from the threshold to 1 fill
+    the second half evenly.
     """
     if score < threshold:
         return 0.5 * score / threshold
@@ -144,7 +148,7 @@ def borderline_scores(
     """Return how low and how high each score could be if the image were read in finer detail.
 
     The result is two dictionaries by label code: the lowest scores and the highest scores, 0..1. Each score is moved by
-    a margin in log-odds, or by one step of an 8-bit score if that is more.
+    a margin in log-odds, or by one step of an 8-bit score if the step is larger.
 
     scores        uncalibrated scores, 0..1, by label code
     oversampling  pixels read per pixel of the network's input, on the axis (rows or columns) where this number is
@@ -169,17 +173,19 @@ def is_borderline(
     gate: OutOfDistributionCheck | None,
     distance: float | None,
 ) -> bool:
-    """Return whether an image could get another decision if it were read in full resolution.
+    """Return whether an image could get another decision if the image were read in full resolution.
 
-    A codec's reduced resolution changes scores a little. The decisions of each finding are compared at the two ends of
-    the range in which its score could lie. The range ends `BORDERLINE_SCORE` from the score, or at the scores in
-    `lowest` and `highest` if these are nearer. A distance near the limit of the out-of-distribution check is
-    borderline, too. With a distance far above the limit the image is refused in any case, so the result is False.
+    A codec's reduced resolution changes scores a little. The decision of each finding is compared at the two ends of
+    the range in which the score could lie. The range ends `BORDERLINE_SCORE` from the score, or at the scores in
+    `lowest` and `highest` if these are nearer.
+
+    A distance near the limit of the out-of-distribution check is borderline, too. With a distance far above the limit
+    the image is refused in any case, and the result is False.
 
     findings         findings of the image as it was read
     lowest, highest  the same findings, made from the two results of `borderline_scores`
-    gate             the out-of-distribution check; None for a pack without one
-    distance         the image's distance as this check measures it; None if it was not measured
+    gate             the out-of-distribution check; None for a pack without an out-of-distribution check
+    distance         the image's distance in the out-of-distribution check; None if not measured
     """
     if gate is not None and distance is not None:
         if abs(distance - gate.limit) <= BORDERLINE_DISTANCE * gate.limit:
@@ -196,7 +202,7 @@ def is_borderline(
 def _decided_like(found: Finding, score: float) -> Decision:
     """Return the decision that a finding would have with another score.
 
-    For a model without an operating point, a score of 0.5 or more is above.
+    For a model without an operating point, the decision is "above" from a score of 0.5 on.
     """
     if found.is_by_larger_output:
         return "above" if score >= 0.5 else "below"
@@ -209,13 +215,13 @@ class ReadFacts:
 
     content_sha256  SHA-256 (hex) of the file; empty if the file could not be read
     thumbnail       (h, w) uint8, longer side `THUMBNAIL_SIDE` or less, as displayed; None if the image was not read
-    preview         JPEG of the image in the orientation of the file, longer side `PREVIEW_SIDE` or less; empty once it
-                    is stored in the database
+    preview         JPEG of the image in the orientation of the file, longer side `PREVIEW_SIDE` or less; empty once the
+                    preview is stored in the database
     pixel_map       maps pixels of the network's input to the image; None if no input was made
     decode_ms       duration of decoding in milliseconds
     notes           codes of notes from reading
-    stamp           identifies the state of the file (see `imaging.source`); empty once it is stored in the database,
-                    and if no stamp can identify the state
+    stamp           identifies the state of the file (see `imaging.source`); empty once the stamp is stored in the
+                    database, and for a file whose state no stamp can identify
     """
 
     content_sha256: str = ""
@@ -231,9 +237,9 @@ class ReadFacts:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Screened:
-    """The outcome of an image that was read, run and assessed.
+    """The outcome of an image that was read, run through the network and assessed.
 
-    class_maps  (labels, rows, columns) float32 logits; None if the model has none
+    class_maps  (labels, rows, columns) float32 logits; None if the model has no class maps
     backend     the backend that ran the model
     extra       further figures by name, such as "gate_distance" of the out-of-distribution check
     lungs       the lung fields; None if no lung-field pack ran
@@ -256,13 +262,13 @@ class Screened:
 
     @property
     def category(self) -> Category:
-        """The category of the image.
+        """The class of the image in the work list.
 
         The first rule that applies decides: *read first* if a lung was not seen, *abnormal* if any finding is above,
         *unsure* if any finding is unsure, *normal* if all findings are below, else *not assessed*.
 
-        A model without an operating point has the two classes of its outputs alone. If a lung was not seen, its image
-        stays in its class, with the reason to read it first.
+        A model without an operating point has only two classes, *abnormal* and *normal*. If a lung was not seen, the
+        image stays in its class, and the reason to read the image first is kept with the result.
         """
         if reason_of(self) and not self.is_by_larger_output:
             return "read_first"
@@ -275,7 +281,7 @@ class Screened:
 
     @property
     def is_by_larger_output(self) -> bool:
-        """Whether the larger output of the network decided, because no operating point is known."""
+        """Whether the larger output of the network decided, because the model has no operating point."""
         return any(finding.is_by_larger_output for finding in self.findings)
 
 
@@ -283,7 +289,7 @@ class Screened:
 class Refused:
     """The outcome of an image that is not suitable for the pack, or of a file that is no image.
 
-    lungs  the lung fields, which may be the reason; None if no lung-field pack ran
+    lungs  the lung fields, which may show why the image is not suitable; None if no lung-field pack ran
     """
 
     status: ClassVar[Status] = "refused"
@@ -295,13 +301,13 @@ class Refused:
 
     @property
     def category(self) -> Category:
-        """The category: "not_an_image" for a file that is no image, else "refused"."""
+        """The class in the work list: "not_an_image" for a file that is no image, else "refused"."""
         return "not_an_image" if self.reason.code == "not_an_image" else "refused"
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Failed:
-    """The outcome of an image that could not be read, or that the network could not run.
+    """The outcome of an image that could not be read, or on which the network could not be run.
 
     stage  the step of screening that failed
     """
@@ -319,19 +325,22 @@ Outcome = Screened | Refused | Failed
 
 
 def image_count(counts: Mapping[Category, int]) -> int:
-    """Return the number of images among counted results. Files that are no image are left out."""
+    """Return the number of images among counted results, without the files that are no images.
+
+    counts  number of results by category
+    """
     return sum(counts.values()) - counts.get("not_an_image", 0)
 
 
 def can_be_overruled(why: Reason) -> bool:
-    """Return whether a person may have an image screened although it was refused for this reason."""
+    """Return whether a person may have an image screened although the image was refused for this reason."""
     return why.code in _OVERRULABLE
 
 
 def can_be_turned(why: Reason) -> bool:
-    """Return whether an image refused for this reason can be turned.
+    """Return whether turning an image removes the reason for which the image was refused.
 
-    Such an image lies on its side, is upside down, or is inverted.
+    This is true for an image that lies on its side, is upside down or is inverted.
     """
     return why.code in _TURNABLE
 
@@ -339,31 +348,31 @@ def can_be_turned(why: Reason) -> bool:
 def without_preview(outcome: Outcome) -> Outcome:
     """Return an outcome without preview and stamp, which only the database needs.
 
-    This saves memory where thousands of outcomes are kept.
+    Removing both saves memory where thousands of outcomes are kept.
     """
     facts = outcome.facts
     return replace(outcome, facts=replace(facts, preview=b"", stamp=b"")) if facts.preview or facts.stamp else outcome
 
 
 def lungs_of(outcome: Outcome) -> LungFields | None:
-    """Return the lung fields of an outcome; None if they are not known."""
+    """Return the lung fields of an outcome; None if no lung fields are known."""
     return None if isinstance(outcome, Failed) else outcome.lungs
 
 
 def reason_of(outcome: Outcome) -> Reason | None:
-    """Return the reason why an image was refused, failed, or is to be read first; None for any other image."""
+    """Return the reason why an image was refused, failed, or is to be read first; None for every other image."""
     if isinstance(outcome, Screened):
         return outcome.lungs.read_first if outcome.lungs else None
     return outcome.reason
 
 
 def notes_of(outcome: Outcome) -> tuple[Reason, ...]:
-    """Return the notes on a screened image; empty for other outcomes."""
+    """Return the notes on a screened image; empty if the image was refused or failed."""
     return outcome.notes if isinstance(outcome, Screened) else ()
 
 
 def override_notes(outcome: Outcome) -> tuple[Reason, ...]:
-    """Return the notes that say what a person asked for: to overrule a refusal, or to turn the image."""
+    """Return the notes on a person's requests for this result: to overrule a refusal, or to turn the image."""
     return tuple(note for note in notes_of(outcome) if note.code in OVERRIDE_CODES)
 
 
@@ -373,11 +382,11 @@ def leading_finding(outcome: Outcome) -> Finding | None:
 
 
 def leading_of_findings(findings: Iterable[Finding]) -> Finding | None:
-    """Return the one of several findings that decides an image's category; None without findings.
+    """Return the finding that decides an image's category, out of all findings; None if `findings` is empty.
 
-    This is the most urgent finding; of equally urgent ones, that with the highest score. For a model without an
-    operating point it is always the finding of the first label, the class abnormal. So the scores that a list shows can
-    be compared.
+    The most urgent finding decides; of equally urgent findings, the finding with the highest score. For a model without
+    an operating point, the finding of the first label (*abnormal*) always decides, so that the scores of a list can be
+    compared.
     """
     order, found = _MOST_URGENT_FIRST.index, tuple(findings)
     if found and found[0].is_by_larger_output:
@@ -386,15 +395,17 @@ def leading_of_findings(findings: Iterable[Finding]) -> Finding | None:
 
 
 def sort_score(findings: Iterable[Finding]) -> float | None:
-    """Return the score by which an image is sorted within its category, the highest first; None without findings."""
+    """Return the score that sorts an image within its category, the highest first; None if `findings` is empty."""
     leading = leading_of_findings(findings)
     return leading.score if leading else None
 
 
 def leading_position(outcomes: Sequence[Outcome]) -> int:
-    """Return which of several packs has the most urgent outcome for an image: its position, 0 for the first pack.
+    """Return the position of the pack with the most urgent outcome for an image; the first pack has position 0.
 
     Within a category, the highest score is the most urgent. Of equally urgent outcomes, the first counts.
+
+    outcomes  the outcome of each pack, in the order of the run
     """
 
     def urgency(position: int) -> tuple[int, float]:
@@ -406,10 +417,10 @@ def leading_position(outcomes: Sequence[Outcome]) -> int:
 
 
 def with_shared_facts(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
-    """Return the outcomes of several packs for one image, all with the facts from reading the image.
+    """Return the outcomes of several packs for one image, each with the facts from reading the image.
 
-    An outcome lacks these facts if its worker was lost before reading the image. They are then copied from another
-    pack's outcome.
+    An outcome lacks these facts if a worker process ended before it had read the image. The facts are then copied from
+    another pack's outcome.
     """
     known = next((outcome for outcome in outcomes if outcome.facts.content_sha256), None)
     if known is None:
@@ -425,7 +436,7 @@ def with_shared_facts(outcomes: Sequence[Outcome]) -> tuple[Outcome, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultCount:
-    """A number of results that are alike: they have one category, and the same codes of reason and notes.
+    """A number of results with the same category, and with the same codes of reason and notes.
 
     codes   the codes of the reason and of the notes
     number  the number of results
@@ -437,17 +448,17 @@ class ResultCount:
 
     @property
     def read_first_in_class(self) -> int:
-        """The number of images that are to be read first although they have the class *abnormal* or *normal*.
+        """The number of images that are to be read first and still have the class *abnormal* or *normal*.
 
-        Only a legacy model of the dissertation gives such results: it has two classes, and an image to be read first
-        stays in its class. For other packs the number is 0.
+        The number is above 0 only for a legacy model of the dissertation. Such a model has two classes, and an image to
+        be read first stays in its class.
         """
         is_classed = self.category in ("abnormal", "normal")
         return self.number if is_classed and not READ_FIRST_CODES.isdisjoint(self.codes) else 0
 
 
 def count_of_outcome(outcome: Outcome) -> ResultCount:
-    """Return the `ResultCount` of a single outcome, with the number 1."""
+    """Return the `ResultCount` of a single outcome. The number in the result is 1."""
     why = reason_of(outcome)
     codes = tuple(said.code for said in (*([why] if why else []), *notes_of(outcome)))
     return ResultCount(category=outcome.category, codes=codes, number=1)

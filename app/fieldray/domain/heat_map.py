@@ -1,8 +1,9 @@
 """Heat maps: from a pack's class map to the colours laid over the image.
 
 The class map has a logit for each cell. The mean over the cells is the classifier's logit. A cell is coloured only if
-its logit is above that of the operating point, and above 0 (even odds). The colour shows by how much. The scale belongs
-to the pack, so maps of two images can be compared, and an image far below the threshold shows no false hot spot.
+its logit is above 0 (even odds) and above the logit of the operating point. The strength of the colour shows how far
+above. Every pack has a fixed scale, so heat maps of two images can be compared, and an image far below the threshold
+shows no false hot spot.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ Grid = NDArray[np.float32]
 def label_logits(class_maps: NDArray[np.float32], label: str, manifest: Manifest) -> Grid:
     """Return the class map of one label as logits (rows, columns).
 
-    With softmax outputs the logit is that of the label against all other labels together.
+    For a network with softmax outputs, the logit compares the label with all other labels together.
 
     class_maps  (labels, rows, columns)
     """
@@ -60,9 +61,9 @@ def label_logits(class_maps: NDArray[np.float32], label: str, manifest: Manifest
 def zero_logit(threshold: float | None, calibration: Calibration | None) -> float:
     """Return the uncalibrated logit above which a cell counts as evidence for the finding.
 
-    This is the logit of the threshold, or even odds (0) if that is higher. The threshold of a sensitive operating point
-    can lie below even odds. A cell between this threshold and even odds speaks rather against the finding, and maps of
-    images without findings lie in that range.
+    The result is the logit of the threshold, or 0 (even odds) if 0 is higher. The threshold of a sensitive operating
+    point can lie below even odds. A cell between this threshold and even odds speaks rather against the finding. The
+    cells of images without findings lie in that range.
 
     Parameters
     ----------
@@ -79,10 +80,10 @@ def zero_logit(threshold: float | None, calibration: Calibration | None) -> floa
 
 
 def span(label: str, manifest: Manifest) -> float:
-    """Return how many logits above the zero of a heat map (`zero_logit`) a cell must be for its full colour.
+    """Return how many logits above the zero of a heat map (`zero_logit`) a cell has full colour.
 
-    The number is `metrics.labels.LABEL.heat_map.span` in the pack's manifest, or `USUAL_SPAN` if the pack has no valid
-    one.
+    The number is `metrics.labels.LABEL.heat_map.span` in the pack's manifest, or `USUAL_SPAN` if the manifest has no
+    valid number.
     """
     found: Any = manifest.metrics
     for key in ("labels", label, "heat_map", "span"):
@@ -102,7 +103,7 @@ def evidence(logits: Grid, zero: float) -> Grid:
 
 
 def smooth(cells: Grid) -> Grid:
-    """Enlarge a map (rows, columns) 16 times in height and in width, by cubic convolution (Keys 1981)."""
+    """Enlarge a map (rows, columns) 16 times in height and width, by cubic convolution (Keys 1981)."""
     down, across = _cubic_weights(cells.shape[0]), _cubic_weights(cells.shape[1])
     fine: Grid = (down @ cells @ across.T).clip(0, 1)
     return fine
@@ -157,7 +158,7 @@ class ShownMap:
 
 
 def shown_map(outcome: Outcome, manifest: Manifest) -> ShownMap | None:
-    """Return the class map to show for an outcome, or None if there is none."""
+    """Return the class map to show for an outcome; None if the outcome has no class map to show."""
     finding, pixel_map = leading_finding(outcome), outcome.facts.pixel_map
     if not isinstance(outcome, Screened) or finding is None or outcome.class_maps is None or pixel_map is None:
         return None
@@ -176,7 +177,7 @@ def shown_map(outcome: Outcome, manifest: Manifest) -> ShownMap | None:
 def _cubic_weights(count: int) -> Grid:
     """Return weights (16 * count, count) for cubic interpolation between the centres of `count` cells. Read-only.
 
-    Outside the centres of the first and last cell, the value of that cell counts.
+    Outside the centres of the first and last cell, the value of the nearest cell counts.
     """
     positions = (np.arange(count * _FINER) + 0.5) / _FINER - 0.5
     weights = np.zeros((count * _FINER, count), np.float32)

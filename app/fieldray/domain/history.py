@@ -24,6 +24,7 @@ def has_verdict(choice: VerdictChoice | None, wanted: VerdictFilter) -> bool:
     """Return whether a result passes a filter by verdict.
 
     choice  the verdict of the result; None without a verdict
+    wanted  the filter: "any", "given", "none" or "disagreed"
     """
     if wanted == "any":
         return True
@@ -34,12 +35,12 @@ def has_verdict(choice: VerdictChoice | None, wanted: VerdictFilter) -> bool:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class RunSummary:
-    """A run with its counts. Images that the run's last complete pass did not find count in `not_present` only.
+    """A run with its counts. An image that the run's last complete pass did not find counts only in `not_present`.
 
     counts       number of images by the category of their most urgent result
     backends     number of results by backend; the key "" is for results without a backend
     verdicts     number of results by the reader's verdict
-    not_present  number of images that the run saw before and its last complete pass did not find
+    not_present  number of images that an earlier pass of the run found and the last complete pass did not find
     """
 
     run: Run
@@ -50,12 +51,12 @@ class RunSummary:
 
     @property
     def total(self) -> int:
-        """The number of images of the run, without files that are no image."""
+        """The number of images of the run. Files that are no images are not counted."""
         return image_count(self.counts)
 
     @property
     def with_verdict(self) -> int:
-        """The number of results with a reader's verdict."""
+        """The number of results that have a reader's verdict."""
         return sum(self.verdicts.values())
 
 
@@ -66,8 +67,8 @@ class RunFilter:
     text          part of a pack's name or of a path; letter case does not matter
     since, until  the first and the last day on which a run may have begun, in this computer's time zone
     verdict       "any": all runs; "given": runs with verdicts; "none": runs with results without a verdict;
-                  "disagreed": runs with disagreements
-    backend       the backend that must have run in the run; "" for all runs
+                  "disagreed": runs in which a reader disagreed with a result
+    backend       the backend that gave results in the run; "" for all runs
     """
 
     text: str = ""
@@ -105,10 +106,12 @@ class ResultBrief:
     position             position of the pack in the run
     key                  identifies the image within its run (see `store.rows.image_key`)
     image                names the image for a person: path, member, frame
-    label, score, point  of the finding that decides the category; "" and None without a finding
-    backend              the backend that ran the model; "" if none did
+    label, score, point  label, score and operating point of the finding that decides the category; "" and None without
+                         a finding
+    backend              the backend that ran the model; "" if no backend did
     verdict              the reader's verdict, or None
-    why                  the reason why the image was refused, failed, or is to be read first; None for any other image
+    why                  the reason why the image was refused, failed, or is to be read first; None for every other
+                         image
     notes                notes for a person about the result
     """
 
@@ -135,7 +138,7 @@ class ResultBrief:
 
     @property
     def identity(self) -> tuple[str, int]:
-        """The identity of the image in all runs: SHA-256 of its file, and its frame.
+        """The identity of the image in all runs: SHA-256 of the image's file, and number of the frame.
 
         If the SHA-256 is unknown, the text that names the image (`image`) takes its place.
         """
@@ -184,12 +187,12 @@ class ResultPair:
 
     @property
     def has_changed(self) -> bool:
-        """Whether the image is in different classes in both runs."""
+        """Whether the image has different classes in the two runs."""
         return self.first.category != self.second.category
 
     @property
     def difference(self) -> float | None:
-        """The second score minus the first; None if one is missing or the labels differ."""
+        """The second score minus the first score; None if a score is missing or the labels differ."""
         if self.first.score is None or self.second.score is None or self.first.label != self.second.label:
             return None
         return self.second.score - self.first.score
@@ -202,7 +205,7 @@ class RunComparison:
     first, second            the runs
     positions                positions of the compared packs in their runs
     pairs                    images that are in both runs: changed classes first, then by the difference of scores
-    only_first, only_second  images that are in one run only
+    only_first, only_second  images that are only in the first run, and images that are only in the second run
     manifests                manifests of the compared packs; None for a pack that is not available
     """
 
@@ -216,18 +219,18 @@ class RunComparison:
 
     @property
     def sides(self) -> tuple[tuple[PackOfRun, PackSpec], tuple[PackOfRun, PackSpec]]:
-        """Both sides of the comparison: for each, the run and position of its pack (`PackOfRun`), and the pack."""
+        """Both sides of the comparison. Each side is the run and position of a pack (`PackOfRun`), and the pack."""
         first, second = zip((self.first, self.second), self.positions, strict=True)
         return _side(*first), _side(*second)
 
     @property
     def counts_by_classes(self) -> Mapping[tuple[Category, Category], int]:
-        """The number of images by their (first class, second class), including images whose class is unchanged."""
+        """The number of images for each pair (class in the first run, class in the second run)."""
         return Counter((pair.first.category, pair.second.category) for pair in self.pairs)
 
     @property
     def changed(self) -> int:
-        """The number of images whose class changed."""
+        """The number of images with different classes in the two runs."""
         return sum(pair.has_changed for pair in self.pairs)
 
     @property
@@ -251,7 +254,7 @@ def compare_runs(
 ) -> RunComparison:
     """Compare the results of two packs, in two runs or in one run. Images are matched by the content of their files.
 
-    If a run has several images with equal bytes, the first counts.
+    Of several images with equal bytes in a run, only the first is compared.
 
     positions  positions of the packs in their runs
     """
@@ -282,9 +285,10 @@ def _by_identity(results: Iterable[ResultBrief]) -> dict[tuple[str, int], Result
 class DeletionPlan:
     """The extent of a deletion of runs, or of one patient, for a person to confirm.
 
-    run_ids        the runs to delete; for a patient, the runs with images of the patient, which stay
+    run_ids        the runs to delete. For a patient: the runs that contain images of the patient; these runs are not
+                   deleted
     patient_id     the patient whose images are deleted from all runs; "" if whole runs are deleted
-    results        number of results to delete, including results of images whose files were not found any more
+    results        number of results to delete, including results of images whose files the last pass did not find
     verdicts       number of verdicts that are stored nowhere else and will be lost
     verdicts_kept  number of verdicts that stay with an equal result in another run
     """
@@ -301,10 +305,10 @@ class Deletion:
     """The result of a deletion.
 
     plan         the plan that was carried out
-    freed_bytes  how much smaller the database is; below 0 if something was added meanwhile
-    is_wiped     whether the deleted bytes are gone from the database's files; another program that reads them prevents
-                 this
-    copies_left  files that may still hold the deleted results: damaged databases that were set aside
+    freed_bytes  how much smaller the database is; below 0 if results were added meanwhile
+    is_wiped     whether the deleted bytes are gone from the database's files; False if another program was reading the
+                 files
+    copies_left  files that may still contain the deleted results: damaged databases that were set aside
     """
 
     plan: DeletionPlan
@@ -324,11 +328,11 @@ class ResultFilter:
     """A filter of results.
 
     category  the only class; None for all classes
-    backend   the backend that ran the model; "" for any
-    verdict   results with such a verdict; "unread" for results that nobody has read
+    backend   the backend that ran the model; "" for all backends
+    verdict   results with this kind of verdict; "unread" for results that nobody has read
     text      parts of the patient's name, patient ID, study date or file name, in any order; letter case and accents do
               not matter
-    staying   row ids that pass whatever their verdict: rows judged or read since the verdict filter was chosen
+    staying   row ids that always pass the verdict filter: rows judged or read since the filter was chosen
     """
 
     category: Category | None = None
@@ -342,12 +346,14 @@ class ResultFilter:
 class ResultOrder:
     """The order of results in the work list.
 
-    column         the column to sort by; "class" puts the most urgent class on top. Equal rows are sorted by class
+    column         the column to sort by; "class" puts the most urgent class on top. Rows with equal values are sorted
+                   by class
     is_descending  whether the order of the column is reversed
-    by_patient     whether the images of a patient stay together, and those of each study. The patient's place in the
-                   list is then that of the first of these images
+    by_patient     whether the images of each patient, and of each study, stay together. The position of the patient's
+                   first image in the order decides
 
-    In the order by class, images of an earlier day than their patient's newest image come after all others.
+    In the order by class, images of earlier days come after all other images. An image is of an earlier day if the run
+    has an image of a later day of the patient.
     """
 
     column: ListColumn = "class"
@@ -361,11 +367,11 @@ _MOST_OF_A_PATIENT: Final = 1000
 
 
 class PatientGroup(NamedTuple):
-    """The position of a row among the rows of its patient.
+    """The position of a row among the rows of one patient.
 
-    begins       whether this row begins a study or a patient: `SAME_STUDY`, `NEW_STUDY` or `NEW_PATIENT`
-    next_begins  the same of the next row; `NEW_PATIENT` after the last row
-    size         how many rows of the patient there are from this row on; rows are counted up to 1000
+    begins       whether the row begins a study or a patient: `SAME_STUDY`, `NEW_STUDY` or `NEW_PATIENT`
+    next_begins  whether the next row begins a study or a patient; `NEW_PATIENT` after the last row
+    size         number of the patient's rows from this row on, counted up to 1000
     """
 
     begins: int
@@ -374,7 +380,7 @@ class PatientGroup(NamedTuple):
 
 
 def group_at(begins: NDArray[np.uint8], position: int) -> PatientGroup | None:
-    """Return the position of a row among its patient's rows; None if the list is not by patient.
+    """Return the position of a row among its patient's rows; None if the list is not ordered by patient.
 
     begins    `WorkListRows.begins` of the list
     position  position of the row in the list
@@ -394,11 +400,11 @@ def group_at(begins: NDArray[np.uint8], position: int) -> PatientGroup | None:
 class WorkListRows:
     """The content of a work list at one moment.
 
-    row_ids     (n,) int64, the rows of the filtered results, in order
+    row_ids     (n,) int64, the row ids of the filtered results, in the order of the list
     begins      (n,) uint8, whether each row begins a study or a patient (`SAME_STUDY`, `NEW_STUDY`, `NEW_PATIENT`);
                 (0,) if the list is not ordered by patient
     is_earlier  (n,) bool, whether the image is of an earlier day than its patient's newest image in the run
-    counts      all images of the run by class, without the filter
+    counts      number of images of the run by class, without the filter
     """
 
     row_ids: NDArray[np.int64]

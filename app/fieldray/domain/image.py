@@ -41,7 +41,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """The correction of an image that is rotated or inverted, applied before any other step.
+    """The correction of an image that is rotated or inverted. The correction comes before any other processing.
 
     degrees     rotation anticlockwise: 0, 90, 180 or 270
     swaps_grey  whether black and white are swapped
@@ -56,11 +56,14 @@ class Correction:
 
     @property
     def inverse(self) -> Correction:
-        """The inverse correction: it rotates an image back, and swaps black and white again if they were swapped."""
+        """The correction that undoes this correction."""
         return Correction(-self.degrees % 360, self.swaps_grey)
 
     def rotate(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return a rotated copy of an array (rows, columns), such as an image's mask. Values are not changed."""
+        """Return a rotated copy of an array (rows, columns), such as an image's mask.
+
+        The array's values stay as they are.
+        """
         return np.rot90(values, self.degrees // 90).copy()
 
     def apply_to_grey(self, grey: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -79,17 +82,18 @@ class Image:
     pixels                   (rows, columns) uint8 or uint16 after the Modality LUT, or float32 averages if `step` is
                              above 1. 0 is air (black), whatever the photometric interpretation was. The modality value
                              is `pixels * value_scale + value_offset`
-    window                   the file's VOI window in the units of `pixels`; None if the file has none
+    window                   the file's VOI window in the units of `pixels`; None if the file has no window
     voi_lut                  the file's VOI LUT as display values 0..65535, indexed by pixel value; or None
     padding                  pixel value that marks "no data" (DICOM Pixel Padding Value); or None
     spacing_mm               (row, column) distance between the centres of these pixels; or None
     spacing_plane            the plane in which `spacing_mm` is measured
     view                     View Position
-    step                     how many pixels of the file, down and across, one pixel stands for; the last row and column
-                             stand for the remainder. Above 1 if the file was read at a reduced resolution on purpose
+    step                     how many pixels of the file, down and across, each element of `pixels` stands for; elements
+                             of the last row and column stand for the remainder. Above 1 if the file was read at a
+                             reduced resolution on purpose
     is_approximate           whether a codec reduced the resolution: pixels then differ a little from averages of all
                              pixels
-    full_rows, full_columns  numbers of rows and columns of the image in its file; 0 if they are those of `pixels`
+    full_rows, full_columns  numbers of rows and columns of the image in its file; 0 if equal to those of `pixels`
     notes                    codes of assumptions and repairs made while reading, for the log and the viewer
     """
 
@@ -119,24 +123,25 @@ class Image:
 
     @property
     def size(self) -> tuple[int, int]:
-        """The numbers of rows and columns of the image in its file."""
+        """The size of the image in its file: (rows, columns) in pixels."""
         rows, columns = self.pixels.shape
         return self.full_rows or rows, self.full_columns or columns
 
     @property
     def extent(self) -> tuple[float, float]:
-        """How many rows and columns of `pixels` the image fills: (rows, columns).
+        """The size of the image in elements of `pixels`: (rows, columns).
 
-        These are fractions if the last row or column is filled only in part, which can happen with a `step` above 1.
+        The numbers are fractions if the image fills the last row or column only in part. A `step` above 1 can cause
+        this.
         """
         rows, columns = self.size
         return rows / self.step, columns / self.step
 
     def corrected(self, turn: Correction) -> Image:
-        """Return the image rotated by a correction, and with black and white swapped if the correction says so.
+        """Return the image rotated by a correction. Black and white are swapped if `turn.swaps_grey` is set.
 
-        At a reduced resolution, the last row or column may stand for fewer pixels of the file than the others. The
-        rotation may make it the first one.
+        At a reduced resolution, the last row or column may stand for fewer pixels of the file than other rows or
+        columns. After a rotation, this row or column may be the first.
         """
         image = replace(self, pixels=turn.rotate(self.pixels)) if turn.degrees else self
         if turn.degrees % 180:
@@ -145,7 +150,7 @@ class Image:
         return image._with_grey_swapped() if turn.swaps_grey else image
 
     def _with_grey_swapped(self) -> Image:
-        """Return the image with black and white swapped, in the window and VOI LUT as well.
+        """Return the image with black and white swapped, also in the window and VOI LUT.
 
         Modality values do not change.
         """
@@ -189,9 +194,9 @@ class ShownImage:
 class PixelMap:
     """The map from positions in a network's input, or in a grid of cells, to positions in the image.
 
-    For rows and for columns: image position = input position * scale + offset. On both sides, position 0 is the outer
-    edge of the first pixel. So `(row + 0.5) * row_scale + row_offset` is the image row of the centre of input row
-    `row`.
+    For rows and for columns: image position = input position * scale + offset. In the input and in the image, position
+    0 is the outer edge of the first pixel. The centre of input row `row` is therefore at image row `(row + 0.5) *
+    row_scale + row_offset`.
     """
 
     row_scale: float
@@ -213,7 +218,7 @@ class PixelMap:
         return (row - self.row_offset) / self.row_scale, (column - self.column_offset) / self.column_scale
 
     def for_cells(self, cells: tuple[int, int], *, of: tuple[int, int]) -> PixelMap:
-        """Return the map from cells of a network's output grid to the image. Call it on the map from the input.
+        """Return the map from cells of a network's output grid to the image. Call the method on the map from the input.
 
         The grid covers the whole input.
 
@@ -226,7 +231,7 @@ class PixelMap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """A rectangular region of an image, in pixels of its file. 0 is the outer edge of the first pixel, not its centre.
+    """A rectangular region of an image, in pixels of the image's file. 0 is the outer edge of the first pixel.
 
     top, left      the upper left corner
     rows, columns  height and width
@@ -244,7 +249,7 @@ class Box:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class NetworkInput:
-    """The input of a network as the pack's `InputSpec` describes.
+    """The input of a network, made from an image as the pack's `InputSpec` describes.
 
     values     (1, height, width, channels) uint8
     pixel_map  maps pixels of the input to the image
@@ -298,9 +303,9 @@ _NOBODY: Final = re.compile(
 
 
 def valid_patient_id(patient_id: str) -> str:
-    """Return a Patient ID without surrounding blanks; empty if it identifies nobody.
+    """Return a Patient ID without surrounding blanks; empty if the Patient ID identifies nobody.
 
-    Words such as "unknown" identify nobody, and neither does an ID with letters that could not be decoded.
+    A word such as "unknown" identifies nobody. An ID with letters that could not be decoded identifies nobody either.
     """
     words = re.split(r"[\s\-_.?*/^,]+", patient_id.casefold())
     names_nobody = any(all(map(_NOBODY.fullmatch, said)) for said in (words, ["".join(words)]))
@@ -319,16 +324,15 @@ DISPLAY_ONLY: Final = frozenset({"accession_number", "manufacturer", "study_desc
 class ImageHeader:
     """Facts from the header of an image file, named by their DICOM keywords.
 
-    A fact that the file does not state is an empty text or None.
-
-    PNG and JPEG have only `rows` and `columns`. Person names are for display only and are never logged.
+    If the file does not state a fact, the field is an empty text or None. Files in the formats PNG and JPEG state only
+    `rows` and `columns`. Person names are for display only and are never logged.
 
     view_code            the view named by the View Code Sequence
     patient_orientation  both values: the directions of rows and columns in the patient
     image_type           all values
     derivation           Derivation Description
     patient_age_years    the stated age, else computed from birth date and date of the image
-    contrary_age_years   another age in the file that differs by more than a year from the first; or None
+    contrary_age_years   another age in the file that differs from `patient_age_years` by more than a year; or None
     """
 
     modality: str = ""
@@ -366,12 +370,12 @@ class ImageHeader:
 
     @property
     def deciding(self) -> tuple[object, ...]:
-        """The values of the header that decide a result, or that identify the patient."""
+        """The header values that decide a result, and the header values that identify the patient."""
         return tuple(getattr(self, one.name) for one in fields(self) if one.name not in DISPLAY_ONLY)
 
     @property
     def view(self) -> str:
-        """View Position, or else the view named by the View Code Sequence."""
+        """The view: View Position, or else the view named by the View Code Sequence."""
         return self.view_position or self.view_code
 
 
@@ -379,9 +383,9 @@ class ImageHeader:
 class ImageRef:
     """The reference to one image: a file, perhaps a member of a zip file, perhaps one frame of several.
 
-    problem             the reason why there is nothing to decode, if the search for images found one. Such a reference
-                        still gets an outcome
-    problem_is_refusal  whether that outcome is *not suitable* instead of *failed*
+    problem             the reason why the image cannot be decoded, if the search for images found a reason. The image
+                        then still gets an outcome
+    problem_is_refusal  whether the outcome of an image with a problem is *not suitable*, rather than *failed*
     turn                rotation and inversion that a person asked for, applied whenever the image is read
     """
 
@@ -400,22 +404,25 @@ class ImageRef:
 
     @property
     def key(self) -> str:
-        """A stable text that is unique for each image of a run: `path`, `path!member`, `...#frame`."""
+        """A text that identifies the image within a run: `path`, `path!member`, `...#frame`.
+
+        The text is equal in later runs.
+        """
         member = f"!{self.member}" if self.member is not None else ""
         frame = f"#{self.frame}" if self.header.number_of_frames > 1 else ""
         return f"{self.path}{member}{frame}"
 
     @property
     def study(self) -> str:
-        """The key of the image's study: its Study Instance UID, or else the image's own key."""
+        """The key of the image's study: the Study Instance UID, or else the key of the image."""
         return self.header.study_instance_uid or self.key
 
     @property
     def study_key(self) -> str:
         """The key of the image's study and patient.
 
-        Some archives gave one Study Instance UID to two patients, so the patient is part of the key. The patient is
-        known by Patient ID, or else by name, birth date and sex.
+        Some archives gave one Study Instance UID to two patients, so the key contains the patient. The patient is known
+        by Patient ID, or else by name, birth date and sex.
         """
         header = self.header
         person = (header.patient_name, header.patient_birth_date, header.patient_sex)

@@ -1,8 +1,8 @@
 """Measurements of the upper, middle and lower third of each lung, and the weights that decide which thirds are white.
 
-A third is judged by mask and grey, compared with the mirror image. A network trained on whole lungs also draws masks
-into white lungs, but lower, narrower or undecided. The weights come from logistic regression on lungs painted white.
-`python -m benchmarks.white_lungs` fits them again (decision 55).
+A third is judged by its lung mask and its grey, compared with the third on the opposite side. A network trained on
+whole lungs also draws masks into white lungs, but lower, narrower or undecided. The weights come from logistic
+regression on lungs painted white. `python -m benchmarks.white_lungs` fits the weights again (decision 55).
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ def features_of_thirds(
 ) -> NDArray[np.float64]:
     """Return eight facts about each third of both lungs, as (2, 3, 8): left and right half as seen, from top to bottom.
 
-    A third covers the cells that either lung or its mirror image takes.
+    A third covers the cells that are lung in this half or, mirrored, in the opposite half.
 
     facts  content
-    1, 2   share of the third's cells that are lung, in this half and in the other
-    3, 4   share of its cells that are neither clearly lung nor clearly not (`UNDECIDED`), in this half and in the other
-    5, 6   whiteness minus that of the other half, and whiteness; air is 0, tissue around the lungs is 1
+    1, 2   share of the third's cells that are lung, in this half and in the opposite half
+    3, 4   share of the third's undecided cells (`UNDECIDED`: neither clearly lung nor clearly not), in this half and in
+           the opposite half
+    5, 6   whiteness minus that of the opposite half, and whiteness; air is 0, tissue around the lungs is 1
     7, 8   area and height of the whole lung relative to the other lung, as logarithms
 
     shares   (rows, columns) share of lung in each cell, 0..255
@@ -74,7 +75,7 @@ def features_of_thirds(
 
 
 def _percentile(levels: NDArray[np.uint8], percent: float) -> float:
-    """Return exactly what `numpy.percentile` returns for grey levels (n,), but faster: by counting levels."""
+    """Return the result of `numpy.percentile` for grey levels (n,) uint8, exactly but faster, by counting levels."""
     ends = np.bincount(levels, minlength=256).cumsum()
     position = (len(levels) - 1) * (percent / 100)
     below = int(position)
@@ -86,7 +87,7 @@ def _percentile(levels: NDArray[np.uint8], percent: float) -> float:
 def halves(values: NDArray[Any], middle: float) -> NDArray[Any]:
     """Return the left and the right half of an array (rows, columns) as one array (2, rows, width) of equal widths.
 
-    In both halves the first column is the one next to the middle.
+    In both halves, column 0 is next to the middle.
 
     middle  the position of the middle, in columns
     """
@@ -97,10 +98,11 @@ def halves(values: NDArray[Any], middle: float) -> NDArray[Any]:
 
 
 def thirds(lungs: Mask) -> list[tuple[Mask, Mask]]:
-    """Return the upper, middle and lower third of the lungs, each as two masks (rows, width) that serve both halves.
+    """Return the upper, middle and lower third of the lungs, each as two masks (rows, width) that apply to both halves.
 
-    The first mask holds the cells of the third that are lung in either half. The second holds those whose grey counts:
-    in the middle and lower third only the outer half, because the heart covers the inner half.
+    The first mask contains the cells of the third that are lung in either half. The second mask contains the cells
+    whose grey counts. In the middle and lower third only the outer half counts, because the heart covers the inner
+    half.
 
     lungs  (2, rows, width) mask of the lungs, as `halves` returns it
     """
@@ -119,9 +121,9 @@ def thirds(lungs: Mask) -> list[tuple[Mask, Mask]]:
 
 
 def whiteness_of_lungs(facts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the whiteness (2, 3) of the thirds of the patient's left and right lung; above 0 a third counts as unseen.
+    """Return the whiteness (2, 3) of the thirds of the patient's left and right lung; above 0 a third is unseen.
 
-    facts  (2, 3, 8) of both lungs, as `features_of_thirds` gives them
+    facts  (2, 3, 8) of both lungs, as `features_of_thirds` returns them
     """
     of_thirds = facts @ np.array(WEIGHTS) + np.array(THIRD_INTERCEPTS)
     of_thirds[0] += LEFT_LUNG_INTERCEPT

@@ -70,7 +70,7 @@ class LungMeasurement:
     check                   score of the check, 0..1         threshold of the score
     area                    share of the image's area that   limit of this share
                             both lungs cover, 0..1
-    smaller                 the same for the smaller lung    the same for the other lung
+    smaller                 share of the smaller lung, 0..1  share of the other lung, 0..1
     upper, middle, lower    whiteness of this third of the   whiteness of the same third
                             lung: air is 0, the soft tissue  of the other lung
                             around the lungs is 1
@@ -87,24 +87,25 @@ class LungMeasurement:
 class LungFields:
     """The lung fields of one image.
 
-    is_frontal_chest         whether this is a frontal chest image, in any rotation
+    is_frontal_chest         whether the image is a frontal chest image, in any rotation
     found                    whether lungs were found in the image
     left_share, right_share  share of the image's area that each of the patient's lungs covers, 0..1
     cut_off                  the sides of the image where the lungs reach the border
     rotation_degrees         clockwise rotation of the image in degrees: 0, 90, 180 or 270
     is_inverted              whether black and white are swapped
     is_mirrored              whether the image may be mirrored left to right
-    unseen                   the patient's lungs that were not found, or are far smaller than the other, or partly
-                             white. Such an image must be read first, whatever a classifier says
-    unseen_by                the measurement behind `unseen`; None in results of earlier versions, and if all is seen
+    unseen                   the patient's lungs that were not found, are far smaller than the other lung, or are partly
+                             white. An image with an unseen lung must be read first, whatever a classifier says
+    unseen_by                the measurement behind `unseen`; None in results of earlier versions, and if both lungs are
+                             seen
     region                   the lung region, opacified parts included: top, bottom, left, right in pixels; None if the
-                             network gives none
+                             network gives no region
     evidence_inside          share of the classifier's positive evidence inside the lung region; None without evidence
     latency_ms               duration of the lung-field network in milliseconds
     quality                  codes of notes on image quality, for the radiographer
     compressed_shares        the shares of lung in compressed form; see `CompressedShares`
-    compressed_region        the shares of lung region, compressed; None if the network gives none, or if they were not
-                             kept
+    compressed_region        the shares of lung region in compressed form; None if the network gives no region, or if
+                             the region was not kept
     pixel_map                maps cells of the mask to the image
     """
 
@@ -155,7 +156,7 @@ class LungFields:
 
     @property
     def refusal(self) -> Reason | None:
-        """The reason why the image cannot be judged as it is, or None."""
+        """The reason why the image cannot be judged, such as a rotation; None if the image can be judged."""
         if not self.is_frontal_chest:
             return reason("not_frontal_chest")
         if self.rotation_degrees:  # checked first, because the mask is only valid for an upright image
@@ -166,16 +167,16 @@ class LungFields:
 
     @property
     def read_first(self) -> Reason | None:
-        """The reason why a person must read the image before all others, or None."""
+        """The reason why a person must read the image before all others; None for an ordinary image."""
         if self.refusal or not self.unseen:
             return None
         return _measured(self.unseen_by, self.unseen[0]) if self.unseen_by else reason(self.unseen_code)
 
     @property
     def unseen_code(self) -> str:
-        """A code that says which lungs are not seen, such as "left_lung_unseen"; "" if all are seen.
+        """A code that says which lungs are not seen, such as "left_lung_unseen"; "" if both lungs are seen.
 
-        The code does not say by which measurement they count as not seen.
+        The code does not say which measurement shows that a lung is not seen.
         """
         if not self.unseen:
             return ""
@@ -192,13 +193,13 @@ class LungFields:
         """Return the part of an image that a classifier receives: the lungs with a margin.
 
         rows, columns  size of the image in pixels
-        margin         space kept around the lungs: above and below as a share of their height, left and right as a
+        margin         space kept around the lungs: above and below as a share of the lungs' height, left and right as a
                        share of their width
-        crop           "lung_region" for the lung region, if the network gives it; else the visible lungs
+        crop           "lung_region" for the lung region, if the network gives one; else the visible lungs
 
-        The box of the visible lungs includes the place of a lung that was not seen, as the mirror image of the other
-        lung: the white side is what must be judged. The box is the whole image if no lungs were found, or if a person
-        overruled a refusal.
+        If a lung was not seen, the box of the visible lungs includes the mirror image of the other lung, because the
+        white side is what must be judged. The box is the whole image if no lungs were found, or if a person overruled a
+        refusal.
         """
         region = self.region if crop == "lung_region" else None
         if self.refusal or (region is None and (not self.found or self.shares.max() < self.threshold)):
@@ -225,10 +226,10 @@ class LungNetworkOutput:
     """The output of a lung-field network for an image of `rows` x `columns` pixels.
 
     shares      (mask rows, mask columns) share of lung in each cell, 0..1
-    region      share of lung region in each cell, 0..1; None if the network gives none
+    region      share of lung region in each cell, 0..1; None if the network gives no region
     scores      score of each check, 0..1
     pixel_map   maps cells of the mask to the image
-    latency_ms  duration of the inference
+    latency_ms  duration of the inference in milliseconds
     """
 
     shares: NDArray[np.float32]
@@ -247,7 +248,7 @@ def find_lungs(
 
     answer      the output of the network
     rules       the pack's thresholds
-    says_chest  whether the file's header says that this is a frontal chest image
+    says_chest  whether the file's header says that the image is a frontal chest image
     grey        (height, width) network input, 0 is air; without it a white lung is recognised by its area alone
     """
     scores, pixel_map, rows, columns = answer.scores, answer.pixel_map, answer.rows, answer.columns
@@ -292,12 +293,12 @@ def look_for_lungs(
 ) -> LungFields:
     """Find the lungs of an image.
 
-    If the whole image is refused, each half is tried together with its own mirror image, because one lung may be white.
+    If the whole image is refused, each half is tried together with its mirror image, because one lung may be white.
 
     values      (1, height, width, channels) input of the network
-    ask         runs the lung-field network on such an input
+    ask         runs the lung-field network on an input of this shape
     rules       thresholds of the lung-field pack
-    says_chest  whether the file's header says that this is a frontal chest image
+    says_chest  whether the file's header says that the image is a frontal chest image
     """
     lungs = find_lungs(ask(values), rules, says_chest=says_chest, grey=values[0, :, :, 0])
     for seen in ("left", "right") if lungs.refusal else ():
@@ -307,7 +308,7 @@ def look_for_lungs(
 
 
 def half_mirrored(values: NDArray[np.uint8], *, seen: Side) -> NDArray[np.uint8]:
-    """Return an image in which the mirror image of the half `seen` replaces the other half.
+    """Return an image whose half `seen` is kept, and whose opposite half is replaced by the mirror image of `seen`.
 
     values  (1, height, width, channels)
     """
@@ -316,11 +317,11 @@ def half_mirrored(values: NDArray[np.uint8], *, seen: Side) -> NDArray[np.uint8]
 
 
 def find_one_lung(answer: LungNetworkOutput, rules: LungRules, *, seen: Side) -> LungFields | None:
-    """Return the lung fields of an image that was refused, perhaps because one of its lungs is not visible.
+    """Return the lung fields of an image that was refused, perhaps because only one lung is visible; else None.
 
-    The network has judged a copy of the image in which one half is replaced by the mirror image of the other. Unless
-    this copy is plainly an upright chest with two lungs, the result is None. If it is, the lung in the half `seen` is
-    real, and the other lung counts as not seen.
+    The network has judged a copy of the image in which one half is replaced by the mirror image of the other half. If
+    the copy is plainly an upright chest with two lungs, the lung in the half `seen` is real, and the other lung counts
+    as not seen. If not, the result is None.
 
     answer  the network's output for the copy, as `half_mirrored` makes it
     rules   thresholds of the lung-field pack
@@ -367,7 +368,7 @@ def evidence_inside(
 
 
 def _areas(pixel_map: PixelMap, shape: tuple[int, int], *, rows: int, columns: int) -> NDArray[np.float64]:
-    """Return the area of each cell in pixels of an image, without the parts that lie outside the image."""
+    """Return the area of each cell in pixels of an image. Parts of cells outside the image are not counted."""
     down, across = cell_edges(pixel_map, shape)
     return np.outer(np.diff(down.clip(0, rows)), np.diff(across.clip(0, columns)))
 
@@ -375,18 +376,19 @@ def _areas(pixel_map: PixelMap, shape: tuple[int, int], *, rows: int, columns: i
 def evidence_limit(manifest: Manifest) -> float | None:
     """Return the share of evidence inside the lungs below which a result gets a note; None if the pack has no limit.
 
-    Evidence is what speaks for the finding in the cells of the heat map. The limit is the one that the pack's maker
-    measured, at most `_MAX_EVIDENCE_LIMIT`. With a higher limit nearly every image would get a note, and nobody would
-    read the notes.
+    Evidence is how strongly the cells of the heat map speak for the finding. The limit is the limit that the pack's
+    maker measured, at most `_MAX_EVIDENCE_LIMIT`. With a higher limit nearly every image would get a note, and nobody
+    would read the notes.
     """
     limit = measured_evidence_limit(manifest)
     return None if limit is None else min(limit, _MAX_EVIDENCE_LIMIT)
 
 
 def measured_evidence_limit(manifest: Manifest) -> float | None:
-    """Return the share of evidence inside the lungs that 19 of 20 of the pack's own images reach, 0..1.
+    """Return the share of evidence inside the lungs, 0..1, that 19 of 20 of the pack's own images reach.
 
-    Evidence is what speaks for the finding in the cells of the heat map. None if the pack's maker did not measure this.
+    Evidence is how strongly the cells of the heat map speak for the finding. The result is None if the pack's maker did
+    not measure the share.
     """
     measured: Any = manifest.metrics.get("evidence_inside")
     limit = measured.get("limit") if isinstance(measured, Mapping) else None
@@ -399,8 +401,7 @@ def lung_parts(shares: NDArray[np.uint8], threshold: int) -> tuple[NDArray[np.ui
     shares     (rows, columns) uint8, the share of lung in each cell, 0..255
     threshold  the share from which a cell is lung
 
-    Returns the remaining shares (rows, columns), and for each cell the number of the connected part to which it belongs
-    (0 for none).
+    Returns the remaining shares (rows, columns), and for each cell the number of its connected part (0 for none).
     """
     parts = components(shares >= threshold)
     sizes = np.bincount(parts.reshape(-1))
@@ -416,7 +417,8 @@ def lung_parts(shares: NDArray[np.uint8], threshold: int) -> tuple[NDArray[np.ui
 def _lie_laterally(parts: NDArray[np.intp], sizes: NDArray[np.intp]) -> Mask:
     """Return for each part number whether the part is an arm or a corner of the image.
 
-    Such a part lies lateral of the two largest parts and is far smaller. Parts of a divided lung lie above each other.
+    An arm or a corner lies lateral of the two largest parts and is far smaller. Parts of a divided lung lie above each
+    other.
     """
     is_lateral = np.zeros(len(sizes), bool)
     if np.count_nonzero(sizes) < 3:
@@ -433,7 +435,7 @@ def _lie_laterally(parts: NDArray[np.intp], sizes: NDArray[np.intp]) -> Mask:
 
 
 def _sides(parts: NDArray[np.intp], areas: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the shares of the image's area that lung covers left and right of the middle, as seen in the image."""
+    """Return which shares of the image's area lung covers left and right of the middle, as seen in the image."""
     weights = np.bincount(parts.reshape(-1), weights=areas.reshape(-1))[1:]
     total = float(weights.sum())
     if not total > 0:
@@ -471,7 +473,7 @@ def _undecided(shares: NDArray[np.uint8], is_lung: Mask) -> float:
 def _white(
     shares: NDArray[np.uint8], is_lung: Mask, areas: NDArray[np.float64], grey: NDArray[np.uint8], *, is_mirrored: bool
 ) -> dict[LungSide, LungMeasurement]:
-    """Return the patient's lungs of which one third is too white to be seen, with the density of the whitest third."""
+    """Return the patient's lungs with a third that is too white to be seen, and the density of the whitest third."""
     if not is_lung.any():
         return {}
     middle = middle_between(np.flatnonzero(is_lung.any(axis=0)), np.flatnonzero(areas.any(axis=0)))
@@ -489,12 +491,12 @@ def _white(
 def _unseen(
     left: float, right: float, *, doubt: LungMeasurement | None, white: Mapping[LungSide, LungMeasurement]
 ) -> tuple[tuple[LungSide, ...], LungMeasurement | None]:
-    """Return the lungs of a chest that are not visible, and the measurement that shows it.
+    """Return the lungs of a chest that are not visible, and the measurement that shows this.
 
-    These are both lungs, a lung that is far smaller than the other, or a white one.
+    The result is both lungs, a lung that is far smaller than the other, or a white lung.
 
-    left, right  shares of the image's area
-    doubt        the check, where it did not recognise the image as a chest
+    left, right  share of the image's area that each lung covers
+    doubt        the measurement of the check `frontal_chest`, if the check did not recognise a chest; else None
     white        lungs with a white third
     """
     if left + right < _LEAST_LUNG_SHARE:
@@ -504,13 +506,14 @@ def _unseen(
     if len(white) > 1:
         return tuple(white), LungMeasurement("both", white["left"].value, white["right"].value)
     smaller: LungSide = "left" if left < right else "right"
-    if min(left, right) < _FAR_SMALLER * max(left, right) and white.keys() <= {smaller}:  # then its outline says more
+    # The small area of a lung says more than its whiteness.
+    if min(left, right) < _FAR_SMALLER * max(left, right) and white.keys() <= {smaller}:
         return (smaller,), LungMeasurement("smaller", min(left, right), max(left, right))
     return tuple(white), next(iter(white.values()), None)
 
 
 def _measured(found: LungMeasurement, side: LungSide) -> Reason:
-    """Return the sentence with the measurement by which this lung, or both, is not seen."""
+    """Return the sentence that says by which measurement the lung `side`, or both lungs, are not seen."""
     value, against = found.value, found.against
     percents = {"own": f"{100 * value:.1f}", "opposite": f"{100 * against:.1f}"}
     densities = {"own": f"{100 * max(0.0, value):.0f}", "opposite": f"{100 * max(0.0, against):.0f}"}
@@ -531,7 +534,7 @@ def _measured(found: LungMeasurement, side: LungSide) -> Reason:
 
 
 def middle_between(filled: NDArray[np.intp], seen: NDArray[np.intp]) -> float:
-    """Return the column between the two lungs, or the middle of the image if the lungs do not lie on both sides of it.
+    """Return the column between the two lungs, or the image's middle column if lungs do not lie on both sides of it.
 
     filled  columns of the cells that are lung
     seen    columns of the cells that lie inside the image
@@ -542,7 +545,7 @@ def middle_between(filled: NDArray[np.intp], seen: NDArray[np.intp]) -> float:
 
 
 def _cut_off(mask: Mask, areas: NDArray[np.float64]) -> tuple[Side, ...]:
-    """Return the sides of the image that the mask touches over more than `_LEAST_TOUCH` of their length."""
+    """Return the sides of the image at which the mask touches more than `_LEAST_TOUCH` of the side's length."""
     rows, columns = np.flatnonzero(areas.any(axis=1)), np.flatnonzero(areas.any(axis=0))
     seen = mask[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
     deep, wide = (max(1, round(_BORDER * side)) for side in seen.shape)
@@ -563,7 +566,7 @@ def _of_region(shares: NDArray[np.float32], threshold: int, pixel_map: PixelMap)
 
 
 def _extent(shares: NDArray[np.uint8], threshold: int, pixel_map: PixelMap) -> tuple[float, float, float, float]:
-    """Return the extent of a mask: top, bottom, left and right in pixels of the image; it may exceed the image."""
+    """Return the extent of a mask: top, bottom, left and right in pixels; the mask may extend beyond the image."""
     down, across = cell_edges(pixel_map, shares.shape)
     return *_span(down, shares.max(axis=1), threshold), *_span(across, shares.max(axis=0), threshold)
 
@@ -571,7 +574,7 @@ def _extent(shares: NDArray[np.uint8], threshold: int, pixel_map: PixelMap) -> t
 def _span(borders: NDArray[np.float64], shares: NDArray[np.uint8], threshold: int) -> tuple[float, float]:
     """Return where a mask begins and ends along one axis, in pixels.
 
-    The ends are interpolated between cell centres, so that a small change of a share moves them only a little.
+    The ends are interpolated between cell centres, so that a small change of a share moves the ends only a little.
 
     borders  (n + 1,) edges of the rows or columns of cells
     shares   (n,) the largest share in each row or column
@@ -583,7 +586,7 @@ def _span(borders: NDArray[np.float64], shares: NDArray[np.uint8], threshold: in
 
 
 def _crossing(borders: NDArray[np.float64], shares: NDArray[np.uint8], threshold: int) -> float:
-    """Return where shares cross the threshold between the last two cells; the outer edge for a single cell."""
+    """Return where shares cross the threshold between the last two cells; for a single cell, return its outer edge."""
     if len(shares) < 2:
         return float(borders[0])
     before, last = (borders[-3] + borders[-2]) / 2, (borders[-2] + borders[-1]) / 2

@@ -1,9 +1,10 @@
 """Operations on masks and on maps of shares: connected parts, outline, enlarging, overlap with boxes, compression.
 
-A map of shares gives, for each cell of a grid, how much of the cell a thing such as the lungs covers: 0 (nothing) to
-255 (all of it). A mask says only whether a cell is inside.
+A map of shares says how much of each cell of a grid is covered, for example by the lungs: 0 (nothing) to 255 (the whole
+cell). A mask says only whether a cell is inside.
 
-NumPy alone: an operation on a mask of 256 x 256 takes a millisecond or two. A compressed mask takes about a kilobyte.
+The module uses NumPy alone: an operation on a mask of 256 x 256 takes a millisecond or two. A compressed mask takes
+about a kilobyte.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ _BLOCK_ROWS: Final = 256
 
 
 def components(mask: Mask) -> NDArray[np.intp]:
-    """Number the connected parts (4 neighbours) of a mask (rows, columns) from 1, in reading order; 0 is the rest.
+    """Number the connected parts (4 neighbours) of a mask (rows, columns) from 1, in reading order; 0 is outside.
 
-    Inside cells that follow each other in a row form a stretch. The stretches of each row are joined with those of the
-    row above (Rosenfeld and Pfaltz 1966), for all rows at once. Each stretch takes the lowest number among those that
-    touch it, until nothing changes.
+    Adjacent cells of the mask in one row form a stretch. The stretches of each row are joined with the stretches of the
+    row above (Rosenfeld and Pfaltz 1966), for all rows at once. Each stretch takes the lowest number among the
+    stretches that touch it, until no number changes.
     """
     starts, ends = _runs(mask)
     above, below = _touching(starts, ends, row_length=mask.shape[1] + 1)
@@ -49,7 +50,7 @@ def components(mask: Mask) -> NDArray[np.intp]:
 def _runs(mask: Mask) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return the starts and ends of the runs of set cells in a mask, in reading order.
 
-    They are indices into all rows joined to one line, with each row one cell longer to separate rows.
+    Starts and ends are indices into one line of all rows, in which an unset cell follows each row.
     """
     padded = np.zeros(mask.shape[0] * (mask.shape[1] + 1) + 1, np.int8)
     padded[1:].reshape(mask.shape[0], mask.shape[1] + 1)[:, :-1] = mask
@@ -60,7 +61,7 @@ def _runs(mask: Mask) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 def _touching(
     starts: NDArray[np.intp], ends: NDArray[np.intp], *, row_length: int
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the pairs of runs that touch vertically: indices of the upper runs, and of the lower runs."""
+    """Return the pairs of runs that touch vertically: indices of the upper runs and indices of the lower runs."""
     first = np.searchsorted(ends, starts - row_length, side="right")
     counts = np.searchsorted(starts, ends - row_length, side="left") - first
     below = np.repeat(np.arange(len(starts)), counts)
@@ -72,9 +73,9 @@ def _touching(
 
 
 def overlaps(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the length by which each interval of one list overlaps each interval of another: (n, m).
+    """Return the length by which each interval of `first` overlaps each interval of `second`: (n, m).
 
-    Each list holds adjacent intervals, given by their ends in ascending order: n + 1 ends for n intervals.
+    first, second  the ends of adjacent intervals in ascending order: n + 1 ends for n intervals, m + 1 ends for m
     """
     ends = np.minimum(first[1:, None], second[None, 1:])
     starts = np.maximum(first[:-1, None], second[None, :-1])
@@ -103,7 +104,7 @@ def cell_edges(pixel_map: PixelMap, shape: tuple[int, int]) -> tuple[NDArray[np.
 def enlarge(shares: Shares, pixel_map: PixelMap, *, rows: int, columns: int, threshold: int) -> Mask:
     """Enlarge a map of shares linearly to the size of an image, and compare each pixel with a threshold.
 
-    Returns the mask (rows, columns) bool of the pixels inside.
+    Returns the mask (rows, columns) bool of the pixels at or above the threshold.
 
     shares         (rows, columns) uint8: how much of each cell is covered, 0..255
     pixel_map      maps cells to pixels of the image
@@ -124,9 +125,10 @@ Weights = tuple[NDArray[Any], ...]
 
 
 def _linear(count: int, scale: float, offset: float, size: int) -> Weights:
-    """Return weights for linear interpolation of cells at the centres of `count` pixels.
+    """Return weights for the linear interpolation of cells at the centres of `count` pixels.
 
-    The weights are the cell before, the cell after, and the weight of the cell after, (count,) each.
+    The three arrays (count,) are the index of the cell before, the index of the cell after, and the weight of the cell
+    after.
     """
     positions = ((np.arange(count) + 0.5 - offset) / scale - 0.5).clip(0, size - 1)
     before = np.floor(positions).astype(np.intp)
@@ -165,7 +167,7 @@ Point = tuple[float, float]
 
 
 def outlines(shares: Shares, pixel_map: PixelMap, *, threshold: int) -> tuple[tuple[Point, ...], ...]:
-    """Return closed polygons around the mask that a threshold makes of a map of shares.
+    """Return closed polygons around the cells whose share reaches a threshold.
 
     Each polygon is a list of points (x, y) in pixels of the image, found by marching squares (Lorensen and Cline 1987).
 
@@ -189,7 +191,7 @@ def outlines(shares: Shares, pixel_map: PixelMap, *, threshold: int) -> tuple[tu
 def _crossing(field: Sequence[Sequence[float]], level: float, row: int, column: int, side: int) -> Point:
     """Return the point (row, column) where the outline crosses one side of a square of four neighbouring cells.
 
-    field        the shares, padded by one cell; whole numbers are centres of cells
+    field        the shares, padded by one cell; whole numbers of the point are centres of cells
     level        the share at which the outline runs
     row, column  the upper left cell of the square
     side         `_TOP`, `_RIGHT`, `_BOTTOM` or `_LEFT`
@@ -231,9 +233,9 @@ _MOST_CELLS: Final = 2**22  # the largest input that a network may have
 class CompressedShares:
     """A map of shares (such as the share of lung in each cell, 0..255) in compressed form.
 
-    Whether a cell is inside is kept for every cell, but the exact share only for cells along the edge of the mask. When
-    decompressed, all other cells are 0 (outside) or 255 (inside). The mask and its outline do not change by this: they
-    depend only on the cells along the edge.
+    For every cell the object stores whether the cell is inside the mask. The exact share is stored only for cells along
+    the edge of the mask. After decompression, all other cells are 0 (outside) or 255 (inside). The mask and its outline
+    stay exact, because both depend only on the cells along the edge.
 
     rows, columns  size of the map
     threshold      share from which a cell is inside the mask, 0..255
@@ -280,9 +282,9 @@ def _unpacked(kept: CompressedShares) -> Shares:
 
 
 def _along_edge(mask: Mask) -> Mask:
-    """Return the cells along the edge of a mask: those of every 2 x 2 square that is partly inside.
+    """Return the cells along the edge of a mask: all cells of the 2 x 2 squares that are only partly inside.
 
-    Cells beyond the mask count as outside.
+    Cells beyond the borders of the array count as outside.
     """
     field = np.zeros((mask.shape[0] + 2, mask.shape[1] + 2), bool)
     field[1:-1, 1:-1] = mask
@@ -294,7 +296,7 @@ def _along_edge(mask: Mask) -> Mask:
 
 
 def _decompressed(data: bytes, most: int) -> bytes:
-    """Decompress data to at most `most` bytes, whatever size they claim. Raises ValueError."""
+    """Decompress data. Raises ValueError if the data is damaged or decompresses to more than `most` bytes."""
     stream = zlib.decompressobj()
     try:
         found = stream.decompress(data, most)

@@ -1,6 +1,6 @@
 """Figures of a test: AUC, thresholds, calibration, and shares and AUCs with 95 % intervals over patients.
 
-NumPy alone, because the program that a clinic installs computes these figures too.
+The module uses NumPy alone, because the program that a clinic installs computes these figures too.
 
 figure                interval
 share                 Wilson
@@ -12,18 +12,18 @@ difference of shares of two packs on the same images
 share at a threshold chosen on the same images
                       bootstrap
 
-All of these are valid also at 0 and 1, unlike a percentile bootstrap. The bootstrap has no width if every image is
-right: 63 of 63 became 1.000 (1.000 to 1.000). In simulated data sets of 20 and 20 images with normal scores and a true
-area of 0.99, the bootstrap contained the truth in 70 of 100, the interval here in 97.
+All intervals except the bootstrap are valid also at 0 and 1. The bootstrap has no width if every image is right: 63 of
+63 became 1.000 (1.000 to 1.000). In simulated data sets of 20 and 20 images with normal scores and a true area of 0.99,
+the bootstrap contained the truth in 70 of 100, Newcombe's interval in 97.
 
-Images of one patient are correlated. A few images cannot show how strongly, so the worst case is assumed: that all
-images of a patient give one result. The effective number of images is then (sum m)^2 / sum m^2 over the patients'
-numbers of images m (Kish 1965). It equals the number of images if each patient has one, and the number of patients if
-all have equally many.
+Images of one patient are correlated. A few images cannot show how strongly, so the worst case is assumed: all images of
+a patient give one result. The effective number of images is then (sum m)^2 / sum m^2 over the patients' numbers of
+images m (Kish 1965). The effective number equals the number of images if each patient has one image, and the number of
+patients if all patients have equally many images.
 
-Wilson E. B., J Am Stat Assoc 22 (1927) 209; Brown, Cai, DasGupta, Statistical Science 16 (2001) 101: closer to 95 %
-than the exact interval of Clopper and Pearson, which is always too wide, and defined for effective numbers that are not
-whole. Newcombe R. G., Statistics in Medicine 25 (2006) 559, method 5.
+Wilson E. B., J Am Stat Assoc 22 (1927) 209; Brown, Cai, DasGupta, Statistical Science 16 (2001) 101: Wilson's interval
+is closer to 95 % than the exact interval of Clopper and Pearson, which is always too wide, and is defined for effective
+numbers that are not whole. Newcombe R. G., Statistics in Medicine 25 (2006) 559, method 5.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _FARTHEST: Final = 700.0
 
 
 def sigmoid(logits: ArrayLike) -> NDArray[np.float64]:
-    """Return 1 / (1 + exp(-x)) of logits, float64 in 0..1, in the shape given. Infinite logits are allowed."""
+    """Return 1 / (1 + exp(-x)) of logits, as float64 in 0..1 with the shape of `logits`. Logits may be infinite."""
     return np.asarray(1 / (1 + np.exp(np.minimum(-np.asarray(logits, np.float64), _FARTHEST))))
 
 
@@ -57,7 +57,7 @@ _SMALLEST: Final = 1e-7
 
 
 def auc(scores: Scores, truth: Truth) -> float:
-    """Return the area under the ROC curve (Mann-Whitney, ties count half); nan if a class is missing."""
+    """Return the area under the ROC curve (Mann-Whitney, ties count half); nan without positives or negatives."""
     positive, negative = int(truth.sum()), int((~truth).sum())
     if not positive or not negative:
         return math.nan
@@ -72,8 +72,8 @@ def threshold_for_sensitivity(scores: Scores, truth: Truth, *, wanted: float) ->
     """Return the highest threshold with a sensitivity of at least `wanted`.
 
     The threshold is moved halfway to the next lower score, and is in 0..1 even if scores are infinite. If too many
-    positives have the lowest score, no threshold above that score reaches the wanted sensitivity. The result is then so
-    low that every score is positive.
+    positives have the lowest score, only a threshold below that score reaches the wanted sensitivity. Every image is
+    then positive.
     """
     positive = np.sort(scores[truth])
     allowed = math.floor((1 - wanted) * len(positive) + 1e-9)
@@ -97,10 +97,10 @@ def threshold_for_specificity(scores: Scores, truth: Truth, *, wanted: float) ->
 def threshold_for_balance(scores: Scores, truth: Truth, *, groups: NDArray[np.str_] | None = None) -> float:
     """Return the threshold with the largest sensitivity + specificity (Youden's index).
 
-    Of several such thresholds, the middle one is returned.
+    If several thresholds share the largest sum, the middle threshold is returned.
 
     groups  (n,) group of each image, such as its hospital; each group must have images of both classes. The threshold
-            is then judged by the group in which its sum is smallest. None to judge by all images together
+            is then judged by the group with the smallest sum. None to judge by all images together
     """
     members = [np.ones(len(scores), bool)] if groups is None else [groups == name for name in np.unique(groups)]
     levels = np.unique(scores)
@@ -114,21 +114,21 @@ def threshold_for_balance(scores: Scores, truth: Truth, *, groups: NDArray[np.st
 
 
 def logit(scores: Scores) -> Scores:
-    """Return log(s / (1 - s)) of scores, which are first clipped to just inside 0..1."""
+    """Return log(s / (1 - s)) of scores s. The scores are first clipped to just inside 0..1."""
     clipped = np.clip(scores, _SMALLEST, 1 - _SMALLEST)
     odds: Scores = np.log(clipped / (1 - clipped))
     return odds
 
 
 def calibrate_scores(scores: Scores, calibration: Calibration) -> Scores:
-    """Calibrate an array of scores, as `domain.finding.calibrate` does for one score."""
+    """Calibrate an array of scores as `domain.finding.calibrate` calibrates one score."""
     return sigmoid(calibration.slope * logit(scores) + calibration.intercept)
 
 
 def calibration_error(scores: Scores, truth: Truth, *, bins: int = 10) -> float:
     """Return the expected calibration error, 0..1.
 
-    This is the mean distance between score and observed share of positives, over bins with equal numbers of images.
+    The error is the mean distance between mean score and share of positives over bins with equal numbers of images.
     """
     parts = [part for part in np.array_split(np.argsort(scores, kind="stable"), bins) if len(part)]
     return float(sum(len(part) * abs(scores[part].mean() - truth[part].mean()) for part in parts) / len(scores))
@@ -145,7 +145,7 @@ _NO_VARIANCE: Final = 1e-18  # rounding errors of a variance of zero
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A share with its 95 % interval, all in 0..1.
+    """A share with the ends of its 95 % interval, all in 0..1.
 
     count, of  number of images that have the property, and number of all images
     """
@@ -158,14 +158,14 @@ class Share:
 
     @property
     def estimate(self) -> Estimate:
-        """The share with its confidence interval, without the counts from which they are computed."""
+        """The share with its confidence interval, without the numbers of images."""
         return Estimate(self.value, self.low, self.high)
 
 
 def effective_number(patients: Sequence[str]) -> float:
-    """Return the effective number of images (Kish 1965): several images of a patient count less than independent ones.
+    """Return the effective number of images (Kish 1965), between 1 and the number of images.
 
-    The number lies between 1 and the number of images. It assumes that all images of a patient have one result.
+    Several images of a patient count less than independent images, because they are assumed to have one result.
 
     patients  the patient of each image
     """
@@ -185,9 +185,9 @@ def share_of_hits(hits: NDArray[np.bool_], *, patients: Sequence[str]) -> Share:
 
 
 def share_of(count: int, of: int, *, number: float) -> Share:
-    """Return the share count / of, where `count` of `of` images have a property, with Wilson's 95 % interval.
+    """Return the share `count` / `of` with Wilson's 95 % interval.
 
-    count, of  number of images with the property, and number of all images; `of` must be 1 or more
+    count, of  number of images with a property, and number of all images; `of` must be 1 or more
     number     the effective number of images (see `effective_number`), which decides the width of the interval
     """
     value, shrink = count / of, 1 + _Z**2 / number
@@ -201,10 +201,10 @@ def share_of(count: int, of: int, *, number: float) -> Share:
 def share_difference(
     first: NDArray[np.bool_], second: NDArray[np.bool_], *, patients: Sequence[str]
 ) -> tuple[float, float, float]:
-    """Return the share of hits in `second` minus that in `first`, and the ends of its 95 % interval.
+    """Return the share of hits in `second` minus the share in `first`, and the ends of the difference's 95 % interval.
 
     Method 10 of Newcombe, Statistics in Medicine 17 (1998) 2635: the square-and-add of Wilson's intervals, with the
-    correlation of both and its correction for continuity.
+    correlation of both shares, which is corrected for continuity.
 
     first, second  (n,) hits of two tests on the same images
 
@@ -227,20 +227,20 @@ def share_difference(
 
 
 def sensitivity(scores: Scores, truth: Truth, *, threshold: float, patients: Sequence[str]) -> Share:
-    """Return the share of positive images at or above a threshold, which was chosen on other images."""
+    """Return the share of positive images at or above a threshold. The threshold must come from other images."""
     return share_of_hits(scores[truth] >= threshold, patients=_of(patients, truth))
 
 
 def specificity(scores: Scores, truth: Truth, *, threshold: float, patients: Sequence[str]) -> Share:
-    """Return the share of negative images below a threshold, which was chosen on other images."""
+    """Return the share of negative images below a threshold. The threshold must come from other images."""
     return share_of_hits(scores[~truth] < threshold, patients=_of(patients, ~truth))
 
 
 def specificity_at_sensitivity(scores: Scores, truth: Truth, *, wanted: float, patients: Sequence[str]) -> Share:
     """Return the specificity at the threshold that gives at least the wanted sensitivity on these images.
 
-    The threshold is uncertain, too. So the interval is the wider one of Wilson's interval and a bootstrap over patients
-    that chooses the threshold again in each draw.
+    The choice of the threshold is uncertain, too. The interval is therefore the wider of two: Wilson's interval, and a
+    bootstrap over patients that chooses the threshold again in each draw.
     """
 
     def measure(drawn: Scores, answers: Truth) -> float:
@@ -279,8 +279,8 @@ def kappa(
 ) -> tuple[float, float, float] | None:
     """Return Cohen's kappa (-1..1) of two readers, and the ends of its 95 % interval.
 
-    Returns None if both readers gave one answer to all images, or without images. Cohen, Educational and Psychological
-    Measurement 20 (1960) 37; variance by Fleiss, Cohen and Everitt, Psychological Bulletin 72 (1969) 323.
+    Returns None without images, or if both readers gave one and the same answer to all images. Cohen, Educational and
+    Psychological Measurement 20 (1960) 37; variance by Fleiss, Cohen and Everitt, Psychological Bulletin 72 (1969) 323.
 
     first, second  (n,) answers of the readers on the same images
     patients       the patient of each image
@@ -320,7 +320,7 @@ def auc_estimate(scores: Scores, truth: Truth, *, patients: Sequence[str]) -> Es
 
 
 def _area_variance(area: float, positives: float, negatives: float) -> float:
-    """Return the variance of an area by Hanley and McNeil for exponential scores.
+    """Return the variance of an area under the ROC curve by Hanley and McNeil for exponential scores.
 
     The variance is made symmetric in both classes (Newcombe 2006).
 
@@ -332,7 +332,7 @@ def _area_variance(area: float, positives: float, negatives: float) -> float:
 
 
 def _bisect(value: float, end: float, is_near: Callable[[float], bool]) -> float:
-    """Return the point farthest from `value` towards `end` for which `is_near` holds, by bisection."""
+    """Return the point farthest from `value` towards `end` at which `is_near` is true, found by bisection."""
     near, far = value, end
     for _ in range(_HALVINGS):
         middle = (near + far) / 2
@@ -344,9 +344,9 @@ def auc_difference(scores: Scores, truth: Truth, *, patients: Sequence[str]) -> 
     """Return the difference of two networks' AUCs, the second minus the first, and the ends of its 95 % interval.
 
     DeLong, DeLong and Clarke-Pearson, Biometrics 44 (1988) 837. For patients with several images, the contributions of
-    each patient are summed (Obuchowski, Biometrics 53 (1997) 567). The variance is zero if both networks rank every
-    pair correctly or wrongly. The ends then come from the areas' own intervals (square-and-add, Newcombe, Statistics in
-    Medicine 17 (1998) 873).
+    each patient are summed (Obuchowski, Biometrics 53 (1997) 567). If both networks rank every pair correctly, or every
+    pair wrongly, the variance is zero. The ends then come from the intervals of the two areas (square-and-add,
+    Newcombe, Statistics in Medicine 17 (1998) 873).
 
     scores  (images, 2) scores of two networks
     """
@@ -375,7 +375,8 @@ def _of_sample(number: int) -> float:
 def _beaten(scores: Scores, truth: Truth) -> Scores:
     """Return DeLong's components (n,) of an AUC.
 
-    The component of an image is the share of the other class against which it is ranked correctly. Ties count half.
+    The component of an image is a share of the images of the other class: the share against which the image is ranked
+    correctly. Ties count half.
     """
     found = np.empty(len(scores))
     for own, sign in ((truth, 1), (~truth, -1)):
@@ -396,13 +397,12 @@ def bootstrap_interval(
     """Return a measure and the ends of its 95 % percentile interval, by a bootstrap over patients.
 
     Each of 1000 draws takes patients with replacement, with all images of each patient. Draws in which a class is
-    missing are left out. The interval is widened if it does not contain the measure, which can happen with few
-    patients.
+    missing are left out. With few patients the interval may not contain the measure, and is then widened.
 
     measure  computes the measure from scores and truths
     seed     seed of the random numbers
 
-    Raises ValueError if the measure has no value for all images.
+    Raises ValueError if the measure of all images is not a number.
     """
     value = measure(scores, truth)
     if math.isnan(value):

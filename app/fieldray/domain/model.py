@@ -1,7 +1,7 @@
 """A pack's manifest, a verified model in memory, and a model's input and output.
 
-The fields follow the pack format, version 2 (docs/pack-format.md), which `packs.manifest` reads from JSON. The classes
-validate themselves: the constructor raises ValueError with the name of the offending field.
+The fields follow the pack format, version 2 (docs/pack-format.md), which `packs.manifest` reads from JSON. Each class
+checks its values: the constructor raises ValueError with the name of the offending field.
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ class InputSpec:
                  that a site's grey level does not matter
     fit          "stretch" to height x width; "pad" keeps the aspect ratio and fills with 0; "crop" keeps the aspect
                  ratio and cuts the longer side around its middle
-    margin       share of each side cut off before fitting (borders carry letters and collimation), 0..0.2
+    margin       share of each side that is cut off before fitting, 0..0.2, because borders carry letters and
+                 collimation
     crop         "none": the whole image is fitted. "lungs": only the visible lungs, found by a lung-field pack, are
                  fitted. "lung_region": the whole lung region including opacified parts, if the lung-field pack gives
                  the region
-    crop_margin  share of the lungs' height and width kept around them on each side, 0..0.5
+    crop_margin  share of the lungs' height and width kept around the lungs on each side, 0..0.5
     """
 
     height: int
@@ -105,8 +106,8 @@ class OperatingPoint:
     unsure_low, unsure_high  ends of the uncertain zone
     measured_on              description of the images of the measurement, by language
 
-    A score s gives the decision "below" if s < unsure_low, "above" if s >= unsure_high, and "unsure" between. If all
-    three values are equal, there is no uncertain zone.
+    A score s gives the decision "below" if s < unsure_low, "above" if s >= unsure_high, and "unsure" between. If
+    threshold, unsure_low and unsure_high are equal, there is no uncertain zone.
     """
 
     name: str
@@ -169,8 +170,8 @@ class OutputRoles:
     """The indices of a network's outputs by their role; None for a missing output.
 
     scores      a score for each label
-    class_maps  a map for each label. If present, a label's score is activation(mean of its map) instead of the scores
-                output: the mean of many integer cells is finer than one quantised score
+    class_maps  a map for each label. If present, a label's score is activation(mean of the label's map), and the output
+                `scores` is not used: the mean of many integer cells is finer than one quantised score
     features    pooled features for the out-of-distribution check
     mask        (1, rows, columns, 1): the share of lung in each cell, 0..1. A second channel is the share of lung
                 region
@@ -191,7 +192,7 @@ class OutputRoles:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class GoldenVectors:
-    """Inputs with known scores, by which a device is tested before use.
+    """Inputs with known scores, with which a device is tested before use.
 
     inputs     (n, h, w, c) uint8
     scores     (n, labels) float32, measured by the pack's maker
@@ -209,7 +210,7 @@ class GoldenVectors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeaderRules:
-    """The header values of the images that a pack accepts. A missing value passes.
+    """The header values of the images that a pack accepts. A header without a value is accepted.
 
     modalities  accepted DICOM codes of the modality
     body_parts  accepted body parts, in upper case; headers may also use known words of other languages
@@ -232,10 +233,10 @@ class Requirement:
     """A pack that a classifier needs.
 
     kind             kind of the required pack
-    id               id of the required pack, or None for any
-    minimum_version  minimum version of the required pack, or None for any
-    key              fingerprint of the key that must have signed the required pack; None for the classifier's own key
-                     or a shipped pack
+    id               id of the required pack; None for any id
+    minimum_version  minimum version of the required pack; None for any version
+    key              fingerprint of the key that must have signed the required pack; None allows the classifier's own
+                     key, or a shipped pack
     """
 
     kind: CompanionKind
@@ -248,7 +249,7 @@ class Requirement:
 class LungRules:
     """The thresholds of a lung-field network, 0..1.
 
-    mask_threshold  a cell of the mask counts as lung if at least this share of it is lung
+    mask_threshold  the smallest share of lung with which a cell of the mask counts as lung
     thresholds      score from which an image check counts as true, by name of the check (`LUNG_CHECKS`)
     """
 
@@ -265,16 +266,16 @@ class Manifest:
     """The manifest of a pack.
 
     names, descriptions, intended_use, limits
-                 texts by language (BCP 47), English always among them
+                 texts by language (BCP 47); English is always present
     labels       labels of a classifier; of a lung-field pack, its checks
     class_names  names of the classes *abnormal* and *normal*, by class and language; or None
-    warnings     doubts about the pack's own figures found when it was made, by language; or None
+    warnings     doubts about the pack's own figures that were found when the pack was made, by language; or None
     accepted     header values of the images that the pack accepts
     requires     the packs that this pack needs
-    lung_rules   thresholds of a lung-field pack; None for any other
-    is_bare      whether this is a model file of the dissertation (see packs/verified). It has no operating point: the
-                 label with the larger score is the class, and the first label is the abnormal one. Grey levels are not
-                 scaled
+    lung_rules   thresholds of a lung-field pack; None for every other kind of pack
+    is_bare      whether the pack is a model file of the dissertation (see packs/verified), without an operating point.
+                 The label with the larger score is then the class, the first label is the abnormal class, and grey
+                 levels are not scaled
     """
 
     pack_id: str
@@ -323,10 +324,10 @@ class Manifest:
         return any(requirement.kind == "lung-fields" for requirement in self.requires)
 
     def point(self, label: str, name: str | None = None) -> OperatingPoint | None:
-        """Return an operating point of a label, or None if the label has no such point.
+        """Return an operating point of a label; None if the label has no operating point of this name.
 
         label  code of the label
-        name   name of the operating point; None for the label's first one
+        name   name of the operating point; None for the label's first operating point
         """
         for point in self.operating_points:
             if point.label == label and name in (None, point.name):
@@ -336,14 +337,14 @@ class Manifest:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Model:
-    """A verified pack in memory. The drive that it was read from is not needed any more.
+    """A verified pack in memory. The drive from which the pack was read is not needed any more.
 
-    files           the networks by role: "litert" (always there), "edgetpu", and further roles named by the pack
+    files           the networks by role: "litert" (in every pack), "edgetpu", and further roles named by the pack
     model_sha256    SHA-256 (hex) of the "litert" file
     fingerprint     fingerprint of the signing key; empty for a legacy model
     content_sha256  SHA-256 (hex) of the manifest, which identifies all files of the pack; empty for a legacy model
     card            the model card (Markdown)
-    lungs           the lung-field pack that runs before the classifier; None without one
+    lungs           the lung-field pack that runs before the classifier; None without a lung-field pack
     """
 
     manifest: Manifest
@@ -358,12 +359,12 @@ class Model:
 
     @property
     def pack_name(self) -> str:
-        """`id-version`, which is also the name of the pack's folder."""
+        """`id-version`, the name of the pack and of the pack's folder."""
         return f"{self.manifest.pack_id}-{self.manifest.version}"
 
     @property
     def lungs_pack(self) -> str:
-        """The lung-field pack's name and the beginning of its hash, as stored in results; "" without such a pack."""
+        """The lung-field pack's name and the beginning of its hash, as stored in results; "" for no such pack."""
         return f"{self.lungs.pack_name} {self.lungs.model_sha256[:12]}" if self.lungs else ""
 
 
@@ -382,9 +383,10 @@ class Prediction:
 
     backend     the backend that ran this image
     scores      uncalibrated score in [0, 1] by label code
-    class_maps  (labels, rows, columns) float32 logits, whose mean is the label's logit; None if the model has none
-    features    (n,) float32 pooled features; None if the model has none
-    latency_ms  duration of the inference alone, measured in the process that ran it
+    class_maps  (labels, rows, columns) float32 logits, whose mean is the label's logit; None if the model has no class
+                maps
+    features    (n,) float32 pooled features; None if the model has no features
+    latency_ms  duration of the inference alone, measured in the process that ran the model
     sequence    1 for the first image since this backend was opened, 2 for the second, ...
     """
 

@@ -57,11 +57,11 @@ NOT_IN_SETTINGS_HASH: Final = {
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class PackSetup:
-    """A pack as a run uses it: the model, an operating point for each label, and what a person confirmed or overrode.
+    """A pack as a run uses it: the model, an operating point for each label, and a person's requests and confirmations.
 
     points          operating point by label code; None for a label without a threshold
     ages_confirmed  whether a person confirmed that patients without a stated age are in the pack's age range
-    overrides       what a person asked for: to screen an image that the pack refused, or to turn an image
+    overrides       requests of a person: to screen an image that the pack refused, or to turn an image
     """
 
     model: Model
@@ -87,16 +87,16 @@ class PackSetup:
     def is_borderline(
         self, scores: Mapping[str, float], features: NDArray[np.float32] | None, *, oversampling: float
     ) -> bool:
-        """Return whether reading the image in full resolution could change its outcome.
+        """Return whether the image's outcome could change if the image were read in full resolution.
 
         scores        the network's uncalibrated scores for the image as it was read, 0..1, by label code
-        features      (n,) float32 pooled features of the network for the image as it was read; None without such an
-                      output
+        features      (n,) float32 pooled features of the network for the image as it was read; None if the network has
+                      no features
         oversampling  pixels read per pixel of the network's input, on the axis (rows or columns) where this number is
                       smaller
 
-        The distance of the out-of-distribution check counts only for a model without a lung-field pack. With one, the
-        check only adds a note to the result.
+        The distance of the out-of-distribution check counts only for a model without a lung-field pack. For a model
+        with a lung-field pack, the check only adds a note to the result.
         """
         gate = None if self.model.lungs else self.model.manifest.ood_gate
         distance = gate.distance(features) if gate and features is not None else None
@@ -123,8 +123,8 @@ class PackSetup:
     def reusable_settings(self) -> tuple[str, ...]:
         """The settings hashes of stored results that may be taken over instead of screening an image again.
 
-        These are this object's own hash, and the hash with the opposite `ages_confirmed`. Results with either hash
-        differ only in the note on a patient whose age is in no file (`purpose.with_ages`).
+        The two hashes are `settings_hash`, and the hash with the opposite `ages_confirmed`. Results with either hash
+        differ only in the note on a patient whose age is not stated (`purpose.with_ages`).
         """
         other = dataclasses.replace(self, ages_confirmed=not self.ages_confirmed)
         return tuple(dict.fromkeys((self.settings_hash, other.settings_hash)))
@@ -137,11 +137,11 @@ def set_up_pack(
     ages_confirmed: bool = False,
     overrides: Overrides = Overrides(),  # noqa: B008 - it is frozen
 ) -> PackSetup:
-    """Return a model with the operating points of this name, or with the first point of each label.
+    """Return a pack set up for a run: with the operating points of one name, or with the first point of each label.
 
     operating_point  name of the operating point; None for the first point of each label
     ages_confirmed   whether a person confirmed that patients without a stated age are in the pack's age range
-    overrides        what a person asked for: to screen an image that the pack refused, or to turn an image
+    overrides        requests of a person: to screen an image that the pack refused, or to turn an image
 
     A legacy model (unsigned files of the dissertation) has no operating point: the larger output of its network
     decides. Raises UsageProblem (operating_point) for an unknown name.
@@ -157,8 +157,8 @@ def set_up_pack(
 def setups_of(models: Sequence[Model], point: str | None, set_up: Callable[..., PackSetup]) -> tuple[PackSetup, ...]:
     """Return one setup for each model of a run, made by calling `set_up(model, operating_point=...)`.
 
-    models  the models of the run, in its order
-    point   name of the operating point; a model without a point of this name gets its first points
+    models  the models of the run, in the order of the run
+    point   name of the operating point; a model without a point of this name is set up with its first points
 
     Raises UsageProblem: operating_point if no model has the point, ages_apart if confirmed age ranges do not overlap.
     """
@@ -178,9 +178,9 @@ def setup_of_run(spec: RunSpec, position: int, model: Model) -> PackSetup:
 
     spec      the stored request of the run
     position  position of the pack in the run, 0 for the first
-    model     the pack's model as it is available now
+    model     the pack's model that is available now
 
-    Raises UsageProblem (again_other_pack) if the model or its settings are not those of the run.
+    Raises UsageProblem (again_other_pack) if the model or the settings differ from those of the run.
     """
     pack, labels = spec.packs[position], model.manifest.labels
     points = dict.fromkeys((label.code for label in labels), None) | {one.label: one for one in pack.operating_points}
@@ -209,7 +209,7 @@ def scores_of(model: Model, scores: NDArray[np.float32]) -> dict[str, float]:
 
 
 def _deciding(part: Any) -> Any:
-    """Return the parts of a value that decide a result, as plain values for a hash.
+    """Return the parts of a value that decide a result, as plain values from which a hash can be made.
 
     Files and arrays are replaced by their SHA-256.
     """

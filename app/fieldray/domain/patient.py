@@ -1,8 +1,8 @@
 """Matching of images to patients, and the newest study day of each patient in a run.
 
-A clinic works by patient. A patient's position in the work list is that of the most urgent result of the newest day.
-Images of earlier days follow below all others and do not raise the patient's position. Work list, exports and archives
-use this module.
+Work lists are ordered by patient. A patient's most urgent result of the newest study day decides the patient's
+position. Images of earlier days come after the images of all patients' newest days, and do not change the position.
+Work list, exports and archives use this module.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def match_patients(one: ImageHeader, other: ImageHeader) -> PatientMatch:
     Result     condition
     "other"    birth dates differ, sexes are male and female, or Patient IDs differ
     "unknown"  an image has no usable Patient ID
-    "same"     equal Patient IDs, and neither birth date nor sex contradicts
+    "same"     Patient IDs are equal, and birth date and sex do not contradict
     """
     births = [day_of(header.patient_birth_date) for header in (one, other)]
     differs = births[0] and births[1] and births[0] != births[1]
@@ -41,7 +41,8 @@ def match_patients(one: ImageHeader, other: ImageHeader) -> PatientMatch:
 def person_key(ref: ImageRef) -> str:
     """Return a key that is equal for images of one person within a run.
 
-    The key holds Patient ID, birth date and sex. An image without a usable Patient ID has a key of its own.
+    The key is made from Patient ID, birth date and sex. An image without a usable Patient ID has a key that no other
+    image has.
     """
     header, number = ref.header, valid_patient_id(ref.header.patient_id)
     if not number:
@@ -52,7 +53,7 @@ def person_key(ref: ImageRef) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def day_number(dicom_date: str) -> int:
-    """Return a study date as a number that grows by one a day; 0 for a missing or invalid date."""
+    """Return the day number of a study date: one more for each later day, 0 for a missing or invalid date."""
     day = day_of(dicom_date)
     return day.toordinal() if day else NO_DAY
 
@@ -79,7 +80,7 @@ def earlier_images(people: NDArray[np.int64], days: NDArray[np.int64]) -> NDArra
 
 
 def earlier_days_last(is_earlier: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the positions of images, reordered so that images of earlier days come after all others: (n,).
+    """Return the positions of images (n,), reordered so that images of earlier days come after all others.
 
     is_earlier  (n,) whether each image is of an earlier day, as `earlier_images` returns it
     """

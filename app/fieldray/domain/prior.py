@@ -1,7 +1,7 @@
-"""The prior images of a patient: which images belong to the patient, and which was made first.
+"""The prior images of a patient: which images belong to the patient, and which image was made first.
 
-Two images count as one person's only if both have one Patient ID and no other fact in both headers contradicts. Unknown
-facts are reported as unknown and never guessed.
+Two images count as images of one person only if both have one Patient ID and no other fact in the headers contradicts.
+Unknown facts are reported as unknown and never guessed.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class Gap:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Prior:
-    """An image that can be compared with the current image, usually an earlier one of the patient.
+    """An image that can be compared with the current image, usually an earlier image of the patient.
 
     outcome        the outcome of the image; for a file that a person chose, the result of `unscreened_outcome`
     origin         "run": the run in sight; "history": an earlier run; "file": a file that a person chose
     patient_match  whether both images are of one patient
-    order          whether this image was made before or after the current image
+    order          whether the prior image was made before or after the current image
     """
 
     outcome: Outcome
@@ -65,8 +65,7 @@ class Prior:
 class StoredPriors:
     """The prior images of a patient in the results database.
 
-    images         prior images, one entry per image. Images of other runs than the one in sight are listed only if
-                   their file still exists
+    images         prior images, one entry per image. An image of another run is listed only if its file still exists
     missing_files  number of prior images that are left out because their file no longer exists
     """
 
@@ -76,12 +75,12 @@ class StoredPriors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairRecord:
-    """The record of a comparison that a person made of the current image and a prior image, for reports.
+    """The record of a person's comparison of the current image with a prior image, for reports.
 
-    current, current_frame  SHA-256 (hex) of the current image's file, and its frame
-    prior, prior_frame      header of the prior image without the person's name, and its frame
+    current, current_frame  SHA-256 (hex) of the current image's file, and number of the frame
+    prior, prior_frame      header of the prior image without the person's name, and number of the frame
     is_dicom                whether a DICOM object can refer to the prior image
-    order                   whether the prior image was made before or after the current one
+    order                   whether the prior image was made before or after the current image
     patient_match           whether both images are of one patient
     why_not                 the reason why the images are not comparable, or None
     similarity              similarity of the structure inside the lungs after alignment, -1..1; None if not comparable
@@ -101,7 +100,7 @@ class PairRecord:
 
 
 def unscreened_outcome(ref: ImageRef) -> Screened:
-    """Return an outcome for an image that no pack has screened: without score, map or finding."""
+    """Return an outcome for an image that no pack has screened. The outcome has no score, class map or finding."""
     return Screened(
         ref=ref,
         facts=ReadFacts(),
@@ -115,10 +114,10 @@ def unscreened_outcome(ref: ImageRef) -> Screened:
 
 
 def time_order(image: ImageHeader, current: ImageHeader) -> Order:
-    """Return whether an image was made before or after the current image, by study date and time.
+    """Return whether `image` was made before or after the current image, by study date and time.
 
-    "same" means that date and time are equal to the minute. "unknown" means that a date, or on one day a time, is
-    missing.
+    "same" means that date and time are equal to the minute. "unknown" means that a date is missing, or that a time is
+    missing for two images of one day.
     """
     days = day_of(image.study_date), day_of(current.study_date)
     if days[0] is None or days[1] is None:
@@ -132,7 +131,7 @@ def time_order(image: ImageHeader, current: ImageHeader) -> Order:
 
 
 def gap_between(image: ImageHeader, current: ImageHeader) -> Gap | None:
-    """Return the time between the studies of two images, whichever was first; None if a study date is unknown."""
+    """Return the time between the studies of two images, in either order; None if a study date is unknown."""
     days = day_of(image.study_date), day_of(current.study_date)
     if days[0] is None or days[1] is None:
         return None
@@ -150,8 +149,9 @@ def gap_between(image: ImageHeader, current: ImageHeader) -> Gap | None:
 def is_same_image(one: Outcome, other: Outcome) -> bool:
     """Return whether two outcomes are of one image.
 
-    Their frames must be equal, and one of these as well: the file, the bytes, or the SOP Instance UID. Some devices
-    reuse a SOP Instance UID. So an equal UID does not count if the bytes differ and the study or its day differs, too.
+    The frame numbers must be equal. In addition the file, the bytes or the SOP Instance UID must be equal. Because some
+    devices reuse a SOP Instance UID, an equal UID does not count if the bytes differ and the study or the study day
+    also differs.
     """
     first, second = one.ref, other.ref
     if first.frame != second.frame:
@@ -167,8 +167,9 @@ def is_same_image(one: Outcome, other: Outcome) -> bool:
 def priors_of(current: Outcome, candidates: Iterable[tuple[Origin, Outcome]]) -> tuple[Prior, ...]:
     """Return the prior images of the current image's patient, the most useful first.
 
-    Dated images come before undated ones, newer before older, frontal before lateral. Left out are images of other or
-    unknown patients, of the current study, and later images. Of equal images, the first candidate counts.
+    Images with a date come first, then newer images, then frontal images. Left out are images of other or unknown
+    patients, images of the current study, and later images. If several candidates are one image, only the first is
+    returned.
 
     candidates  images that may be priors, with their origin
     """
@@ -185,7 +186,7 @@ def priors_of(current: Outcome, candidates: Iterable[tuple[Origin, Outcome]]) ->
 
 
 def prior_from(outcome: Outcome, current: Outcome, origin: Origin) -> Prior:
-    """Return an outcome as a `Prior` of the current image, with the match of patients and the order in time."""
+    """Return an outcome as a `Prior` of the current image, with the comparison of patients and the order in time."""
     header, own = outcome.ref.header, current.ref.header
     return Prior(
         outcome=outcome, origin=origin, patient_match=match_patients(header, own), order=time_order(header, own)
@@ -193,7 +194,7 @@ def prior_from(outcome: Outcome, current: Outcome, origin: Origin) -> Prior:
 
 
 def prior_warnings(prior: Prior, current: Outcome) -> Sequence[Reason]:
-    """Return warnings to show with a comparison of a prior image with the current one."""
+    """Return the warnings to show when a prior image is compared with the current image."""
     is_same = is_same_image(prior.outcome, current)
     said = [reason("prior_same_image")] if is_same else []
     order: Order = "earlier" if is_same and prior.order == "same" else prior.order  # no doubt about one image
@@ -204,7 +205,7 @@ def prior_warnings(prior: Prior, current: Outcome) -> Sequence[Reason]:
 
 
 def pair_warnings(pair: PairRecord) -> Sequence[Reason]:
-    """Return warnings about the patient and the order in time of a compared pair."""
+    """Return warnings about two compared images: whether both are of one patient, and which was made first."""
     return _doubts(pair.patient_match, pair.order)
 
 
@@ -220,7 +221,7 @@ def is_lateral(header: ImageHeader) -> bool:
 
 
 def pair_record(prior: Prior, current: Outcome, comparison: PairComparison) -> PairRecord:
-    """Return the record of a comparison of two images, as reports need it."""
+    """Return the record of a comparison of two images, for reports."""
     aligned, problem, ref = comparison.aligned, comparison.problem, prior.outcome.ref
     return PairRecord(
         current=current.facts.content_sha256,
@@ -243,13 +244,13 @@ def _usefulness(prior: Prior) -> tuple[bool, int, bool, int]:
 
 
 def _minute(dicom_time: str) -> int | None:
-    """Return the minutes since midnight of a DICOM time (PS3.5 6.2); None if it lacks minutes."""
+    """Return the minutes since midnight of a DICOM time (PS3.5 6.2); None if the time has no minutes."""
     found = _TIME.fullmatch(dicom_time.strip())
     return 60 * int(found[1]) + int(found[2]) if found else None
 
 
 def _months_later(day: datetime.date, months: int) -> datetime.date:
-    """Return the day `months` later; at most the last day of that month."""
+    """Return the day `months` later. If that month is too short, return the last day of the month."""
     year, month = divmod(day.month - 1 + months, 12)
     for last in (day.day, 30, 29, 28):
         try:

@@ -1,4 +1,4 @@
-"""A pack's intended patients and performance in sentences, and the reading of view, body part and age in headers."""
+"""Sentences on a pack's intended patients and performance, and the reading of view, body part and age in headers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def patients_sentence(accepted: HeaderRules) -> Reason:
 
 
 def shared_ages(several: Iterable[tuple[int, int] | None]) -> tuple[int, int] | None:
-    """Return the age range (youngest, oldest) that all packs accept; None if all accept any age.
+    """Return the age range (youngest, oldest) that all packs accept; None if all packs accept any age.
 
     If the ranges do not overlap, youngest is above oldest.
 
@@ -65,7 +65,7 @@ def performance_sentences(manifest: Manifest) -> tuple[Reason, ...]:
 class ClassDistribution:
     """The measured distribution of images over the displayed classes.
 
-    is_elsewhere  whether the images are of another hospital than the pack's own
+    is_elsewhere  whether the images come from a hospital that is not one of the pack's own hospitals
     shares        share of each class: key True for images with the finding, key False for images without
     """
 
@@ -74,15 +74,15 @@ class ClassDistribution:
 
     @property
     def unsure_and_total(self) -> tuple[int, int]:
-        """The number of images in the class *unsure*, and the number of all measured images."""
+        """The number of images in the class *unsure*, and the number of all images, as measured."""
         counted = [of["unsure"] for of in self.shares.values()]
         return sum(share.count for share in counted), sum(share.of for share in counted)
 
 
 def counts_per_hundred(shares: Mapping[Category, Share]) -> dict[Category, int]:
-    """Convert the shares of the classes to numbers of images per 100: whole numbers that add up to 100.
+    """Convert the shares of the classes to numbers of images per 100: whole numbers with the sum 100.
 
-    A class without a share has 0.
+    A class without a share has the number 0.
     """
     total = sum(share.count for share in shares.values()) or 1
     exact = {category: 100 * share.count / total for category, share in shares.items()}
@@ -96,8 +96,8 @@ def counts_per_hundred(shares: Mapping[Category, Share]) -> dict[Category, int]:
 def class_distributions(manifest: Manifest | None, point: OperatingPoint | None) -> tuple[ClassDistribution, ...]:
     """Return the distributions over the classes that the pack's maker measured at an operating point.
 
-    The pack's own hospitals come first, then another hospital. Empty if nothing was measured, or for a local operating
-    point.
+    The pack's own hospitals come first, then another hospital. The result is empty if nothing was measured, or for a
+    local operating point.
     """
     if manifest is None or point is None or point.is_local:
         return ()
@@ -114,9 +114,9 @@ def class_distributions(manifest: Manifest | None, point: OperatingPoint | None)
 
 
 def _shares(found: Mapping[str, object]) -> dict[Category, Share]:
-    """Return the measured share of each class, from JSON, in the order of the work list.
+    """Return the share of each class that a pack's metrics contain, in the order of the work list.
 
-    Invalid entries are left out.
+    found  the shares by class, from JSON. Invalid entries are left out
     """
     values = {category: _member(found, category) for category in WORK_LIST_ORDER if category in found}
     return {category: share for category, own in values.items() if (share := _share(own))}
@@ -130,9 +130,9 @@ def _share(found: Mapping[str, object]) -> Share | None:
 
 
 def _measured(manifest: Manifest, part: str, code: str) -> Iterator[Reason]:
-    """Yield a sentence for each label with the AUC in one part of the metrics.
+    """Yield a sentence with the AUC for each label, from one part of the metrics.
 
-    Metrics that do not have the form of the toolchain are left out.
+    A label is left out if its metrics do not have the form that the toolchain writes.
 
     part  "test" or "external_test"
     code  code of the sentence
@@ -152,7 +152,10 @@ def _member(values: object, name: str) -> Mapping[str, object]:
 
 
 def header_notes(header: ImageHeader, accepted: HeaderRules, *, is_confirmed: bool) -> tuple[Reason, ...]:
-    """Return notes on view, body part, age and orientation that are contradictory, unknown or missing in a header.
+    """Return notes for a person on an image's header.
+
+    The notes are about a contradictory or missing age, an unknown view or body part, an unusual orientation, and text
+    burned into the pixels.
 
     is_confirmed  whether a person confirmed that all patients are in the pack's age range
     """
@@ -178,12 +181,12 @@ def _age_note(header: ImageHeader, accepted: HeaderRules, *, is_confirmed: bool)
 
 
 def with_ages(notes: Iterable[Reason], *, is_confirmed: bool) -> tuple[Reason, ...]:
-    """Return the notes on an image's stored result as the run that takes over the result has to show them.
+    """Return the notes of a stored result, adapted to a new run that takes over the result.
 
-    A note that the patient's age is not stated also says whether a person confirmed the ages. Only this note is
+    The note that the patient's age is not stated also says whether a person confirmed the ages. Only this note is
     rewritten.
 
-    is_confirmed  whether a person confirmed the ages in the run that takes over the result
+    is_confirmed  whether a person confirmed the ages in the new run
     """
     written, other = AGE_NOTES[is_confirmed], AGE_NOTES[not is_confirmed]
     return tuple(Reason(written, note.parameters) if note.code == other else note for note in notes)
@@ -193,24 +196,24 @@ def with_ages(notes: Iterable[Reason], *, is_confirmed: bool) -> tuple[Reason, .
 class PatientCount:
     """Counts of a run's images for the notes on patients.
 
-    others   images whose header contradicts the pack's rules
-    unknown  images without a stated age
+    others   number of images whose header contradicts the pack's rules
+    unknown  number of images without a stated age
     """
 
     others: int = 0
     unknown: int = 0
 
     def add(self, kind: ResultCount) -> None:
-        """Count the images of a group of results in `others` or `unknown`, if they belong there.
+        """Count a group of results, in `others` or in `unknown` if the results belong there.
 
-        kind  results that all have one category and the same codes. They count in `others` if they were refused because
-              of age or body part, and in `unknown` if they have the note that the age is not stated
+        kind  results with the same category and the same codes. Results refused because of age or body part count in
+              `others`. Results with the note that the age is not stated count in `unknown`
         """
         self.others += kind.number * (kind.category == "refused" and not _OTHERS.isdisjoint(kind.codes))
         self.unknown += kind.number * (AGE_NOTES[False] in kind.codes)
 
     def notes(self, accepted: HeaderRules) -> tuple[Reason, ...]:
-        """Return notes on how many images are of other patients than the pack's, and how many state no age."""
+        """Return notes on the number of images of unintended patients, and of images without a stated age."""
         counts = {"other_patients": self.others, "ages_not_stated": self.unknown}
         intended = patients_sentence(accepted).text
         return tuple(reason(code, count=count, patients=intended) for code, count in counts.items() if count)
@@ -303,7 +306,8 @@ _BODY_PARTS: Final[Mapping[str, str]] = {
     "BREAST": "BREAST MAMM =MAMA =SENO МОЛОЧН",
     "WHOLEBODY": "WHOLEB BABYGRAM SKELET FULLBODY TOTALBODY PHANTOM",
 }
-# Words for the chest that also name the spine or the breast. They count unless another part than the abdomen is named.
+# Words for the chest that may also mean the spine or the breast. Such a word counts as the chest unless the text names
+# a part other than the abdomen.
 _OF_THE_CHEST: Final = "THORA TORA THX BRUST BRYST BROST PIERSIOW HRUD GRUDN GOGUS KRUT =NGUC ΘΩΡΑΚ ТОРАК ГРУД ~胸 ~صدر"
 
 
@@ -346,7 +350,7 @@ def _part_patterns() -> Mapping[str, re.Pattern[str]]:
 def views_of(text: str) -> frozenset[str]:
     """Return the views that a text names: PA, AP, FRONTAL, LATERAL, OBLIQUE, and AXIAL for any other known view.
 
-    Empty for unknown words.
+    The result is empty for unknown words.
     """
     words = _words(text)
     compact = words.replace(" ", "")
@@ -359,7 +363,7 @@ def views_of(text: str) -> frozenset[str]:
 
 
 def view_of_code(code: str, meaning: str) -> str:
-    """Return the view of an item of the View Code Sequence: by its code, else its meaning as written."""
+    """Return the view of an item of the View Code Sequence: by the code if known, else the meaning as written."""
     return _VIEW_CODES.get(code.strip().upper(), meaning)
 
 
@@ -380,9 +384,9 @@ def body_parts_of(text: str) -> frozenset[str]:
 def view_match(header: ImageHeader, rules: HeaderRules) -> HeaderMatch:
     """Return whether the view that a header states is "accepted", an "other" known view, or "unknown" words.
 
-    View Position and View Code Sequence are both checked. Every view that they name must be accepted by the rules.
-    Without a View Position, Patient Orientation is checked for a lateral view, too. The result is "nothing" if no view
-    is stated.
+    View Position and View Code Sequence are both checked, and the rules must accept every view that they name. If View
+    Position is missing, Patient Orientation is checked for a lateral view, too. The result is "nothing" if no view is
+    stated.
     """
     said = [text for text in (header.view_position, header.view_code, _view_by(header)) if not _says_nothing(text)]
     if not said:
@@ -398,7 +402,7 @@ def view_match(header: ImageHeader, rules: HeaderRules) -> HeaderMatch:
 
 
 def view_words(header: ImageHeader) -> str:
-    """Return the words by which an image's header describes the view, for use in a message."""
+    """Return the words by which an image's header names the view, for a message."""
     by_orientation = f"Patient Orientation {header.patient_orientation}" if _view_by(header) else ""
     return " / ".join(filter(None, (header.view_position, header.view_code, by_orientation)))
 
@@ -406,7 +410,7 @@ def view_words(header: ImageHeader) -> str:
 def _directions(header: ImageHeader) -> str:
     """Return the directions of rows and columns (PS3.3 C.7.6.1.1.1) as two letters; LF for an upright frontal image.
 
-    Empty if there is a View Position, or if the letters do not belong to two different axes.
+    The result is empty if there is a View Position, or if the letters do not belong to two different axes.
     """
     found = "".join(part.strip()[:1].upper() for part in header.patient_orientation.split("\\"))
     axes = [axis for axis in ("AP", "RL", "HF") if set(axis) & set(found)]
@@ -415,7 +419,7 @@ def _directions(header: ImageHeader) -> str:
 
 
 def _view_by(header: ImageHeader) -> str:
-    """Return the view implied by Patient Orientation if it is not frontal; empty for a frontal view."""
+    """Return the view that Patient Orientation implies, if that view is not frontal; empty for a frontal view."""
     directions = set(_directions(header))
     if not directions & set("AP"):
         return ""
@@ -443,14 +447,14 @@ _KINDS_IN_WORDS: Final = re.compile(
 
 
 def is_for_processing(header: ImageHeader) -> bool:
-    """Return whether a file holds unprocessed detector values (FOR PROCESSING; PS3.3 C.8.11.3)."""
+    """Return whether a file contains unprocessed detector values (FOR PROCESSING; PS3.3 C.8.11.3)."""
     return header.presentation_intent_type.upper() == "FOR PROCESSING" or header.sop_class_uid in _RAW_CLASSES
 
 
 def is_other_kind(header: ImageHeader) -> bool:
     """Return whether the header says that the image is no ordinary exposure.
 
-    Such an image shows bone or soft tissue alone, or is the difference of two exposures.
+    Examples are an image of bone or soft tissue alone, and the difference of two exposures.
     """
     found = _KINDS_OF_IMAGE.search(_words(header.image_type)) or _KINDS_IN_WORDS.search(_words(header.derivation))
     return found is not None

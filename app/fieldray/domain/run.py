@@ -1,6 +1,6 @@
-"""The events of a run for the user interfaces, the request of a run, and the stored results of a run.
+"""The request of a run, the stored results of a run, and the events of a run for the user interfaces.
 
-Events are frozen, and sent through one callable `publish(event)`.
+Events are frozen objects. Each event is sent by a call of one function, `publish(event)`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class BackendChanged:
     """Event: the state of a backend changed.
 
     in_use  whether results now come from this backend
-    detail  the backend's description of itself
+    detail  description of the backend, such as device and library version
     reason  the reason why the backend is unavailable, or None
     """
 
@@ -43,8 +43,8 @@ class DeviceChanged:
     """Event: the state of a device that can be plugged in, such as an Edge TPU.
 
     backend    name of the backend that runs models on the device
-    state      "uninitialised": plugged in, but its firmware is only loaded at its first use
-    port_mbit  speed of its USB port in Mbit/s: 480 (USB 2) or 5000 (USB 3) and more; None if the system does not say
+    state      state of the device. "uninitialised": plugged in, but the device's firmware is not yet loaded
+    port_mbit  speed of the USB port in Mbit/s: 480 (USB 2) or 5000 (USB 3) and more; None if the system does not say
     reason     the reason why the device cannot be used, or None
     notes      advice for a device that can be used
     """
@@ -62,7 +62,7 @@ class RunChanged:
 
     reason      the reason if the run failed, or None
     notes       notes for the user
-    pack_notes  notes on the results of each pack, by its position; empty until the run has ended
+    pack_notes  notes on the results of each pack, by the pack's position; empty until the run has ended
     """
 
     run_id: int
@@ -76,7 +76,7 @@ class RunChanged:
 class ImageDone:
     """Event: the results of one image were committed to the results database.
 
-    Either all packs gave a result, or one pack's result was replaced.
+    The event follows when all packs gave a result, or when one pack's result was replaced.
     """
 
     image: StoredImage
@@ -86,8 +86,8 @@ class ImageDone:
 class ResultsTakenOver:
     """Event: results of an earlier run were taken over for many images at once, and committed to the database.
 
-    The images were recognised by a sample of their content. Unless the caller asked for single events, this event
-    replaces one `ImageDone` for each image.
+    The program recognised the images by a sample of their content. This event replaces one `ImageDone` for each image,
+    unless the caller asked for single events.
 
     row_ids  rows of the images in the database
     kinds    for each pack, in the order of the run: how many of the results have each category and set of note codes
@@ -102,8 +102,8 @@ class ResultsTakenOver:
 class Progress:
     """Event: the progress of a run.
 
-    total_is_final  whether `total` is final; it grows while folders are still being searched
-    remaining_s     estimated time to the end, or None
+    total_is_final  whether `total` is final; `total` grows while folders are still being searched
+    remaining_s     estimated time to the end in seconds, or None
     """
 
     done: int
@@ -115,14 +115,14 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """Event: the speed of inference in the current run, and the load of the computer. A figure not known yet is None.
+    """Event: the speed of inference in the current run, and the load of the computer. A figure not yet known is None.
 
     fps_now, fps_min, fps_avg, fps_max
                          images per second, counted from the third image of a backend on
-    first_ms, second_ms  time of a backend's first and second image
-    p50_ms, p95_ms       median and 95th percentile of the time per image
+    first_ms, second_ms  time of a backend's first and second image in milliseconds
+    p50_ms, p95_ms       median and 95th percentile of the time per image in milliseconds
     cpu_percent          CPU load of the whole computer
-    memory_mb            memory of all processes of this program
+    memory_mb            memory of all processes of this program in MB
     """
 
     fps_now: float | None = None
@@ -152,7 +152,7 @@ class DrivesChanged:
 class StoreRepaired:
     """Event: the results database was damaged and has been replaced.
 
-    reason  where the damaged file is now, and which results were recovered
+    reason  message that names the damaged file's new path, and the recovered results
     """
 
     reason: Reason
@@ -160,7 +160,7 @@ class StoreRepaired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreUpdating:
-    """Event: the results database of an earlier program version is being updated to this version.
+    """Event: the results database has the format of an earlier program version and is now being updated.
 
     reason  the message for the user
     """
@@ -170,7 +170,7 @@ class StoreUpdating:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreUnwritable:
-    """Event: results cannot be stored in the database. It is published before the first image is screened."""
+    """Event: results cannot be stored in the database. The event comes before the first image is screened."""
 
     reason: Reason
 
@@ -200,10 +200,11 @@ VerdictChoice = Literal["agree", "disagree", "unsure"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictValue:
-    """A value that a reader's verdict can have. The texts are translated by a `translation.Translator`.
+    """A kind of reader's verdict, such as Agree or Disagree. A `translation.Translator` translates the texts.
 
     key       keyboard shortcut of the verdict in the window
-    confirms  whether the verdict confirms the program's result (True) or contradicts it (False); None for neither
+    confirms  whether the verdict confirms the program's result (True) or contradicts the result (False); None for
+              neither
     title     the verdict's name on its button
     command   the name of the shortcut's command
     column    the heading of a count of such verdicts
@@ -243,14 +244,14 @@ _VERDICT_VALUES: Final = (
         column=lambda translator: translator.text("Reader unsure"),
     ),
 )
-# All values, in the order in which a person sees them.
+# All kinds of verdict, in the order in which a person sees them.
 VERDICT_VALUES: Final[Mapping[VerdictChoice, VerdictValue]] = {value.choice: value for value in _VERDICT_VALUES}
 CONTRADICTING_CHOICES: Final = tuple(value.choice for value in _VERDICT_VALUES if value.confirms is False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrides:
-    """Requests of a person to screen images that a pack refuses. Each result that they change has a note.
+    """Requests of a person to screen images that a pack refuses. Every result changed by a request has a note.
 
     overrules  whether to screen images whose refusal a person can see to be wrong (`finding.can_be_overruled`)
     turns      whether to turn images that lie on their side, upside down or inverted
@@ -262,24 +263,24 @@ class Overrides:
     def will_turn(self, why: Reason, turn: Correction) -> bool:
         """Return whether an image refused for this reason is to be turned upright and screened again.
 
-        turn  the correction with which the image was read when it was refused. An image is turned only once, so the
-              result is False for any correction but `UPRIGHT` (none)
+        turn  the correction with which the refused image was read. An image is turned only once: the result is False
+              unless `turn` is `UPRIGHT` (no correction)
         """
         return self.turns and can_be_turned(why) and turn == UPRIGHT
 
     def will_overrule(self, why: Reason, turn: Correction) -> bool:
         """Return whether an image refused for this reason is to be screened nevertheless.
 
-        The result is False for an image that is to be turned instead (`will_turn`).
+        The result is False for an image that `will_turn` turns instead.
 
-        turn  the correction with which the image was read when it was refused
+        turn  the correction with which the refused image was read
         """
         return self.overrules and can_be_overruled(why) and not self.will_turn(why, turn)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackSpec:
-    """A pack of a run. Two packs with equal `model_sha256` and `settings_hash` give equal results for an image.
+    """One pack of a run. Two packs with equal `model_sha256` and `settings_hash` give equal results for an image.
 
     settings_hash     SHA-256 of everything besides the model file that decides a result (see domain/pack_setup)
     operating_points  the operating points with which the run decides, at most one for each label
@@ -304,10 +305,11 @@ class PackSpec:
 class RunSpec:
     """The request of a run: one pass over images by one or more packs of equal rank.
 
-    paths           absolute paths, as given
+    paths           absolute paths of the files and folders that the user gave
     packs           the packs, in the order of their results
     ages_confirmed  whether a person confirmed that patients without a stated age are in the packs' age range
-    overrides       what the person overruled; None for a run of version 0.2.0, which did not store this
+    overrides       requests of a person to screen refused images; None for a run of version 0.2.0, which did not store
+                    requests
     """
 
     paths: tuple[str, ...]
@@ -320,20 +322,20 @@ class RunSpec:
     def result_key(self) -> tuple[object, ...]:
         """The key of the run's results.
 
-        A new run resumes an earlier one with an equal key. The order of paths does not matter.
+        A new run with an equal key resumes the earlier run. The order of paths does not matter.
         """
         return sorted(self.paths), [pack.result_key for pack in self.packs]
 
 
 class PackOfRun(NamedTuple):
-    """One pack of a run. Its name is `12` for the first pack of run 12, and `12.2` for the second."""
+    """One pack of a run. As text, `12` is the first pack of run 12, and `12.2` the second pack."""
 
     run_id: int
     position: int = 0
 
     @classmethod
     def parse(cls, text: str) -> PackOfRun:
-        """Parse the name of a pack of a run, such as `12` or `12.2`. Raises ValueError for any other text."""
+        """Parse a text that names a pack of a run, such as `12` or `12.2`. Raises ValueError for any other text."""
         run_id, _, number = text.partition(".")
         if not (text.isascii() and run_id.isdigit() and (number or "1").isdigit() and int(number or "1")):
             raise ValueError(f"no pack of a run is called {text}")
@@ -347,8 +349,8 @@ class PackOfRun(NamedTuple):
 class Run:
     """A run in the results database.
 
-    state               "interrupted" for a run that did not end although no process works on it, for example after a
-                        power failure
+    state               "interrupted" for a run that did not end although no process works on the run, for example after
+                        a power failure
     reason              the reason if the run failed, or None
     started_s, ended_s  seconds since 1970 (UTC); `ended_s` is None while the run is not over
     """
@@ -364,7 +366,7 @@ class Run:
 def pack_of_run(run: Run, position: int) -> PackSpec:
     """Return the pack at a position of a run, 0 for the first.
 
-    Raises UsageProblem (history_no_pack) beyond the last pack.
+    Raises UsageProblem (history_no_pack) for a position beyond the last pack.
     """
     if not 0 <= position < len(run.spec.packs):
         raise UsageProblem(reason("history_no_pack", run=run.run_id, pack=position + 1, packs=len(run.spec.packs)))
@@ -373,7 +375,7 @@ def pack_of_run(run: Run, position: int) -> PackSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """A reader's verdict on a result, stored next to the result and never in place of it.
+    """A reader's verdict on a result. The verdict is stored next to the result and never replaces the result.
 
     A verdict belongs to the content, the model and the score that were judged, and to no other result.
 
@@ -396,10 +398,10 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupersededVerdict:
-    """A verdict on content that a run no longer holds: the image now has other bytes, another score, or no result.
+    """A verdict on an earlier state of an image: the image now has other bytes, another score, or no result.
 
     image           the key of the image (`ImageRef.key`)
-    content_sha256  SHA-256 of the bytes that were judged; empty if they could not be read
+    content_sha256  SHA-256 of the bytes that were judged; empty if the bytes could not be read
     score           the highest score, or None
     """
 
@@ -418,7 +420,8 @@ class StoredResult:
     row_id      row of the image
     position    position of the pack in the run
     is_resumed  whether the result was taken over from an earlier start of the program
-    is_sampled  whether the file was recognised by size, times and a sample of its content, without reading all of it
+    is_sampled  whether the file was recognised by size, times and a sample of its content, without reading the whole
+                file
     is_read     whether a person has read the image, with or without a verdict
     is_earlier  whether the run has an image of a later day of this patient; only set when results are read in order
     """
@@ -436,7 +439,7 @@ class StoredResult:
 
     @property
     def identity(self) -> tuple[str, int]:
-        """The identity of the image in all runs: SHA-256 of its file, and its frame.
+        """The identity of the image in all runs: SHA-256 of the image's file, and number of the frame.
 
         If the SHA-256 is unknown, the key of the image (`ImageRef.key`) takes its place.
         """
@@ -447,7 +450,7 @@ class StoredResult:
 class StoredImage:
     """An image of a run with its results.
 
-    answers  one result for each pack, in the order of the packs; fewer only in a run of version 0.2.0 that was killed
+    answers  one result for each pack, in the order of the packs; fewer only in an interrupted run of version 0.2.0
     """
 
     row_id: int
@@ -461,15 +464,18 @@ class StoredImage:
 
     @property
     def most_urgent_result(self) -> StoredResult:
-        """The most urgent result, by which the image is sorted; of equally urgent results, the first."""
+        """The most urgent result, by which the image is sorted in a list.
+
+        Of equally urgent results, the first counts.
+        """
         return self.answers[leading_position([answer.outcome for answer in self.answers])]
 
     def of_earlier_day(self) -> StoredImage:
-        """Return a copy marked as an image of an earlier day than its patient's newest image in the run."""
+        """Return a copy of this object, marked as an image of an earlier day than its patient's newest image."""
         return replace(self, answers=tuple(replace(answer, is_earlier=True) for answer in self.answers))
 
     def result_of_model(self, model_sha256: str) -> StoredResult:
-        """Return the result of this model, or else the first result."""
+        """Return the result of the model with this SHA-256, or else the first result."""
         of_model = (one for one in self.answers if getattr(one.outcome, "model_sha256", "") == model_sha256)
         return next(of_model, self.answers[0])
 
@@ -487,7 +493,7 @@ class ResumeOptions:
 
 
 def origin_folder(path: str) -> str:
-    """Return the folder that identifies the origin of images.
+    """Return the part of a path that identifies the origin of images, such as a hospital's folder.
 
     Folder names without letters, such as dates and numbers, are removed from the end of the path.
     """
@@ -499,7 +505,7 @@ def origin_folder(path: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftSample:
-    """The values of a stored result by which drift is measured: class, scores, grey level and evidence.
+    """The values of a stored result from which drift is computed: class, scores, grey level and evidence.
 
     scores           calibrated score by label
     grey             median of the thumbnail, 0 (black) to 255; None if the image was not read

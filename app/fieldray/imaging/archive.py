@@ -1,12 +1,14 @@
-"""Reading of zip files: members are listed without unpacking, and read into memory only, after every size was checked.
+"""Reading of zip files.
 
-Python's `zipfile` unpacks as many bytes as the caller requests. So never more than a member's stated size is requested;
-otherwise a kilobyte might become gigabytes. Members that are neither stored nor deflated are refused, because `zipfile`
-unpacks them all at once. Hardly any zip file has such members. A member's name is a label and never a path: nothing is
-written, so hostile names can do no harm.
+Members are listed without unpacking, and are read only into memory, after every size was checked.
 
-A child process searches some members at a time for images (`search`). The parent process calls it until all members are
-searched (`members_of`).
+Python's `zipfile` unpacks as many bytes as the caller requests. If more bytes than the stated size of a member were
+requested, a kilobyte might become gigabytes, so never more are requested. Members that are neither stored nor deflated
+are refused, because `zipfile` unpacks them all at once. Hardly any zip file has such members. A member's name is a
+label and never a path: nothing is written, so hostile names can do no harm.
+
+A child process searches some members at a time for images (`search`). The parent process requests further searches
+until all members are searched (`members_of`).
 """
 
 from __future__ import annotations
@@ -67,7 +69,8 @@ class ZipDirectory:
 
     by_name     entries by normalised name: parts joined by "/", without empty parts and "."
     names       the sorted names
-    duplicates  names that several files with different contents have; `by_name` has the last of them, as zip tools do
+    duplicates  names shared by several files with different contents; `by_name` has the last of these files, as zip
+                tools do
     """
 
     by_name: Mapping[str, zipfile.ZipInfo]
@@ -77,7 +80,7 @@ class ZipDirectory:
 
 @dataclass(frozen=True, slots=True)
 class ZipArchive:
-    """An open zip file. Two objects are equal if both opened one file that has not changed in between.
+    """An open zip file. Two objects are equal if both opened the same file and the file did not change in between.
 
     identity  state of the file, by which objects are compared
     """
@@ -87,16 +90,17 @@ class ZipArchive:
 
     @property
     def directory(self) -> ZipDirectory:
-        """The table of contents of the zip file, cached for the last file of this process.
+        """The table of contents of the zip file. This process caches only the table of the last zip file.
 
-        Raises as `open_archive`.
+        Raises the exceptions of `open_archive`.
         """
         return _directory(self)
 
     def read(self, name: str, *, limit: int | None = None) -> bytes:
         """Read a member of the zip file.
 
-        limit  number of bytes after which reading stops; None for the whole member. The checksum is verified only then
+        limit  number of bytes after which reading stops; None for the whole member. The checksum is verified only
+               without a limit
 
         Raises OSError. Raises Unreadable: `missing`, `encrypted`, `empty`, `file_too_large`, `unsupported_compression`,
         `damaged`.
@@ -121,7 +125,10 @@ class ZipArchive:
 
 
 def open_archive(stream: BinaryIO) -> ZipArchive:
-    """Open the zip file in a stream. Raises OSError; Unreadable: `damaged`, `too_large`, `too_many_members`."""
+    """Open the zip file in a stream.
+
+    Raises OSError. Raises Unreadable: `damaged`, `too_large`, `too_many_members`.
+    """
     archive = ZipArchive(stream, state_of(stream) or object())
     _directory(archive)
     return archive
@@ -158,10 +165,10 @@ def _name_of(entry: zipfile.ZipInfo) -> str:
 
 
 def _decoded_name(entry: zipfile.ZipInfo) -> str:
-    """Return the name of a member, decoded as Cyrillic if it is Cyrillic.
+    """Return the name of a zip member, decoded as Cyrillic if the name is Cyrillic.
 
-    `zipfile` decodes names as cp437. Windows writes them in cp866 or cp1251. Of the two, the decoding with more of the
-    most frequent Cyrillic letters is used.
+    `zipfile` decodes names as cp437. Windows writes Cyrillic names in cp866 or cp1251. The decoding with more of the
+    most frequent Cyrillic letters is chosen.
     """
     if entry.flag_bits & _IS_UTF_8 or entry.filename.isascii():
         return entry.filename
@@ -172,17 +179,18 @@ def _decoded_name(entry: zipfile.ZipInfo) -> str:
 def _is_cyrillic(name: str) -> bool:
     """Return whether a decoded name looks like Cyrillic words.
 
-    Every letter outside ASCII must be Cyrillic, and a word with such letters must have no other letters (except I and
-    i, which some writers use for І and і).
+    Every letter outside ASCII must be Cyrillic. A word with Cyrillic letters must have no Latin letters, except I and
+    i, which some writers use for І and і.
     """
     words = [word for word in _WORD.findall(name) if not word.isascii()]
     return not _STRANGE.search(name) and all(map(_CYRILLIC.fullmatch, words)) and max(map(len, words), default=0) > 1
 
 
 def _check_member(member: zipfile.ZipInfo) -> None:
-    """Raise Unreadable for a member that must not be unpacked.
+    """Raise Unreadable for a zip member that must not be unpacked.
 
-    Such a member is encrypted, empty, far larger than its packed bytes, or packed by another method than deflate.
+    A member is refused if it is encrypted, empty, far larger than its packed bytes, or packed by a method other than
+    deflate.
     """
     if member.flag_bits & _IS_ENCRYPTED:
         raise Unreadable(reason("encrypted"))
@@ -196,9 +204,9 @@ def _check_member(member: zipfile.ZipInfo) -> None:
 
 
 def _check_directory(stream: BinaryIO) -> None:
-    """Raise Unreadable if the stated size of the listing is too large (APPNOTE 4.3.14 and 4.3.16).
+    """Raise Unreadable if the stated size of the zip file's listing is too large (APPNOTE 4.3.14 and 4.3.16).
 
-    `zipfile` would load the whole listing.
+    `zipfile` would load the whole listing into memory.
     """
     size = stream.seek(0, io.SEEK_END)
     stream.seek(max(0, size - _END_SEARCH_BYTES))
@@ -224,7 +232,7 @@ def _positions(data: bytes, mark: bytes) -> Iterator[int]:
 def _seek_packed_bytes(stream: BinaryIO, member: zipfile.ZipInfo) -> None:
     """Move a stream to the first byte of a member's data.
 
-    Raises OSError; struct.error or ValueError for an invalid local header.
+    Raises OSError. Raises struct.error or ValueError for an invalid local header.
     """
     if member.header_offset < 0:
         raise ValueError("no member begins before the file")
@@ -249,7 +257,7 @@ class MemberSearch:
     """A request to search some members of a zip file for images.
 
     ref    the zip file
-    after  the search begins after the member with this name; None for the first member
+    after  name of a member; the search begins with the member that follows. None begins with the first member
     """
 
     ref: ImageRef
@@ -260,9 +268,9 @@ class MemberSearch:
 class FoundMembers:
     """The images found in some members of a zip file.
 
-    refs                   one reference for each member, which stands for all of its frames
-    after                  name after which the search is to continue; None at the end
-    duplicates, duplicate  number of names that several members have, and one of these names
+    refs                   one reference for each member, which stands for all frames of the member
+    after                  name of the last searched member, after which the search is to continue; None at the end
+    duplicates, duplicate  number of names that several members share, and one of these names
     """
 
     refs: tuple[ImageRef, ...]
@@ -285,7 +293,7 @@ def search(
     opener         opens the path of the zip file
     is_own_report  returns whether the first bytes of a member are those of a report of this program, which is left out
 
-    Raises Unreadable or Unusable if the zip file as a whole cannot be used.
+    Raises Unreadable or Unusable if the whole zip file cannot be used.
     """
     ref = ImageRef(path=question.ref.path)
     try:
@@ -300,11 +308,11 @@ def search(
 def members_of(ref: ImageRef, ask: Callable[[MemberSearch], FoundMembers]) -> Iterator[ImageRef]:
     """Yield a reference for every frame of every image in a zip file, sorted by member name.
 
-    The first references come while the rest of the zip file is not searched yet.
+    The first references come before the whole zip file is searched.
 
-    ask  searches some members of the zip file, here or in a child process
+    ask  searches some members of the zip file, in this process or in a child process
 
-    Raises Unreadable or Unusable for the zip file as a whole, as `ask` does.
+    Raises the exceptions of `ask`: Unreadable or Unusable if the whole zip file cannot be used.
     """
     after: str | None = None
     while True:
@@ -317,7 +325,7 @@ def members_of(ref: ImageRef, ask: Callable[[MemberSearch], FoundMembers]) -> It
         if part.after is None:
             return
         if after is not None and part.after <= after:
-            raise Unreadable(reason("decoder_crashed"))  # the names do not advance, so the answer was made up
+            raise Unreadable(reason("decoder_crashed"))  # the names do not advance, so the answer is false
         after = part.after
 
 
@@ -342,7 +350,7 @@ def _some(archive: ZipArchive, ref: ImageRef, after: str | None, is_own_report: 
 
 @functools.lru_cache(maxsize=1)
 def _candidate_members(archive: ZipArchive) -> Sequence[str]:
-    """Return the names of members that may be images. Raises OSError; Unusable if there are none."""
+    """Return the names of members that may be images. Raises OSError. Raises Unusable if no member may be an image."""
     names = [name for name in archive.directory.names if not any(map(is_system_name, parts_of(name)))]
     archive.stream.seek(0)
     is_program = not archive.stream.read(4).startswith(b"PK")  # a self-extracting program
@@ -373,7 +381,7 @@ def _found(archive: ZipArchive, ref: ImageRef, is_own_report: IsOwnReport) -> li
 def _identified(
     archive: ZipArchive, ref: ImageRef, is_own_report: IsOwnReport
 ) -> list[ImageRef] | IndexFound | ZipFound | None:
-    """Identify a member by its first bytes. More bytes are unpacked only if its header is longer."""
+    """Identify a zip member by its first bytes. More bytes are unpacked only if the member's header is longer."""
     assert ref.member is not None
     try:
         head = archive.read(ref.member, limit=_FIRST_LOOK_BYTES)

@@ -1,8 +1,8 @@
 """Identification of a file on a server (such as an object in an S3 bucket) by its first bytes.
 
-The file is called an object here. A process with network access fetches the bytes and never parses any; this module
-runs in a process without network access. If the header is longer than the fetched bytes, more bytes are requested until
-the header is complete.
+In this module the file is called an object. A process with network access fetches the bytes and never parses any. This
+module runs in a process without network access. If the header is longer than the fetched bytes, more bytes are
+requested until the header is complete.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class ObjectBeginning:
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ObjectContent:
-    """What an object (a file on a server) holds. The constructor raises ValueError for impossible values.
+    """The content of an object (a file on a server). The constructor raises ValueError for impossible values.
 
     content  kind of the content; `longer` if more bytes are needed to identify the object
-    ref      one reference that stands for all frames of the images; None for other content
+    ref      one reference that stands for all frames of the images; None for content other than images
     """
 
     content: Literal["images", "zip", "index", "own_report", "longer"]
@@ -55,7 +55,7 @@ class ObjectContent:
             raise ValueError("no image has so many frames")
 
     def refs(self, ref: ImageRef) -> list[ImageRef]:
-        """Return a reference for each frame of the images, with the path of `ref`."""
+        """Return a reference for each frame of the images. The path in each reference is that of `ref`."""
         found = self.ref
         frames = range(found.header.number_of_frames) if found else ()
         return [replace(found, path=ref.path, member=None, frame=frame) for frame in frames if found]
@@ -65,7 +65,12 @@ Identify = Callable[[ObjectBeginning], ObjectContent]
 
 
 def identify_beginning(question: ObjectBeginning, *, is_own_report: IsOwnReport = lambda _head: False) -> ObjectContent:
-    """Identify an object by its first bytes. Raises Unreadable, Unusable for an object without an image."""
+    """Identify an object by its first bytes.
+
+    is_own_report  returns whether the first bytes are those of a report of this program
+
+    Raises Unreadable for a damaged object, Unusable for an object without an image.
+    """
     stream = _Prefix(question.data.tobytes(), question.size_bytes)
     try:
         found = refs_in(stream, question.ref, is_own_report)

@@ -1,6 +1,6 @@
 """The table of DICOM compressions by transfer syntax. Each codec decodes frames in full or at a reduced resolution.
 
-To add a compression, put a module with a `CODEC` into `imaging/codecs`. No other place names the compression: the
+To add a compression, put a module with a `CODEC` into `imaging/codecs`. No other code names the compression: the
 reading of DICOM files, the error messages and the installer use this table.
 """
 
@@ -69,8 +69,8 @@ class Frame:
     padding          the ends of the range of values that mean "no image here", which must not be blended with other
                      values; or None
     frames           number of frames in the file
-    is_rgb           whether the three samples are red, green and blue, by the header
-    source           the codestream, of the size that the header states; empty for uncompressed values
+    is_rgb           whether the header says that the three samples are red, green and blue
+    source           the codestream, whose size is that in the header; empty for uncompressed values
     """
 
     transfer_syntax: str
@@ -107,7 +107,7 @@ class Frame:
     def is_lossless(self) -> bool:
         """Whether the transfer syntax is lossless.
 
-        If so, bits outside the stored bits are exact, too.
+        In a lossless codestream, bits outside the stored bits are exact, too.
         """
         codec = codec_of(self.transfer_syntax) if self.source else None
         return codec is None or self.transfer_syntax not in codec.lossy_syntaxes
@@ -117,9 +117,9 @@ def stored_values_of(values: Stored, frame: Frame) -> Stored:
     """Return the stored values of a frame, given the values from a codec or from the file (PS3.5 8.1.1).
 
     Bits outside the stored bits (above HighBit or below the lowest stored bit) are removed, and the sign is extended.
-    They stay if the image without them would be rougher: then they belong to the image, and Bits Stored is wrong. They
-    stay, too, if the codestream states more bits than Bits Stored. A lossy codec exceeds the range of values a little;
-    such values are set to the nearest value in the range.
+    There are two exceptions. If the image would be rougher without these bits, the bits belong to the image, because
+    Bits Stored is wrong. If the codestream states more bits than Bits Stored, the bits stay, too. A lossy codec exceeds
+    the range of values a little; values beyond the range are set to the nearest value in the range.
 
     Parameters
     ----------
@@ -173,7 +173,7 @@ _FAR_SMOOTHER: Final = 4
 def _has_swapped_bytes(values: Stored) -> bool:
     """Return whether the two bytes of each value are swapped, as some old writers did.
 
-    The values are then noise, and an image with the bytes swapped back.
+    Swapped values look like noise, and become an image when the bytes are swapped back.
     """
     if values.dtype.itemsize != 2 or values.ndim != 2 or values.shape[1] < 2:
         return False
@@ -181,24 +181,24 @@ def _has_swapped_bytes(values: Stored) -> bool:
 
 
 def _is_noise(values: Stored, *, alternative: Callable[[], Stored]) -> bool:
-    """Return whether values are noise while the values of `alternative` are an image.
+    """Return whether `values` are noise and the values of `alternative` are an image.
 
-    alternative  makes the other values, called only if needed
+    alternative  returns the values to compare with; called only if needed
     """
     roughness = _roughness(values)
     return roughness > _NOISE and _FAR_SMOOTHER * _roughness(alternative()) < roughness
 
 
 def _variation(values: Stored) -> float:
-    """Return the mean difference of neighbouring values in some rows."""
+    """Return the mean difference of neighbouring values in a sample of the rows."""
     rows = values[:: max(1, len(values) // _SAMPLED_ROWS)].astype(np.float32)
     return float(np.abs(np.diff(rows, axis=1)).mean()) if rows.shape[1] > 1 else 0.0
 
 
 def _roughness(values: Stored) -> float:
-    """Return the mean difference of neighbours, divided by the standard deviation of all values.
+    """Return the mean difference of neighbouring values, divided by the standard deviation of all values.
 
-    0 if all values are equal.
+    The result is 0 if all values are equal.
     """
     spread = float(values[:: max(1, len(values) // _SAMPLED_ROWS)].astype(np.float32).std())
     return _variation(values) / spread if spread else 0.0
@@ -238,11 +238,11 @@ class Codec:
 
     name               common name of the compression
     transfer_syntaxes  UIDs of the transfer syntaxes that the codec decodes (PS3.5 annex A)
-    lossy_syntaxes     those of `transfer_syntaxes` that are not lossless
-    decode             returns the values of a frame as encoded, (rows, columns) or (rows, columns, 3);
-                       `stored_values_of` makes stored values of them. May raise any exception for a damaged frame. It
-                       uses one library only: a second decoder, tried on a damaged frame, has crashed the process more
-                       than once
+    lossy_syntaxes     the transfer syntaxes, out of `transfer_syntaxes`, that are not lossless
+    decode             returns the values of a frame as encoded, (rows, columns) or (rows, columns, 3), which
+                       `stored_values_of` then converts to stored values. May raise any exception for a damaged frame.
+                       The function must use only one library: a second decoder, tried on a damaged frame, has crashed
+                       the process more than once
     reduced            decodes a frame at a lower resolution that the compression offers, by the rule of
                        `imaging.reduction`. Returns the values and the step: one value for step x step of the frame
                        (rounded up at the edges). Called only for unsigned plain grey. Returns None if there is no lower

@@ -1,7 +1,7 @@
 """DICOM files: from bytes to one upright grey image. Sizes are checked before any memory is allocated.
 
-Values are taken as stored in the file, or as the codec decodes them. pydicom parses, separates compressed frames, and
-converts colours and palettes to RGB.
+Values are used as stored in the file, or as the codec decodes them. pydicom parses the file, separates compressed
+frames, and converts colours and palettes to RGB.
 """
 
 from __future__ import annotations
@@ -78,10 +78,11 @@ def decode_dicom(
 ) -> Image:
     """Decode one frame of a DICOM file, with or without preamble and file meta information.
 
+    frame   number of the frame, from 0
     needed  the resolution that is needed; None for full resolution (see `reading.decode`)
     whole   cache of the fully decoded file (see `reading.decode`)
 
-    Raises Unreadable if the file cannot be decoded; Unusable `colour`, `several_images` or `no_pixel_data`.
+    Raises Unreadable if the file cannot be decoded. Raises Unusable: `colour`, `several_images`, `no_pixel_data`.
     """
     try:
         return _decode(data, frame, needed, whole or DecodedFileCache())
@@ -106,7 +107,7 @@ def _decode(data: bytes, index: int, needed: TargetSize | None, whole: DecodedFi
 def _parsed(data: bytes) -> tuple[DicomHeader, Frame, memoryview]:
     """Return the header, the description of a frame, and the pixel data of a file.
 
-    The header has the transfer syntax that the pixels really have.
+    If the file states a wrong transfer syntax, the returned header contains the transfer syntax of the pixel data.
     """
     stream = io.BytesIO(data)
     header = read_header(stream, _KEYWORDS, inflated_limit=MAX_FILE_BYTES)
@@ -150,9 +151,9 @@ def _with_extremes(stored: NDArray[Any]) -> tuple[NDArray[Any], tuple[int, int] 
 
 
 def _reduced(header: DicomHeader, frame: Frame, value: memoryview, index: int, needed: TargetSize) -> Image | None:
-    """Decode the image at a reduced resolution of its compression; None if that is not possible.
+    """Decode the image at a lower resolution that the compression offers; None if there is no lower resolution.
 
-    A damaged frame gives None as well: reading it in full resolution then reports the damage.
+    A damaged frame gives None as well: reading the frame in full resolution then reports the damage.
     """
     codec = codec_of(header.transfer_syntax)
     if codec is None or codec.reduced is None:
@@ -175,7 +176,7 @@ def _reduced(header: DicomHeader, frame: Frame, value: memoryview, index: int, n
 def _grey_of_colour(stored: NDArray[Any], dataset: Dataset, step: int) -> Image:
     """Return the grey image of a colour secondary capture.
 
-    The values are shown as stored, whatever other elements of the header say.
+    The values are shown as stored. Header elements such as a window are ignored.
     """
     if stored.dtype.itemsize > 2:
         raise Unusable(reason("colour"))
@@ -206,7 +207,8 @@ _GREYS: Final = frozenset({"MONOCHROME1", "MONOCHROME2", "MONOCHROME"})
 def _frame_of(header: DicomHeader) -> Frame:
     """Return the description of a frame from the header.
 
-    Raises Unreadable if the header is contradictory. Raises as `problem_without_pixels` without pixel data.
+    Raises Unreadable if the header is contradictory. Raises the exception of `problem_without_pixels` if the file has
+    no pixel data.
     """
     dataset = header.dataset
     if header.pixels is None:
@@ -243,7 +245,8 @@ def _pixel_value(header: DicomHeader, data: bytes) -> memoryview:
 
     data  the file, or its inflated data set
 
-    Raises Unreadable `truncated` if a part is missing, and as `problem_without_pixels` if the value is empty.
+    Raises Unreadable `truncated` if a part is missing. Raises the exception of `problem_without_pixels` if the value is
+    empty.
     """
     pixels = header.pixels
     assert pixels is not None
@@ -258,10 +261,11 @@ def _pixel_value(header: DicomHeader, data: bytes) -> memoryview:
 
 
 def _pixels_as_they_are(header: DicomHeader, frame: Frame, value: memoryview) -> tuple[DicomHeader, memoryview]:
-    """Return the header with the transfer syntax that the pixels really have, and the pixels in that syntax.
+    """Return the header with the transfer syntax that the pixel data really have, and the pixel data in that syntax.
 
-    Raises Unreadable: `truncated` if a fragment is longer than the rest; `damaged` if there are no fragments, or if the
-    pixels contradict the header in an unknown way; `more_images`.
+    Raises Unreadable: `truncated` if a fragment is longer than the rest of the file; `damaged` if there are no
+    fragments, or if the pixels contradict the header in an unknown way; `more_images` if there are more images than the
+    header states.
     """
     assert header.pixels is not None
     stated, is_encapsulated = header.transfer_syntax, header.pixels.is_encapsulated
@@ -313,9 +317,9 @@ def _frame_bytes(header: DicomHeader, frame: Frame) -> int:
 
 
 def _compressed(frame: Frame, value: memoryview, index: int) -> Frame:
-    """Return one frame with its codestream, as a codec needs it.
+    """Return a copy of `frame` with the codestream of frame number `index`, as a codec needs it.
 
-    Raises Unreadable `size_mismatch` if the codestream states another size than the header.
+    Raises Unreadable `size_mismatch` if codestream and header state different sizes.
     """
     if frame.frames == 1 and index == 0:  # a single frame consists of all fragments, whatever the offset table says
         source = b"".join(_fragments(value))
@@ -329,9 +333,9 @@ def _compressed(frame: Frame, value: memoryview, index: int) -> Frame:
 
 
 def _trailing_images(header: DicomHeader, data_set: bytes, value: memoryview, file: bytes) -> int:
-    """Return the number of images after the pixels: a second Pixel Data element, or files joined to this one.
+    """Return the number of images after the pixels: a second Pixel Data element, or files joined to the end.
 
-    data_set  the bytes that hold the pixels: the file, or the inflated data set
+    data_set  the bytes that contain the pixels: the file, or the inflated data set
     file      the bytes of the whole file
     """
     assert header.pixels is not None
@@ -354,8 +358,8 @@ _ROWS_ABOVE: Final = 8
 def _check_lower_part(header: DicomHeader, frame: Frame, value: memoryview) -> None:
     """Raise Unreadable `lower_part_empty` if uncompressed pixels are zero from within a row to the end of the image.
 
-    Such zeros are left by an interrupted copy if the file was allocated first. A collimator does not end within a row.
-    Images whose zeros begin with a row are judged later, by the position of the lungs.
+    An interrupted copy leaves zeros if the space for the file was allocated first. A collimator does not end within a
+    row. Images whose zeros begin with a row are judged later, by the position of the lungs.
     """
     row_bytes = frame.columns * frame.samples * frame.bits_allocated // 8
     if header.transfer_syntax not in UNCOMPRESSED or frame.frames > 1 or len(value) < frame.rows * row_bytes:
@@ -465,6 +469,6 @@ def _items(value: memoryview) -> Iterator[tuple[int, int]]:
 
 
 def _end_of_fragments(value: memoryview) -> int:
-    """Return where encapsulated pixel data end, including their delimiter if present."""
+    """Return the offset at which encapsulated pixel data end. A delimiter belongs to the pixel data."""
     end = max((end for _, end in _items(value)), default=0)
     return end + 8 if bytes(value[end : end + 4]) == _DELIMITER else end

@@ -1,11 +1,11 @@
 """From stored values to an `Image`: Modality LUT, VOI LUT, window, polarity and padding (DICOM PS3.3 C.11).
 
 The pixels of an `Image` are the stored values shifted to start at 0, and inverted if low values are white. The rescale
-is kept as two numbers, so nothing is rounded. Files give windows and VOI LUTs in modality values. They are converted to
-pixel values here.
+is kept as two numbers, so nothing is rounded. Files state windows and VOI LUTs in modality values, which this module
+converts to pixel values.
 
-An image to be averaged over blocks (`step`) is averaged as stored, because all later steps are affine. A Modality LUT
-and pixel padding are not affine, so images with them are averaged afterwards.
+If an image is averaged over blocks (`step`), the stored values are averaged, because all later steps are affine. A
+Modality LUT and pixel padding are not affine, so images with a Modality LUT or padding are averaged afterwards.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ Pixels = NDArray[Any]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Table:
-    """A lookup table. Value `first` maps to entries[0]; values outside map to the first or last entry.
+    """A lookup table. Value `first` maps to entries[0]; values outside the table map to the first or last entry.
 
     highest  the value that means white
     stated   number of entries that the file states
@@ -95,7 +95,7 @@ class _Modality:
     """Pixels after the Modality LUT stage: modality value = pixels * scale + offset.
 
     no_data  mask of the pixel padding, or None
-    step     block size over which the pixels are still to be averaged
+    step     block size for the averaging of the pixels, which comes later
     """
 
     pixels: Pixels
@@ -120,13 +120,13 @@ def grey_image(
     stored
         Values as stored in the file.
     dataset
-        Holds those of the elements `KEYWORDS` that the file has.
+        The elements named by `KEYWORDS`, as far as the file has them.
     notes
-        Codes of the assumptions made so far; the image gets these and further ones.
+        Codes of the assumptions made so far. They are kept in the image, and further codes are added.
     step
         Blocks of step x step values are averaged to one pixel; 1 for full resolution.
     extremes
-        Minimum and maximum of the values, if known; None otherwise.
+        Minimum and maximum of the values; None if not known.
     """
     remarks = [*notes, *_header_notes(dataset, 8 * stored.dtype.itemsize)]
     spacing_mm, plane = _spacing(dataset, step)
@@ -169,7 +169,7 @@ def grey_image_at(stored: NDArray[Any], dataset: Dataset, *, step: int, rows: in
 def _header_notes(dataset: Dataset, container_bits: int) -> list[str]:
     """Return note codes for impossible header statements about grey values.
 
-    The text of each note says how the statement is interpreted instead.
+    The text of each note says how the statement is interpreted.
     """
     is_grey = text(dataset, "PhotometricInterpretation").upper() in ("MONOCHROME1", "MONOCHROME2")
     bits = whole_number(dataset, "BitsStored", container_bits)
@@ -213,7 +213,7 @@ def _modality(
 
 
 def _inverted(stage: _Modality, top: int) -> _Modality:
-    """Return inverted pixels (`top` - pixels), so that 0 is black although low values are white."""
+    """Return inverted pixels (`top` - pixels) of a file whose low values are white. Afterwards 0 is black."""
     return replace(
         stage,
         pixels=stage.pixels.dtype.type(top) - stage.pixels,
@@ -223,9 +223,9 @@ def _inverted(stage: _Modality, top: int) -> _Modality:
 
 
 def _rescale(dataset: Dataset) -> tuple[float, float, bool]:
-    """Return slope, intercept, and whether the file's statements are valid.
+    """Return the rescale slope, the rescale intercept, and whether the values in the file are valid.
 
-    Invalid statements give slope 1 and intercept 0.
+    For invalid values the slope is 1 and the intercept 0.
     """
     slope, intercept = number(dataset, "RescaleSlope"), number(dataset, "RescaleIntercept")
     is_stated = has_value(dataset, "RescaleSlope"), has_value(dataset, "RescaleIntercept")
@@ -249,6 +249,7 @@ def _stored_range(of: np.dtype[Any], dataset: Dataset, lowest: int, highest: int
 
     If the values found exceed that range, the range is widened.
 
+    of               type of the stored values
     lowest, highest  minimum and maximum of the values found
     """
     container = 8 * of.itemsize
@@ -260,7 +261,7 @@ def _stored_range(of: np.dtype[Any], dataset: Dataset, lowest: int, highest: int
 
 
 def _shifted(stored: NDArray[Any], low: int, high: int) -> Pixels:
-    """Return stored - low as unsigned values, in 8 bits if they fit.
+    """Return `stored` - `low` as unsigned values: 8 bits if `high` - `low` fits into 8 bits, else 16 bits.
 
     The subtraction wraps around on purpose.
     """
@@ -277,7 +278,7 @@ def _fitted(values: NDArray[Any], highest: int) -> Pixels:
 
 
 def _on_16_bits(stored: NDArray[Any], no_data: NDArray[np.bool_] | None) -> tuple[NDArray[np.uint16], float, float]:
-    """Spread wide integers and floats over 0..65535.
+    """Spread integers of more than 16 bits, or floats, over 0..65535.
 
     Returns values, step and base, with stored = values * step + base. Integers whose range fits are only shifted.
     Padding values do not count for the range.
@@ -293,16 +294,13 @@ def _on_16_bits(stored: NDArray[Any], no_data: NDArray[np.bool_] | None) -> tupl
 
 
 def padding_of(dataset: Dataset) -> tuple[int, int] | None:
-    """Return the two ends of the Pixel Padding Value range of a DICOM file; None if the file states none."""
+    """Return the two ends of the Pixel Padding Value range of a DICOM file; None if the file states no range."""
     value, limit = number(dataset, "PixelPaddingValue"), number(dataset, "PixelPaddingRangeLimit")
     return None if value is None else (int(value), int(value if limit is None else limit))
 
 
 def _padding_mask(stored: NDArray[Any], dataset: Dataset, low: int, high: int) -> NDArray[np.bool_] | None:
-    """Return the mask of the pixel padding (PS3.3 C.7.5.1.1.2).
-
-    None if no pixel is padding, or all are.
-    """
+    """Return the mask of the pixel padding (PS3.3 C.7.5.1.1.2); None if no pixel is padding, or all pixels are."""
     if (ends := padding_of(dataset)) is None or stored.dtype.kind == "f":
         return None
     if stored.dtype.itemsize <= 2:
@@ -312,9 +310,10 @@ def _padding_mask(stored: NDArray[Any], dataset: Dataset, low: int, high: int) -
 
 
 def _with_other_sign(value: int, low: int, high: int) -> int:
-    """Convert a padding value that the file states with the wrong signedness.
+    """Convert a padding value that the file states as signed instead of unsigned, or the reverse.
 
-    Such a value has the right 16 bits. Other values are returned unchanged.
+    The 16 bits of the value are right, only their meaning is wrong. A value that is already right is returned
+    unchanged.
     """
     turned = value - 65536 if value > high else value + 65536
     return turned if low <= turned <= high and not low <= value <= high else value
@@ -326,10 +325,11 @@ def _with_other_sign(value: int, low: int, high: int) -> int:
 def _presentation(
     dataset: Dataset, stage: _Modality, remarks: list[str]
 ) -> tuple[Window | None, NDArray[np.uint16] | None]:
-    """Return the file's first window or VOI LUT that shows something of the image; None for both without one.
+    """Return the file's first window or VOI LUT that shows something of the image, and None for the other.
 
-    VOI LUTs have precedence (PS3.3 C.11.2.1.1). A note is added if a useless one was skipped: outside the values, of a
-    single grey, or a step.
+    VOI LUTs have precedence (PS3.3 C.11.2.1.1). A window or VOI LUT is useless if it lies outside the values, shows a
+    single grey, or is a step. If all are useless, both results are None, except for an image without contrast, which
+    keeps its window. If one is skipped, a note is added to `remarks`.
     """
     ways: list[Window | NDArray[np.uint16] | None] = [*_voi_luts(dataset, stage), *_windows(dataset, stage)]
     inside = _central_sample(stage)
@@ -370,7 +370,7 @@ def _all_of(values: NDArray[np.float32]) -> Window:
 def _shows_something(shown: NDArray[np.float32]) -> bool:
     """Return whether displayed grey levels (0..255) show an image.
 
-    They must differ, and more than a few must lie between the darkest and the brightest.
+    The grey levels must differ, and enough of them must lie between the darkest and the brightest.
     """
     dark, bright = percentiles(shown, _TAILS)
     lowest, highest = shown.min() + 1, shown.max() - 1
@@ -378,10 +378,10 @@ def _shows_something(shown: NDArray[np.float32]) -> bool:
 
 
 def _windows(dataset: Dataset, stage: _Modality) -> list[Window | None]:
-    """Return the file's windows in pixel values; None for each stated but invalid window.
+    """Return the file's windows in pixel values; None for each invalid window in the file.
 
-    LINEAR equals LINEAR_EXACT with the centre half a value lower and the width one less (PS3.3 C.11.2.1.2.1). That rule
-    is meant for whole numbers, so a narrow window over fractions is used unchanged.
+    LINEAR equals LINEAR_EXACT with the centre half a value lower and the width one less (PS3.3 C.11.2.1.2.1). The
+    conversion is meant for whole numbers, so a narrow window over fractions is used unchanged.
     """
     named = text(dataset, "VOILUTFunction").upper()
     function: WindowFunction = "SIGMOID" if named == "SIGMOID" else "LINEAR_EXACT"
@@ -404,7 +404,7 @@ def _windows(dataset: Dataset, stage: _Modality) -> list[Window | None]:
 def _voi_luts(dataset: Dataset, stage: _Modality) -> list[NDArray[np.uint16] | None]:
     """Return the VOI LUTs as display values 0..65535 for every pixel value (PS3.3 C.11.2.1.1).
 
-    None for each invalid VOI LUT.
+    The list contains None for each invalid VOI LUT.
     """
     values = np.arange(256 if stage.pixels.dtype == np.uint8 else 65536) * stage.scale + stage.offset
     tables: list[NDArray[np.uint16] | None] = []
@@ -421,7 +421,7 @@ def _voi_luts(dataset: Dataset, stage: _Modality) -> list[NDArray[np.uint16] | N
 def colours_of(indices: NDArray[Any], dataset: Dataset) -> NDArray[Any]:
     """Convert indices into a palette to colours (rows, columns, 3): red, green and blue (PS3.3 C.7.9).
 
-    Raises any exception of pydicom for a damaged palette.
+    For a damaged palette, any exception of pydicom may be raised.
     """
     names = [f"{colour}PaletteColorLookupTable" for colour in ("Red", "Green", "Blue")]
     tables = [_table(dataset, dataset, is_signed=indices.dtype.kind == "i", name=name) for name in names]
@@ -432,7 +432,7 @@ def colours_of(indices: NDArray[Any], dataset: Dataset) -> NDArray[Any]:
 
 
 def _table(item: Dataset, dataset: Dataset, *, is_signed: bool, name: str = "LUT") -> _Table | None:
-    """Return the lookup table of a sequence item (PS3.3 C.11.1.1); None if the table cannot be used."""
+    """Return the lookup table in a sequence item or palette (PS3.3 C.11.1.1); None if the table cannot be used."""
     little = dataset.original_encoding[1] is not False
     descriptor = _as_unsigned(item, f"{name}Descriptor", little)
     entries = _as_unsigned(item, f"{name}Data", little)
@@ -452,14 +452,15 @@ def _table(item: Dataset, dataset: Dataset, *, is_signed: bool, name: str = "LUT
 def _highest(entries: NDArray[np.uint16], bits: int) -> int:
     """Return the table value that means white.
 
-    The descriptor states the number of bits, unless the entries need more bits, or at least three bits fewer.
+    The table's descriptor states the number of bits. The entries decide instead if they need more bits, or at least
+    three bits fewer.
     """
     used = max(1, int(entries.max()).bit_length())
     return (1 << (bits if bits - 3 < used <= bits else used)) - 1
 
 
 def _as_unsigned(item: Dataset, keyword: str, little: bool) -> NDArray[np.uint16] | None:
-    """Return the value of an element as 16-bit words; None without a value."""
+    """Return the value of an element as 16-bit words; None if the element has no value."""
     raw = first_value(item, keyword)
     if isinstance(raw, bytes):
         whole = raw[: len(raw) // 2 * 2]
@@ -469,10 +470,10 @@ def _as_unsigned(item: Dataset, keyword: str, little: bool) -> NDArray[np.uint16
 
 
 def _spacing(dataset: Dataset, step: int) -> tuple[tuple[float, float] | None, SpacingPlane]:
-    """Return the pixel spacing and the plane in which it is measured (PS3.3, 10.7.1.3).
+    """Return the pixel spacing in mm and the plane in which the spacing is measured (PS3.3, 10.7.1.3).
 
-    Pixel Spacing is calibrated if the file says so, or if it differs from the detector's spacing. With Pixel Spacing
-    alone, the plane is unknown.
+    Pixel Spacing is calibrated to the patient if the file says so, or if it differs from the detector's spacing. If the
+    file has Pixel Spacing alone, the plane is unknown.
     """
     pixel, imager = (_two_sides(dataset, keyword) for keyword in ("PixelSpacing", "ImagerPixelSpacing"))
     if (found := pixel or imager) is None:

@@ -1,9 +1,9 @@
 """The part of a DICOM file before its pixel data, with limits on everything that a hostile file could inflate.
 
-pydicom parses the elements, and on its own would inflate and allocate without limits. So the stream from which pydicom
-reads never returns more than the file has, or more than a header may have. A deflated data set is inflated only up to a
-limit. A value is converted only if it is not longer than values of its kind can be, because a list of numbers takes a
-hundred times its bytes.
+pydicom parses the elements, but inflates and allocates memory without limits. pydicom therefore reads from a stream
+that never returns more bytes than the file has, or more than a header may have. A deflated data set is inflated only up
+to a limit. A value is converted only if its length is plausible for its kind, because a list of numbers takes a hundred
+times as much memory as its bytes.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _CHARACTER_SETS: Final = (b"\x08\x00\x05\x00", b"\x00\x08\x00\x05")
 
 
 class HeaderTooLong(ValueError):
-    """The header is longer than the limit up to which any file is read."""
+    """The header is longer than the limit up to which headers are read."""
 
 
 class BoundedStream:
     """A stream with limits, from which pydicom reads a header.
 
-    A read never returns, or allocates memory for, more bytes than are left. Reads raise HeaderTooLong beyond a number
-    of reads, bytes or sequence items.
+    A read never returns, or allocates memory for, more bytes than are left in the file. Reads raise HeaderTooLong
+    beyond a number of reads, bytes or sequence items.
 
     is_cut  whether more bytes were requested than the file has
     """
@@ -69,7 +69,7 @@ class BoundedStream:
         self.tell = raw.tell
 
     def head(self) -> bytes:
-        """Return the first bytes of the next element, but do not move the position of the stream."""
+        """Return the first bytes of the next element. The position of the stream stays unchanged."""
         start = self.raw.tell()
         head = self.raw.read(_ELEMENT_BYTES)
         self.raw.seek(start)
@@ -98,7 +98,7 @@ class BoundedStream:
         return data
 
     def _note(self, element: bytes) -> None:
-        """Note the first bytes of an element that pydicom has parsed, and count sequence items."""
+        """Record the first bytes of an element that pydicom has parsed, and count sequence items."""
         self._element = element
         self._items_left -= element.startswith(_ITEM)
         if self._items_left < 0:
@@ -138,8 +138,8 @@ class PixelElement:
 
     tag             group << 16 | element
     representation  value representation, such as "OW"
-    offset          where the value begins
-    length          length of the value in bytes, as the file states it
+    offset          offset of the value in the stream
+    length          length of the value in bytes, as stated in the file
     """
 
     tag: int
@@ -157,12 +157,13 @@ class PixelElement:
 class DicomHeader:
     """The requested elements of a DICOM header, and the position of the pixels.
 
-    transfer_syntax              the file's real transfer syntax, even if the file states an impossible one
-    media_storage_sop_class_uid  from the file meta information
-    stream                       the file, or the inflated data set of a deflated file; at any position
-    pixels                       position of the pixel data; None if the data set ends without pixel data
-    is_cut                       whether the file ended inside an element
-    is_contradicted              whether the file states another transfer syntax than `transfer_syntax`
+    transfer_syntax  the file's real transfer syntax, even if the file states an impossible transfer syntax
+    media_storage_sop_class_uid
+                     from the file meta information
+    stream           the file, or the inflated data set of a deflated file; at any position
+    pixels           position of the pixel data; None if the data set ends without pixel data
+    is_cut           whether the file ended inside an element
+    is_contradicted  whether the file states a transfer syntax that differs from `transfer_syntax`
     """
 
     dataset: Dataset
@@ -212,7 +213,8 @@ def read_header(stream: BinaryIO, keywords: Sequence[str], *, inflated_limit: in
 def _element_may_begin_at(begun: OpenedDicom, position: int, tag: int) -> bool:
     """Return whether a further element may begin at a position of the stream.
 
-    It must have a higher tag than `tag`. It must also have a known value representation, or be of the group of `tag`.
+    The further element must have a higher tag than `tag`. In addition it must have a known value representation, or the
+    group of `tag`.
     """
     stream, order = begun.stream.raw, "<" if begun.is_little else ">"
     here = stream.tell()
@@ -226,11 +228,11 @@ def _element_may_begin_at(begun: OpenedDicom, position: int, tag: int) -> bool:
 
 
 def _skip_unknown(begun: OpenedDicom) -> bool:
-    """Skip the element at which the parser stopped, if its value representation is unknown.
-    Returns whether an element was skipped.
+    """Skip the element at which the parser stopped, if the element's value representation is unknown.
 
-    The length of such an element has 16 bits, or 32 bits after two zero bytes (PS3.5 7.1.2), or follows the tag
-    directly. Raises Unreadable if none of these leads to a further element.
+    Returns whether an element was skipped. Three encodings of the element's length are tried: 16 bits, 32 bits after
+    two zero bytes (PS3.5 7.1.2), and 32 bits directly after the tag. Raises Unreadable if none of the three leads to a
+    further element.
     """
     stream, order = begun.stream.raw, "<" if begun.is_little else ">"
     start = stream.tell()
@@ -250,9 +252,10 @@ def _skip_unknown(begun: OpenedDicom) -> bool:
 
 
 def problem_without_pixels(header: DicomHeader) -> FieldrayError:
-    """Return the problem of a file without pixels.
+    """Return the exception for a file without pixels.
 
-    `truncated` if the file should have an image, else `no_pixel_data`.
+    The exception is Unreadable `truncated` if the header says that the file should have an image, else Unusable
+    `no_pixel_data`.
     """
     dataset = header.dataset
     kind = UID(text(dataset, "SOPClassUID") or header.media_storage_sop_class_uid).name
@@ -269,7 +272,7 @@ class OpenedDicom:
     meta             texts of the file meta information, by tag
     syntax           the transfer syntax
     encoding         encoding of the data set's elements, as one of the three uncompressed transfer syntaxes
-    is_contradicted  whether the file states another encoding than it has
+    is_contradicted  whether the file states an encoding that differs from `encoding`
     """
 
     stream: Any  # a BoundedStream, but pydicom's types require a file
@@ -295,7 +298,7 @@ def open_dicom(stream: BinaryIO, inflated_limit: int, *, reads: int = MAX_READS)
     inflated_limit  maximum number of bytes to inflate of a deflated data set
     reads           maximum number of reads for the data set
 
-    Raises ValueError if no data set follows.
+    Raises ValueError if the file has no data set after the meta information.
     """
     bounded = BoundedStream(stream, reads=reads)
     meta = _read_meta(bounded)
@@ -334,7 +337,7 @@ def inflated_data_set(header: DicomHeader) -> bytes:
 
 
 def _read_meta(stream: BoundedStream) -> Mapping[int, str]:
-    """Return the texts of the file meta information by tag (PS3.10 7.1), leaving the stream at the data set."""
+    """Return the texts of the file meta information by tag (PS3.10 7.1). Afterwards the stream is at the data set."""
     head = stream.read(132)
     stream.seek(132 if head[128:] == b"DICM" else 0)
     meta: dict[int, str] = {}
@@ -356,7 +359,8 @@ def _read_meta(stream: BoundedStream) -> Mapping[int, str]:
 def _inflate(stream: BinaryIO, limit: int) -> tuple[bytes, bool]:
     """Inflate the rest of a stream (PS3.5 A.5), at most `limit` bytes.
 
-    Returns the bytes, and whether the deflated data were complete or reached the limit.
+    Returns the bytes, and True if the deflated data were complete or the limit was reached; False if the data were cut
+    short.
     """
     head = stream.read(2)
     # Some writers add the header of zlib, with which no deflated data set begins.
@@ -378,8 +382,9 @@ def _inflate(stream: BinaryIO, limit: int) -> tuple[bytes, bool]:
 
 
 def _encoding(head: bytes, stated: UID) -> UID:
-    """Return the encoding of the first element: the stated encoding, unless the bytes are possible only
-    in another one.
+    """Return the encoding of the first element of a data set.
+
+    The result is the stated encoding, unless only another encoding is possible for the bytes `head`.
     """
     if not head or _is_plausible_start(head, stated):
         return stated
@@ -390,7 +395,7 @@ def _encoding(head: bytes, stated: UID) -> UID:
 def _is_plausible_start(head: bytes, encoding: UID) -> bool:
     """Return whether the first bytes of a data set are possible in this encoding.
 
-    The first group must be below 0x0100, and a value representation must be present if the encoding has them.
+    The first group must be below 0x0100. With an explicit encoding, a value representation must follow.
     """
     group = int.from_bytes(head[:2], "big" if encoding == ExplicitVRBigEndian else "little")
     is_explicit = head[4:6] in VALUE_REPRESENTATIONS
@@ -407,8 +412,8 @@ def _guessed_encoding(head: bytes) -> UID:
 def element_at(begun: OpenedDicom, tags: frozenset[int]) -> PixelElement | None:
     """Return the DICOM element at which the parser of a header stopped; None if its tag is not in `tags`.
 
-    begun  the opened file, whose stream is positioned at the element; the stream is then moved to the value
-    tags   tags (group << 16 | element) of the elements that hold pixel data
+    begun  the opened file, whose stream is positioned at the element. Afterwards the stream is at the element's value
+    tags   tags (group << 16 | element) of the elements that contain pixel data
     """
     stream, order = begun.stream, "<" if begun.is_little else ">"
     prefix = stream.read(8)
@@ -434,7 +439,7 @@ def element_at(begun: OpenedDicom, tags: frozenset[int]) -> PixelElement | None:
 
 
 def text(dataset: Dataset, keyword: str) -> str:
-    """Return the first value of a DICOM element as one line of text; empty if it is missing or unreadable."""
+    """Return the first value of a DICOM element as one line of text; empty if the value is missing or unreadable."""
     return _line(next(iter(texts(dataset, keyword)), ""))
 
 
@@ -470,7 +475,7 @@ def whole_number(dataset: Dataset, keyword: str, default: int = 0) -> int:
 
 
 def number(dataset: Dataset, keyword: str) -> float | None:
-    """Return the first value of a DICOM element as a finite number; None if it is missing or no such number."""
+    """Return the first value of a DICOM element as a finite number; None for any other value, or without a value."""
     return _as_number(first_value(dataset, keyword))
 
 
@@ -482,7 +487,7 @@ def numbers(dataset: Dataset, keyword: str) -> list[float]:
 def aligned_numbers(dataset: Dataset, keyword: str) -> list[float | None]:
     """Return all values of a DICOM element as numbers, with None for each value that is no finite number.
 
-    Because nothing is left out, the values of two elements can be compared by position.
+    Because no value is left out, the values of two elements can be compared by position.
     """
     value = _value(dataset, keyword)
     listed = [value] if value is None or isinstance(value, str | bytes | int | float) else _as_list(value)
@@ -502,7 +507,7 @@ def has_value(dataset: Dataset, keyword: str) -> bool:
 
 
 def first_value(dataset: Dataset, keyword: str) -> Any:
-    """Return the first value of a DICOM element; None if there is none or it cannot be converted."""
+    """Return the first value of a DICOM element; None without a value, or if the value cannot be converted."""
     value = _value(dataset, keyword)
     if value is None or isinstance(value, str | bytes) or not hasattr(value, "__len__") or hasattr(value, "components"):
         return value
@@ -510,10 +515,10 @@ def first_value(dataset: Dataset, keyword: str) -> Any:
 
 
 def _value(dataset: Dataset, keyword: str) -> Any:
-    """Return a value as pydicom converts it; None if it is too long or cannot be converted.
+    """Return the value of an element as pydicom converts it; None if the value is too long or cannot be converted.
 
-    If conversion by the file's value representation fails, that of the DICOM dictionary is tried. Decimal numbers may
-    have a comma.
+    If the conversion by the file's value representation fails, the value representation of the DICOM dictionary is
+    tried. Decimal numbers may have a comma.
     """
     raw = None
     try:
@@ -536,7 +541,7 @@ def _as_usual(raw: RawDataElement) -> Any:
 
 
 def _raw(dataset: Dataset, keyword: str) -> RawDataElement | None:
-    """Return the unconverted element of the file; None if it is missing, or already converted."""
+    """Return the unconverted element of the file; None if the element is missing, or already converted."""
     element = dataset.get_item(keyword) if keyword in dataset else None
     return element if isinstance(element, RawDataElement) else None
 
@@ -547,7 +552,7 @@ def _is_too_long(raw: RawDataElement) -> bool:
 
 
 def _sequence(raw: RawDataElement, dataset: Dataset) -> Any:
-    """Return the items of a sequence of stated length, read with limits; None if it is damaged."""
+    """Return the items of a sequence of stated length, read with limits; None if the sequence is damaged."""
     readable: Any = BoundedStream(io.BytesIO(raw.value or b""))
     length = len(raw.value or b"")
     try:

@@ -89,8 +89,8 @@ _OLDEST_YEARS: Final = 115.0  # higher ages are placeholders for an unknown age
 def identify_dicom(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound:
     """Identify a DICOM file. Returns one reference per frame, or the files that a DICOMDIR lists.
 
-    A file with too many frames gives one reference, which has this problem. Raises OSError; Unreadable for a damaged
-    header, Unusable for a file without an image.
+    A file with too many frames gives a single reference, whose `problem` says so. Raises OSError. Raises Unreadable for
+    a damaged header, Unusable for a file without an image.
     """
     try:
         header = _header(stream)
@@ -107,7 +107,10 @@ def identify_dicom(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFou
 
 
 def _header(stream: BinaryIO) -> DicomHeader:
-    """Read the header. A deflated file is inflated by the usual length of a header, and further only if needed."""
+    """Read the header of a DICOM file.
+
+    A deflated file is inflated to the usual length of a header, and inflated further only if the header is longer.
+    """
     for limit in (_USUAL_HEADER_BYTES, MAX_INFLATED_HEADER_BYTES):
         stream.seek(0)
         header = read_header(stream, _KEYWORDS, inflated_limit=limit)
@@ -150,10 +153,7 @@ def _facts(header: DicomHeader) -> ImageHeader:
 
 
 def _ages_years(dataset: Dataset) -> list[float]:
-    """Return all ages in years that a file gives.
-
-    These are the values of Patient's Age, and the age from birth date and date of the image.
-    """
+    """Return all ages in years that a file gives: from Patient's Age, and from birth date and date of the image."""
     ages = [age for value in texts(dataset, "PatientAge") if (age := _age_years(value)) is not None]
     said = text(dataset, "PatientBirthDate")
     # if only the month or the year is known, its middle
@@ -165,7 +165,7 @@ def _ages_years(dataset: Dataset) -> list[float]:
 
 
 def _years_between(born: datetime.date, taken: datetime.date) -> float:
-    """Return the years between two dates, as a number that is whole on every birthday."""
+    """Return the years between two dates. The result is a whole number on every birthday."""
     whole = taken.year - born.year - ((taken.month, taken.day) < (born.month, born.day))
     return min(max((taken - born).days / _DAYS["Y"], whole), whole + 0.99)
 
@@ -173,7 +173,8 @@ def _years_between(born: datetime.date, taken: datetime.date) -> float:
 def _age_years(age: str) -> float | None:
     """Parse a Patient's Age (VR AS) to years: three digits and D, W, M or Y (PS3.5 6.2).
 
-    A number alone, which is frequent, means years. Returns None for other texts and for implausible ages.
+    A number without a letter, which is frequent, means years. The result is None for other texts and for implausible
+    ages.
     """
     found = _AGE.fullmatch(age.strip(" \0").upper())
     if found is None or (found[1] and found[3]):
@@ -191,7 +192,7 @@ _MAX_READS: Final = 800_000  # a record has about a dozen elements
 def index_found(stream: BinaryIO) -> IndexFound:
     """Read a DICOMDIR, and return the files that it lists (PS3.3 F.3).
 
-    Raises OSError; Unreadable: too_many_records, index_damaged.
+    Raises OSError. Raises Unreadable: `too_many_records`, `index_damaged`.
     """
     stream.seek(0)
     begun = open_dicom(stream, MAX_HEADER_BYTES, reads=_MAX_READS)

@@ -1,7 +1,7 @@
 """Decoding of text in a DICOM file whose character set is missing or wrong.
 
-Only letters that are certain are decoded. A wrongly decoded name is another person's name, and an archive keeps that
-name for good. So an uncertain byte becomes U+FFFD, and a name with U+FFFD is not exported.
+Only letters that are certain are decoded. A wrongly decoded name is another person's name, and an archive would keep
+the wrong name. Each uncertain byte therefore becomes U+FFFD, and a name with U+FFFD is not exported.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def decode_text(value: bytes, encodings: Sequence[str], *, is_name: bool) -> str
     """Decode the bytes of a DICOM text value. U+FFFD replaces each byte whose letter is uncertain.
 
     encodings  the encodings that the file declares, by pydicom's names
-    is_name    whether the text is a person's name, which has no signs such as a degree sign
+    is_name    whether the text is a person's name. A name has no signs such as a degree sign
     """
     if value.isascii() and _ESCAPE not in value:
         return value.decode("ascii")
@@ -70,8 +70,8 @@ def _strictly(value: bytes, encoding: str) -> str | None:
 def _is_cyrillic(value: bytes, encoding: str) -> bool:
     """Return whether bytes in this encoding are almost certainly Cyrillic words of one language.
 
-    Two bytes of a Chinese or Korean letter could be taken for two Cyrillic capitals. So a word must have an odd number
-    of letters or small letters, or there must be many letters.
+    The two bytes of a Chinese or Korean letter look like two Cyrillic capitals. At least one word must therefore
+    have an odd number of letters or small letters, or the text must have many letters.
     """
     text = _strictly(value, encoding)
     words = [word for word in _DIVIDED.split((text or "").strip()) if word and not word.isascii()]
@@ -87,7 +87,7 @@ def _is_cyrillic(value: bytes, encoding: str) -> bool:
 def _is_latin_name(text: str) -> bool:
     """Return whether a name decoded as Latin is plausible.
 
-    Accents must be on letters, and not on every letter of a word. Otherwise the bytes belong to another character set.
+    Some letters may have accents, but not every letter of a word. Otherwise the bytes belong to another character set.
     """
     words = [word for word in _DIVIDED.split(text.strip()) if not word.isascii()]
     has_plain = re.search("[A-Za-z]", text) is not None
@@ -97,7 +97,7 @@ def _is_latin_name(text: str) -> bool:
 
 
 def _is_latin(value: bytes) -> bool:
-    """Return whether bytes are ASCII with accented letters that Western and Central European sets share."""
+    """Return whether bytes are ASCII and accented letters with the same code in Western and Central European sets."""
     words = re.split(rb"[\^=\\ .,'()\-]+", value)
     return all(
         set(word) - _SHARED_LATIN <= set(range(0x80)) and re.search(rb"[A-Za-z]", word) is not None

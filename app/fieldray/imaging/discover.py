@@ -3,10 +3,11 @@
 Every regular file gives at least one reference, with a reason if the file cannot be used. Left out are only system
 files (hidden files, recycle bins, thumbnails, snapshots), the program's own reports, and the indexes. A file is
 recognised by its content, never by its name, and is never returned twice. A folder gives a reference with a reason if
-it is unreadable, disappears with its drive, or is a link to a folder elsewhere.
+the folder is unreadable, disappears with its drive, or is a link to a folder elsewhere.
 
-Folders may change during the search. At the end all folders are listed again, which finds files that were added, or
-moved from a folder that was searched later. A zip file or index that was replaced meanwhile is reported.
+Folders may change during the search. At the end all folders are listed again. This finds files that were added, and
+files that were moved from a folder that was searched later. A zip file or index that was replaced meanwhile is
+reported.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ from fieldray.imaging.source import (
 )
 from fieldray.reasons import Reason, reason
 
-# Errors of reading from a device that was removed. Unlike EIO, none of these can mean a single bad sector.
+# Errors of reading from a device that was removed. EIO is left out, because it can mean a single bad sector.
 _DEVICE_GONE: Final = frozenset({errno.ENODEV, errno.ENXIO, errno.ENOTCONN, errno.ESHUTDOWN, errno.ESTALE})
-_ALONE: Final = 3  # if all files are missing, and at least this many, the DICOMDIR was copied without them
+_ALONE: Final = 3  # a DICOMDIR that lacks all files, and at least this number, was copied without its files
 _MOST_NAMED: Final = 3
 _MOST_LOOKS: Final = 10  # a device may never stop writing into a folder
 
@@ -59,8 +60,8 @@ def discover(
 
     References come in sorted order, except for links to files elsewhere and for files added during the search.
 
-    members        yields the images in a zip file; raises Unreadable, Unusable for the zip file as a whole. By default
-                   this process reads it
+    members        yields the images in a zip file; raises Unreadable or Unusable if the whole zip file cannot be used.
+                   By default this process reads the zip file
     is_own_report  returns whether the first bytes are those of a report of this program, which is no image to screen
     is_known       returns whether the caller already has the image in an open file; such a file gives no reference
     notify         receives, at the end, messages that concern no single image (own_reports, no_image_in, only_hidden,
@@ -77,7 +78,9 @@ def discover(
 
 
 def members_here(opener: Opener = open_file, is_own_report: IsOwnReport = lambda _head: False) -> Members:
-    """Return a function that yields the images in a zip file, given a reference to the file. It reads in this process.
+    """Return a function that yields the images in a zip file, given a reference to the file.
+
+    This process reads the file.
 
     opener         opens a path for reading
     is_own_report  returns whether the first bytes of a member are those of a report of this program
@@ -94,8 +97,8 @@ def members_here(opener: Opener = open_file, is_own_report: IsOwnReport = lambda
 def absolute_paths(paths: Sequence[Path]) -> tuple[Path, ...]:
     """Return the paths as absolute paths without duplicates, in order.
 
-    Links are not resolved, because a person knows a file by the name given. Raises UsageProblem (nothing_to_screen) for
-    a path that does not exist.
+    Links are not resolved, because a person knows a file by the name that the person gave. Raises UsageProblem
+    (nothing_to_screen) for a path that does not exist.
     """
     absolute = tuple(dict.fromkeys(Path(os.path.abspath(path)) for path in paths))  # noqa: PTH100
     for path in absolute:
@@ -107,7 +110,7 @@ def absolute_paths(paths: Sequence[Path]) -> tuple[Path, ...]:
 def count_files(paths: Sequence[Path], *, gives_up: Callable[[], bool]) -> int:
     """Estimate the number of images by file names alone.
 
-    A zip file or a file with several frames counts as one.
+    A zip file counts as one image, and so does a file with several frames.
 
     gives_up  returns whether to stop counting
     """
@@ -125,7 +128,7 @@ def count_files(paths: Sequence[Path], *, gives_up: Callable[[], bool]) -> int:
 class _FolderLost(Exception):
     """A folder above the current entry no longer exists.
 
-    depth  position of the folder in the current path, from the given path down
+    depth  number of the folder in the current path; the folder that the user gave has the number 0
     """
 
     def __init__(self, depth: int) -> None:
@@ -176,9 +179,9 @@ class _Search:
             yield ref
 
     def _again(self) -> Iterator[ImageRef]:
-        """Yield images that were added after their folder was listed, and problems of replaced containers.
+        """Yield images that were added after their folder was listed.
 
-        Containers are zip files and indexes.
+        Yield a problem for each replaced zip file or index.
         """
         for _ in range(_MOST_LOOKS):
             came = [(top, entry) for folder, (top, _) in list(self._listed.items()) for entry in self._came(folder)]
@@ -191,7 +194,7 @@ class _Search:
                 yield failed_ref(ImageRef(path=path), Unreadable(reason("changed")))
 
     def _came(self, path: Path) -> list[tuple[Path, bool]]:
-        """Return the entries of a folder that are new since its last listing: path, and whether it is a folder."""
+        """Return the new entries of a folder since the last listing. An entry is (path, whether it is a folder)."""
         try:
             folder = Folder.from_path(path)
         except OSError:  # reading its images reports the problem
@@ -203,8 +206,8 @@ class _Search:
     def _under(self, top: Path, *, is_folder: bool) -> Iterator[ImageRef]:
         """Yield the images under a folder, depth first and sorted. Links to folders are not followed.
 
-        Links to files come last, because a file is reported under its own name, and a link's target may change at any
-        time.
+        Links to files come last. A file that is also in the folder is then reported under its own name, not under the
+        link's.
         """
         yield from self._walk(top, is_folder=is_folder)
         links, self._links = self._links, []
@@ -250,8 +253,8 @@ class _Search:
     def _check_way(self, error: OSError) -> None:
         """Raise _FolderLost if a folder above the current entry cannot be read any more.
 
-        If the innermost folder can be listed, so can all folders above. For most errors only the innermost folder is
-        tested, because a drive may hold thousands of files that cannot be opened.
+        If the innermost folder can be listed, all folders above can be listed, too. For most errors only the innermost
+        folder is tested, because a drive may contain thousands of files that cannot be opened.
         """
         if self._way and self._way[-1].is_lost():
             for depth, folder in enumerate(self._way):
@@ -279,9 +282,9 @@ class _Search:
             yield failed_ref(ImageRef(path=path), file_problem(error))
 
     def _real(self, path: Path) -> str:
-        """Return the path with the links of its folder resolved.
+        """Return the path of an entry, with the links in its folder's path resolved.
 
-        The system is asked only once for each folder.
+        The operating system is asked only once for each folder.
         """
         parent, name = os.path.split(path)
         if self._way and parent == str(self._way[-1].path):
@@ -289,7 +292,10 @@ class _Search:
         return os.path.realpath(path)
 
     def _linked(self, link: Path, real: str) -> Iterator[ImageRef]:
-        """Yield a problem for a link to a folder, unless the folder itself is searched."""
+        """Yield a reference with a problem for a link to a folder.
+
+        If the folder itself is searched, nothing is yielded.
+        """
         self._seen.add(real)
         if not any(real == top or real.startswith(os.path.join(top, "")) for top in self._tops):  # noqa: PTH118
             yield failed_ref(ImageRef(path=link), Unreadable(reason("linked_folder")))
@@ -315,7 +321,7 @@ class _Search:
             yield failed_ref(ref, error)
 
     def _index(self, index: Path, found: IndexFound) -> Iterator[ImageRef]:
-        """Yield the images in the files that a DICOMDIR lists. Files outside its own folder are not opened."""
+        """Yield the images in the files that a DICOMDIR lists. Files outside the DICOMDIR's folder are not opened."""
         top, own, names = os.path.realpath(index.parent), os.path.realpath(index), CaseInsensitiveNames()
         if not self._way:  # the given path is the index itself
             self._way = [Folder(index.parent)]

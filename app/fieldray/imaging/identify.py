@@ -1,4 +1,4 @@
-"""Identification of a stream by its first bytes, never by its name: images, an index of files, or a zip file.
+"""Identification of a file by its first bytes, never by its name: images, an index of files, or a zip file.
 
 Every size that a file states is checked against the limits of `limits` before memory is allocated.
 """
@@ -71,7 +71,7 @@ def sniff(head: bytes) -> Content:
 def _begins_with_element(head: bytes) -> bool:
     """Return whether bytes begin with a data element of group 0002 or 0008.
 
-    This is a DICOM file without preamble (PS3.10 7.1).
+    Such bytes are the beginning of a DICOM file without preamble (PS3.10 7.1).
     """
     if len(head) < 12:
         return False
@@ -108,12 +108,12 @@ class JpegFrame(NamedTuple):
 
     @property
     def size(self) -> tuple[int, int]:
-        """The numbers of rows and columns of the JPEG image."""
+        """The size of the JPEG image: (rows, columns) in pixels."""
         return self.rows, self.columns
 
 
 def jpeg_frame(data: bytes) -> JpegFrame | None:
-    """Return the first JPEG or JPEG-LS frame header in `data`; None if there is none."""
+    """Return the first JPEG or JPEG-LS frame header in `data`; None if `data` has no frame header."""
     for marker, start in jpeg_markers(data):
         if marker in _FRAME_MARKERS and start + 7 <= len(data):
             bits, rows, columns = struct.unpack(">BHH", data[start + 2 : start + 7])
@@ -133,11 +133,11 @@ def jpeg_end(data: bytes) -> int | None:
 
 
 class ExtendedJpeg(NamedTuple):
-    """A single-scan JPEG whose header states additional rows, which show whether its scan is cut off.
+    """A single-scan JPEG whose header states additional rows. These rows show whether the scan is cut off.
 
-    libjpeg-turbo silently invents the missing part of a scan. It fills zeros to the end of the row (of blocks, or of
-    lossless pixels) in which the scan ends, and middle grey below. After a complete scan the additional rows begin with
-    zeros, after an incomplete scan they are middle grey.
+    libjpeg-turbo silently invents the missing part of a scan. The rest of the row (of blocks, or of lossless pixels) in
+    which the scan ends is filled with zeros, and all rows below with middle grey. After a complete scan the additional
+    rows begin with zeros; after an incomplete scan they are middle grey.
 
     rows    number of real rows
     row     index of an additional row whose first pixel is tested; 0 if the JPEG has no such row, as with several scans
@@ -160,8 +160,8 @@ class ExtendedJpeg(NamedTuple):
 def extend_jpeg(data: bytes) -> ExtendedJpeg:
     """Return a JPEG whose header states additional rows. After decoding, these rows show whether the scan was cut off.
 
-    A JPEG for which this is not possible gets no additional rows (`ExtendedJpeg.row` is 0). Raises ValueError for data
-    that are no JPEG.
+    Some JPEGs, such as progressive JPEGs, get no additional rows; `ExtendedJpeg.row` is then 0. Raises ValueError for
+    data that are no JPEG.
     """
     if (frame := jpeg_frame(data)) is None:
         raise ValueError("no JPEG")
@@ -175,7 +175,7 @@ def extend_jpeg(data: bytes) -> ExtendedJpeg:
 
 
 def _unit_size(data: bytes, frame: JpegFrame) -> tuple[int, int]:
-    """Return (rows, columns) of a minimum coded unit of a JPEG with all components in one scan (T.81 A.2)."""
+    """Return (rows, columns) of a minimum coded unit of a JPEG that has all components in one scan (T.81 A.2)."""
     count, at = data[frame.start + 7], frame.start + 8
     sampled = data[at + 1 : at + 3 * count : 3] if count > 1 else b""
     side = 1 if frame.process == _LOSSLESS else 8
@@ -183,7 +183,7 @@ def _unit_size(data: bytes, frame: JpegFrame) -> tuple[int, int]:
 
 
 def lacks_restarts(data: bytes) -> bool:
-    """Return whether a JPEG has too few restart markers for one scan.
+    """Return whether a JPEG has fewer restart markers than one scan needs.
 
     libjpeg-turbo would fill the missing intervals with invented pixels.
     """
@@ -197,7 +197,7 @@ def lacks_restarts(data: bytes) -> bool:
 
 
 def lacks_scans(data: bytes) -> bool:
-    """Return whether a progressive JPEG lacks scans: some AC coefficients of its first component are not exact."""
+    """Return whether a progressive JPEG lacks scans: some AC coefficients of the first component are not exact."""
     frame = jpeg_frame(data)
     scans = [data[start + 2 : start + 8] for marker, start in jpeg_markers(data) if marker == START_OF_SCAN]
     exact = set[int]()
@@ -235,7 +235,7 @@ def trailing_images(data: bytes, end: int) -> int:
 def trailing_jpegs(data: bytes, end: int) -> list[JpegFrame]:
     """Return the frame headers of JPEG files that were appended to an image in one file.
 
-    JPEGs that are embedded in these appended files do not count.
+    JPEGs that are embedded in the appended files do not count.
 
     data  the whole file
     end   offset of the end of the image
@@ -258,7 +258,8 @@ def identify(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound | Z
     """Identify the content of a file, read from a seekable stream: images, an index of files, or a zip file.
 
     Returns one reference for every frame, made from `ref`, or the index or zip file found. Raises OSError,
-    ReaderProblem. Raises Unreadable or Unusable for a file without a usable image, whatever its parser raises.
+    ReaderProblem. Raises Unreadable or Unusable for a file without a usable image, whatever exception the parser
+    raised.
     """
     try:
         return _identified(stream, ref)
@@ -272,7 +273,10 @@ def identify(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound | Z
 
 
 def out_of_memory() -> Unreadable:
-    """Return the problem of a file that caused a MemoryError, so that the error does not end the run."""
+    """Return the exception for a file that caused a MemoryError.
+
+    The file then counts as unreadable, and the run goes on.
+    """
     return Unreadable(reason("damaged", detail="there is not enough memory to read the file"))
 
 
@@ -309,7 +313,7 @@ def _identified(stream: BinaryIO, ref: ImageRef) -> list[ImageRef] | IndexFound 
 
 
 def _ends_as_zip(stream: BinaryIO) -> bool:
-    """Return whether a zip file follows the program that unpacks it (APPNOTE 4.1.9 and 4.3.16)."""
+    """Return whether the file is a program that unpacks a zip file at its own end (APPNOTE 4.1.9 and 4.3.16)."""
     size = stream.seek(0, io.SEEK_END)
     start = stream.seek(max(0, size - _ZIP_END.size - 0xFFFF))
     tail = stream.read()
@@ -328,8 +332,8 @@ def identify_again(data: bytes, ref: ImageRef) -> ImageRef:
 
     data  the whole file
 
-    Raises Unreadable `changed` if the file no longer holds the images that were listed: another number of frames, an
-    index or a zip file. Raises Unreadable and Unusable for other problems.
+    Raises Unreadable `changed` if the file no longer contains the listed images: the number of frames differs, or the
+    file is now an index or a zip file. Raises Unreadable and Unusable for other problems.
     """
     found = identify(io.BytesIO(data), ImageRef(path=ref.path, member=ref.member))
     if not isinstance(found, list) or len(found) != ref.header.number_of_frames:
@@ -391,5 +395,5 @@ def _is_own(stream: BinaryIO, is_own_report: IsOwnReport) -> bool:
 
 
 def failed_ref(ref: ImageRef, error: InputProblem) -> ImageRef:
-    """Return the reference to an image with the problem that an error describes."""
+    """Return the reference to an image, with the problem that an exception describes."""
     return replace(ref, problem=error.reason, problem_is_refusal=isinstance(error, Unusable))

@@ -1,6 +1,6 @@
-"""Limits for the sizes that a file states, which are checked before memory is allocated.
+"""Limits for the sizes that a file states. The limits are checked before memory is allocated.
 
-The module also has the results of identifying a file that is no image: an index of files, or a zip file.
+The module also defines the results of identifying a file that is no image: an index of files, or a zip file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ VALUE_REPRESENTATIONS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class IndexFound:
-    """Result of identifying a file: it is a DICOMDIR, an index of other files.
+    """Result of identifying a file: the file is a DICOMDIR, an index of other files.
 
     references  the listed files, each as the components of its path
     """
@@ -34,4 +34,4 @@ class IndexFound:
 
 @dataclass(frozen=True, slots=True)
 class ZipFound:
-    """Result of identifying a file: it is a zip file."""
+    """Result of identifying a file: the file is a zip file."""

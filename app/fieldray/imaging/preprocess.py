@@ -1,8 +1,8 @@
 """Preprocessing: from an image to display grey levels and to the network's input, for training and screening alike.
 
-Every result is an exact area average of the image over boxes of at least one pixel; enlarging interpolates linearly.
-Large images are first averaged over whole blocks of pixels, down to at least twice the wanted size. Grey levels are
-mapped at that size, so that neither time nor result depends much on the resolution of the detector.
+Every result is an exact area average of the image over boxes of at least one pixel. An image is enlarged by linear
+interpolation. Large images are first averaged over whole blocks of pixels, down to at least twice the wanted size. Grey
+levels are mapped at that size, so that neither time nor result depends much on the resolution of the detector.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Pixels = NDArray[Any]
 def to_display(image: Image, window: Window | None = None) -> NDArray[np.uint8]:
     """Return the image at full resolution as grey levels 0..255, uint8 (rows, columns).
 
-    window  display window in the units of `image.pixels`, instead of that of the file (see `display_table`)
+    window  display window in the units of `image.pixels`; by default the window of `display_table`
     """
     return np.take(display_table(image, window), image.pixels)
 
@@ -43,8 +43,8 @@ def display_table(image: Image, window: Window | None = None) -> NDArray[np.uint
 
     Pixel padding is black.
 
-    window  display window in the units of `image.pixels`; by default that of the file, or else a window over the 1st to
-            99th percentile of the pixels
+    window  display window in the units of `image.pixels`; by default the window of the file, or else a window over the
+            1st to 99th percentile of the pixels
     """
     levels = 256 if image.pixels.dtype == np.uint8 else 65536
     shown = _shown(np.arange(levels, dtype=np.float32), image, window or _window_in_use(image))
@@ -57,7 +57,8 @@ def display_table(image: Image, window: Window | None = None) -> NDArray[np.uint
 def default_window(image: Image) -> Window:
     """Return the display window of an image's file, or else a window over the 1st to 99th percentile of its pixels.
 
-    The window is in the units of `image.pixels`. An image with a VOI LUT but no window gets the percentiles, too.
+    The window is in the units of `image.pixels`. For an image with a VOI LUT but no window, the percentiles are used,
+    too.
     """
     return image.window or _percentile_window(image)
 
@@ -65,7 +66,7 @@ def default_window(image: Image) -> Window:
 def with_window(image: Image) -> Image:
     """Return the image with its default window set, so that the window is computed only once.
 
-    An image with a window or VOI LUT of its own is returned unchanged.
+    An image whose file has a window or VOI LUT is returned unchanged.
     """
     if image.window is not None or image.voi_lut is not None:
         return image
@@ -99,8 +100,8 @@ def thumbnail(image: Image, side: int = 64) -> NDArray[np.uint8]:
 def block_thumbnail(image: Image, side: int) -> NDArray[np.uint8]:
     """Return the image as displayed by default, averaged over whole blocks of pixels: uint8 (h, w).
 
-    The longer side has at most `side` pixels. Blocks in the last row and column may be smaller than the others. This is
-    several times as fast as `thumbnail`.
+    The longer side has at most `side` pixels. Blocks in the last row and column may be smaller than other blocks. The
+    function is several times as fast as `thumbnail`.
     """
     shorter, longer = sorted(image.pixels.shape)
     block = max(1, math.ceil(longer / side))
@@ -114,7 +115,7 @@ def block_thumbnail(image: Image, side: int) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True, slots=True)
 class _Region:
-    """A region of the image and the part of the network's input that it fills.
+    """A region of the image, and the part of the network's input that the region fills.
 
     top, left, rows, columns  the region in pixels of the image (edges)
     target_top, target_left, height, width
@@ -132,9 +133,9 @@ class _Region:
 
 
 def _fitted(image: Image, box: Box | None) -> Box:
-    """Return the region to use, in pixels of `image.pixels`, each of which stands for `step` pixels of the file.
+    """Return the region from which the network's input is made, in pixels of `image.pixels`.
 
-    box  region in pixels of the file; None for the whole image
+    box  region in pixels of the file, `step` of which make one pixel of `image.pixels`; None for the whole image
     """
     if box is None:
         rows, columns = image.extent
@@ -161,7 +162,7 @@ def _region(fitted: Box, spec: InputSpec) -> _Region:
 def _pixel_map(image: Image, region: _Region) -> PixelMap:
     """Return the map from the network's input to pixels of the file.
 
-    An image read at a reduced resolution is scaled back.
+    The map is scaled by `image.step` for an image that was read at a reduced resolution.
     """
     row_scale, column_scale = image.step * region.rows / region.height, image.step * region.columns / region.width
     return PixelMap(
@@ -176,7 +177,7 @@ def _pixel_map(image: Image, region: _Region) -> PixelMap:
 
 
 def _resample(image: Image, region: _Region) -> Grey:
-    """Return a region of the image as shown by default: grey levels 0..255, float32 (region.height, region.width)."""
+    """Return a region of the image as displayed by default: grey 0..255, float32 (region.height, region.width)."""
     fitting = min(int(region.rows // (2 * region.height)), int(region.columns // (2 * region.width)))
     block = min(max(1, fitting), LARGEST_REDUCTION)
     window = _window_in_use(image)  # from the whole image, not only from the region
@@ -196,7 +197,7 @@ def _resample(image: Image, region: _Region) -> Grey:
 class _Blocks:
     """A range of blocks along one side of an image.
 
-    start, stop  first block, and the block after the last
+    start, stop  index of the first block, and index after the last block
     count        number of blocks of the whole side
     """
 
@@ -206,9 +207,9 @@ class _Blocks:
 
 
 def _blocks_of(start: float, extent: float, block: int, side: int) -> _Blocks:
-    """Return the blocks that a region needs along one side, with two more at each end.
+    """Return the blocks that a region needs along one side of the image, with two more at each end.
 
-    start, extent  the region along this side, in pixels
+    start, extent  start and length of the region along this side, in pixels
     block          pixels per block
     side           pixels of the whole side
     """
@@ -220,7 +221,7 @@ def _blocks_of(start: float, extent: float, block: int, side: int) -> _Blocks:
 def _shown_in_blocks(image: Image, block: int, window: Window | None) -> Grey:
     """Return the means over block x block pixels as grey levels 0..255.
 
-    window  the window; None to use the image's VOI LUT
+    window  display window; None to use the image's VOI LUT
     """
     means = block_means(_without_padding(image), block)
     return _shown(means.astype(np.float32, copy=False), image, window)
@@ -229,15 +230,15 @@ def _shown_in_blocks(image: Image, block: int, window: Window | None) -> Grey:
 def _averaged(values: Grey, start: float, extent: float, count: int, *, of: _Blocks | None = None) -> Grey:
     """Average rows (n, m) over `count` equal parts of [start, start + extent): float32 (count, m).
 
-    of  the part of all rows that `values` holds; None if `values` holds all rows
+    of  the part of all rows that `values` contains; None if `values` contains all rows
     """
     held = of or _Blocks(0, len(values), len(values))
     first, weights = _weights(held.count, start, extent, count)
-    values = np.ascontiguousarray(values)  # else each step would copy all of them
+    values = np.ascontiguousarray(values)  # otherwise each step would copy all values
     averages: Grey = values[first - held.start]
     averages *= weights[0][:, None]
     part = np.empty_like(averages)
-    for offset, share in enumerate(weights[1:], start=1):  # beyond what is held a share is 0
+    for offset, share in enumerate(weights[1:], start=1):  # beyond `values` a share is 0
         at = np.minimum(first + offset, held.stop - 1) - held.start
         averages += np.multiply(values.take(at, axis=0, out=part, mode="clip"), share[:, None], out=part)
     return averages
@@ -247,9 +248,9 @@ def _averaged(values: Grey, start: float, extent: float, count: int, *, of: _Blo
 def _weights(size: int, start: float, extent: float, count: int) -> tuple[NDArray[np.intp], Grey]:
     """Return which of `size` pixels make up each of `count` outputs over [start, start + extent), and their shares.
 
-    Returns the first pixel of each output (count,), and the shares of that pixel and the following ones, float32 (n,
-    count), which add up to 1 for each output. An output covers extent / count pixels, but at least one. Below one, its
-    box slides between two pixels, which is linear interpolation.
+    The first array (count,) is the first pixel of each output. The second array (n, count) float32 is the share of this
+    pixel and of each following pixel; the shares of an output add up to 1. An output covers extent / count pixels, but
+    at least one. If extent / count is below one, the result is linear interpolation between two pixels.
     """
     step = extent / count
     centres = start + (np.arange(count) + 0.5) * step
@@ -292,7 +293,7 @@ def with_square_pixels(image: Image, aspect: float) -> Image:
 
 
 def _without_padding(image: Image) -> Pixels:
-    """Return the pixels with "no data" as black, so that padding does not bleed into neighbouring averages."""
+    """Return the pixels with padding ("no data") as black. Averages then contain no padding values."""
     if image.padding is None:
         return image.pixels
     return np.where(image.pixels == image.padding, image.pixels.dtype.type(0), image.pixels)
@@ -302,14 +303,14 @@ def _without_padding(image: Image) -> Pixels:
 
 
 def _window_in_use(image: Image) -> Window | None:
-    """Return the window to apply; None if the file's VOI LUT is used instead."""
+    """Return the window to apply; None if the file's VOI LUT is used rather than a window."""
     return None if image.voi_lut is not None else default_window(image)
 
 
 def _shown(values: Grey, image: Image, window: Window | None) -> Grey:
     """Map pixel values to grey levels 0..255.
 
-    window  the window; None to use the image's VOI LUT
+    window  display window; None to use the image's VOI LUT
     """
     if window is None:
         assert image.voi_lut is not None
@@ -361,7 +362,8 @@ def percentiles(values: Grey, percents: Sequence[float]) -> list[float]:
 
     values  float32 of any shape, not empty, without NaN
 
-    Each percentile is computed by its own `numpy.partition`, which has vector instructions only for a single position.
+    Each percentile is computed by a separate call of `numpy.partition`, which uses vector instructions only for a
+    single position.
     """
     flat = values.reshape(-1)
     found = []
@@ -379,7 +381,7 @@ def percentiles(values: Grey, percents: Sequence[float]) -> list[float]:
 def _percentile_window(image: Image) -> Window:
     """Return a window over the 1st to 99th percentile of block means.
 
-    The number of blocks is fixed, so that noise has no influence.
+    The number of blocks does not depend on the resolution, and noise averages out within a block.
     """
     low, high = percentiles(coarse_means(image, _AUTO_WINDOW_SIDE), _TAILS)
     return Window(float(low + high) / 2, max(float(high - low), 1.0), "LINEAR_EXACT")

@@ -1,8 +1,8 @@
-"""Whether an image can be a frontal chest X-ray at all, by header and pixels; and how well the image was taken.
+"""Checks whether an image can be a frontal chest X-ray, by header and pixels, and notes on how well it was taken.
 
-Wrong refusals cost images, and missing refusals cost trust. So an empty header field passes, and the pixel checks
-refuse only what nobody would call an image. An image that merely looks unlike the training images is left to the pack's
-out-of-distribution check.
+Wrong refusals cost images, and missing refusals cost trust. An empty header field therefore passes, and the pixel
+checks refuse only files that nobody would call an image. An image that merely looks unlike the training images is left
+to the pack's out-of-distribution check.
 
 `may_lack_ages` estimates from file names, before a run, whether files state the patient's age. Notes on how well an
 image was taken are for the radiographer, and change no result.
@@ -44,9 +44,10 @@ _LEAST_SHOWN: Final = 64
 # Limits for notes on how well an image was taken. Of 600 ordinary images of adults, 4 get the note *tilted* and 7 the
 # note *low*. Of 100 images turned by 15 degrees, 92 get the note *tilted*. Only images spoilt on purpose have so much
 # of one grey.
-# Empty lower part, as a share of the rows. Lungs run into it if they come this near (share of the rows) over this much
-# of the width. Of 158 images of adults cut at 85 % of the height of their lungs, 143 are recognised; at 93 %, 137. Of
-# 141 images collimated by 6 % of their rows below the lungs, none is.
+# Minimum of the empty lower part, as a share of the rows. Lungs reach the empty part if they come nearer than
+# `_NEAR_LOWER_PART` (share of the rows) over more than `_MOST_OF_WIDTH` of the width. Of 158 images of adults cut at
+# 85 % of the height of their lungs, 143 are recognised; at 93 %, 137. Of 141 images collimated by 6 % of their rows
+# below the lungs, none is recognised.
 _LEAST_LOWER_PART: Final = 0.05
 _LARGE_LOWER_PART: Final = 0.1  # if the lungs are not known
 _NEAR_LOWER_PART: Final = 0.05
@@ -55,8 +56,8 @@ _ONE_GREY: Final = 0.02  # spread of one grey, as a share of the range of values
 _ONE_ROW: Final = 0.99  # share of a row's pixels that must have one grey
 _SAMPLED: Final = 256  # rows and columns
 # Minimum ratio of fine to coarse roughness. The minimum over 1,074 ordinary images (224 to 1024 pixels) is 0.293. Of
-# these images blurred by a Gaussian of 15 of 1024 pixels, or shrunk to 64 pixels, 999 in 1,000 are below 0.28. If the
-# shrunk ones are enlarged again, 994 are.
+# these images blurred by a Gaussian of 15 of 1024 pixels, or shrunk to 64 pixels, 999 in 1,000 are below 0.28. Of the
+# images shrunk and enlarged again, 994 in 1,000 are below 0.28.
 _LEAST_DETAIL: Final = 0.28
 _FINE_SIDE: Final = 128
 _COARSER: Final = 4
@@ -71,7 +72,7 @@ _BOTH: Final = 0.5  # minimum ratio of the lungs' areas; a single lung has no sy
 def check_header(
     header: ImageHeader, rules: HeaderRules, *, finds_lungs: bool = False, overruled_codes: Collection[str] = ()
 ) -> Reason | None:
-    """Return the reason to refuse an image with this header, or None. Empty fields pass.
+    """Return the reason to refuse an image with this header, or None. Empty header fields pass.
 
     finds_lungs      whether the lungs will be searched for in the pixels; an unknown view or body part then passes with
                      a note
@@ -106,7 +107,7 @@ def _header_problems(header: ImageHeader, rules: HeaderRules, refused: Collectio
 
 
 def _is_born_too_late(header: ImageHeader, youngest: int) -> bool:
-    """Return whether the patient is younger than `youngest` years even today, whenever the image was taken."""
+    """Return whether the patient is younger than `youngest` years today, and so was younger in every image."""
     born, today = day_of(header.patient_birth_date), datetime.date.today()
     if born is None or born > today:
         return False
@@ -114,7 +115,7 @@ def _is_born_too_late(header: ImageHeader, youngest: int) -> bool:
 
 
 def check_pixels(image: Image) -> Reason | None:
-    """Return the reason to refuse an image for its size or its pixels, or None."""
+    """Return the reason to refuse an image for its size or its pixels; None for an acceptable image."""
     rows, columns = image.size
     if min(rows, columns) < SMALLEST_SIDE:
         return reason("too_small", rows=rows, columns=columns)
@@ -124,7 +125,7 @@ def check_pixels(image: Image) -> Reason | None:
 
 
 def _is_blank(image: Image) -> bool:
-    """Return whether large areas of an image hardly differ in grey. An image of noise alone counts as blank.
+    """Return whether large areas of an image hardly differ in grey. An image that is only noise counts as blank.
 
     The difference must be small relative to the values, counted from 0 or from the pixel value that stands for 0. If
     the file has a window, the difference must also be small in displayed grey levels.
@@ -144,7 +145,7 @@ def _is_blank(image: Image) -> bool:
 def lung_quality(image: Image, lungs: LungFields) -> tuple[Quality, ...]:
     """Return codes of notes for the radiographer on the quality of an upright image.
 
-    Empty for an image that is refused or has no lungs.
+    The result is empty for an image that is refused or has no lungs.
     """
     if lungs.refusal or not lungs.found or not (mask := lungs.mask).any():
         return ()
@@ -171,9 +172,9 @@ def lung_quality(image: Image, lungs: LungFields) -> tuple[Quality, ...]:
 
 
 def completeness_notes(image: Image, lungs: LungFields | None) -> tuple[str, ...]:
-    """Return codes of notes that a part of an upright image, or its detail, may be missing.
+    """Return codes of notes that a part of an upright image, or fine detail, may be missing.
 
-    An image with such a note must not be called normal. Most images have none.
+    An image with one of these notes must not be called normal. Most images have no such note.
 
     lungs  the lung fields, or None if no lung-field pack ran
     """
@@ -185,7 +186,7 @@ def completeness_notes(image: Image, lungs: LungFields | None) -> tuple[str, ...
 def _runs_into_lower_part(image: Image, lungs: LungFields) -> bool:
     """Return whether lungs reach an empty lower part of the image.
 
-    An image ended by a collimator shows the diaphragm above the empty part.
+    If a collimator made the lower part empty, the diaphragm is visible above it.
     """
     share, rows = _empty_share(image), image.size[0]
     down, _ = cell_edges(lungs.pixel_map, lungs.mask.shape)
@@ -196,13 +197,13 @@ def _runs_into_lower_part(image: Image, lungs: LungFields) -> bool:
 def _empty_share(image: Image) -> float:
     """Return the share of rows at the bottom of the image that have a single grey.
 
-    Such rows are black, white, or what a decoder fills in for missing data.
+    The rows are black, white, or the grey with which a decoder replaces missing data.
     """
     values = image.pixels[:, :: max(1, image.pixels.shape[1] // _SAMPLED)]
     sample = values[:: max(1, len(values) // _SAMPLED * 4), ::4]
     low, high = percentiles(sample.astype(np.float32), (1.0, 99.0))
     grey, spread = float(np.median(values[-1])), _ONE_GREY * (high - low)
-    if np.mean(np.abs(values[-1] - grey) <= spread) < _ONE_ROW:  # so it is in nearly all images
+    if np.mean(np.abs(values[-1] - grey) <= spread) < _ONE_ROW:  # the last row has several greys, as usual
         return 0.0
     filled = np.flatnonzero((np.abs(values - np.float32(grey)) <= spread).mean(axis=1) < _ONE_ROW)
     return 1 - (float(filled[-1]) + 1) / len(values) if filled.size else 0.0
@@ -211,7 +212,8 @@ def _empty_share(image: Image) -> float:
 def _has_little_detail(image: Image) -> bool:
     """Return whether the image lacks fine detail.
 
-    Neighbouring pixels of the image at 128 pixels then differ too little compared with those at 32 pixels.
+    Fine detail is missing if neighbouring pixels of the image at 128 pixels differ too little, compared with
+    neighbouring pixels at 32 pixels.
     """
     fine = thumbnail(image, _FINE_SIDE).astype(np.float32)
     rows, columns = (side // _COARSER * _COARSER for side in fine.shape)
@@ -222,7 +224,7 @@ def _has_little_detail(image: Image) -> bool:
 def _roughness(grey: NDArray[np.float32]) -> float:
     """Return the standard deviation of the difference between a pixel and the mean of its four neighbours.
 
-    Only the middle of the image counts.
+    Only pixels in the middle of the image count.
     """
     sideways = grey[:-2, 1:-1] + grey[2:, 1:-1] + grey[1:-1, :-2] + grey[1:-1, 2:]
     margins = [max(0, side // 8 - 1) for side in grey.shape]
@@ -231,7 +233,10 @@ def _roughness(grey: NDArray[np.float32]) -> float:
 
 
 def _tilt(mask: Mask, cells: PixelMap) -> int:
-    """Return the tilt of two lungs in degrees: the axis about which they are most symmetrical."""
+    """Return the tilt of two lungs in degrees.
+
+    The tilt is that of the axis about which the lungs are most symmetrical.
+    """
     step = max(1, max(mask.shape) // 42)
     mask = mask[::step, ::step]
     rows, columns = np.nonzero(mask)
@@ -249,7 +254,7 @@ def _tilt(mask: Mask, cells: PixelMap) -> int:
 def are_empty_folders(paths: Sequence[Path]) -> bool:
     """Return whether all paths are folders without any file at any depth.
 
-    An unreadable folder, or one with a link to a folder, does not count as empty, because a run reports both.
+    A folder is not empty if a subfolder is unreadable or is a link, because a run reports both.
     """
 
     def refuse(error: OSError) -> None:
@@ -272,7 +277,7 @@ _MOST_NAMES: Final = 20_000
 def may_lack_ages(paths: Sequence[Path]) -> bool:
     """Return whether some of these files may lack the patient's age, as PNG, JPEG and zip files may.
 
-    Only file names are examined. Also True for folders with too many files to look through quickly.
+    Only file names are examined. The result is also True for folders with too many files to examine quickly.
     """
     seen = 0
     for path in paths:

@@ -1,6 +1,6 @@
-"""One image file, read once: its bytes, their hash and stamp, their header, and the pixels as requested.
+"""One image file, read once: the bytes, their hash and stamp, the header, and the pixels as requested.
 
-This code runs in the child process that reads images. PNG and JPEG are decoded here, DICOM in `dicom`.
+This code runs in the child process that reads images. PNG and JPEG are decoded in this module, DICOM in `dicom`.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def decode(
     Parameters
     ----------
     data
-        The whole file; its kind is recognised from its first bytes.
+        The whole file; the format is recognised from the first bytes.
     ref
         `ref.frame` chooses among several frames.
     needed
-        The resolution that is needed (`reduction.target_size`). It allows a lower resolution by the rule of
-        `reduction`. Without it the image has full resolution.
+        The resolution that is needed (`reduction.target_size`). The image may then have a lower resolution, by the rule
+        of `reduction`. None for full resolution.
     whole
         Cache of the fully decoded file, for the next call with these bytes and this frame.
 
@@ -89,7 +89,8 @@ class ImageFile:
     """An image file whose bytes are in memory. The constructor raises Unreadable if the file cannot be read.
 
     content_sha256  SHA-256 (hex) of the file
-    stamp           identifies the state of the file; empty without `stamps`, or if no stamp can identify the state
+    stamp           identifies the state of the file; empty if no `stamps` were given, or if no stamp can identify the
+                    state
     """
 
     def __init__(self, ref: ImageRef, *, stamps: Stamps | None = None) -> None:
@@ -106,11 +107,14 @@ class ImageFile:
         return identify_again(self._data, self._ref)
 
     def image(self, needed: TargetSize | None = None) -> Image:
-        """Return the image as stored in the file, not turned, at least as fine as needed. Raises as `decode`."""
+        """Return the image as stored in the file, not turned, at least as fine as needed.
+
+        Raises Unreadable, Unusable.
+        """
         return decode(self._data, self._ref, needed=needed, whole=self._whole)
 
     def shown(self, side: int | None) -> Image:
-        """Return the upright image at a resolution that is enough to display it with a longer side of `side` pixels.
+        """Return the upright image, at a resolution that is enough for a display with a longer side of `side` pixels.
 
         side  None for full resolution
         """
@@ -121,8 +125,8 @@ class ImageFile:
 def facts_of(file: ImageFile, image: Image, upright: Image) -> ReadFacts:
     """Return the facts of an image that was read: size, notes, preview and thumbnail.
 
-    image    the image as stored in the file, which the preview shows
-    upright  the upright image, which the thumbnail shows
+    image    the image as stored in the file, from which the preview is made
+    upright  the upright image, from which the thumbnail is made
     """
     rows, columns = upright.size
     return ReadFacts(
@@ -167,9 +171,11 @@ _AS_STORED: Final = Window(127.5, 255.0, "LINEAR_EXACT")
 
 
 def _whole_png(data: bytes) -> _WholeImage:
-    """Decode a PNG of 1 to 16 bits, with palette or alpha (laid over black). 8-bit values are shown unchanged.
+    """Decode a PNG of 1 to 16 bits, grey or with a palette. An alpha channel is laid over black.
 
-    Raises Unreadable; Unusable `colour`, `several_images`.
+    8-bit values are shown unchanged.
+
+    Raises Unreadable. Raises Unusable: `colour`, `several_images`.
     """
     if (size := png_size(data)) is None:
         raise Unreadable(reason("truncated"))
@@ -191,8 +197,8 @@ def _whole_png(data: bytes) -> _WholeImage:
 def _decoded_jpeg(data: bytes, needed: TargetSize | None, whole: DecodedFileCache) -> Image:
     """Decode a JPEG that is grey, or RGB without colour, upright by its EXIF orientation.
 
-    More than 8 bits and lossless processes are read in full. Raises Unreadable; Unusable `colour` for a colour or CMYK
-    image, `several_images`.
+    JPEGs of more than 8 bits and lossless JPEGs are read in full resolution. Raises Unreadable. Raises Unusable:
+    `colour` for a colour or CMYK image, `several_images`.
 
     needed, whole  as in `decode`
     """
@@ -224,8 +230,9 @@ def _finished(
 ) -> Image:
     """Make the image from decoded pixels.
 
-    size  rows and columns of the file
-    step  the reduction at which the pixels were read
+    size    rows and columns of the file
+    needed  resolution that is needed; None for full resolution
+    step    the reduction at which the pixels were read
     """
     window = _AS_STORED if pixels.dtype == np.uint8 else None
     is_approximate = step > 1
@@ -246,10 +253,10 @@ def _finished(
 
 
 def _load(data: bytes, step: int = 1) -> tuple[NDArray[Any], int]:
-    """Decode the upright values of a JPEG, at 1 / `step` if the JPEG is grey. Returns the values and their step.
+    """Decode the upright values of a JPEG, at 1 / `step` if the JPEG is grey. Returns the values and the step used.
 
-    Raises Unreadable; Unusable `colour`. The pixel limit of `PIL.Image.open` does not apply, because sizes were checked
-    before.
+    Raises Unreadable. Raises Unusable `colour`. The pixel limit of `PIL.Image.open` does not apply, because sizes were
+    checked before.
     """
     try:
         with warnings.catch_warnings():
@@ -277,7 +284,7 @@ def _load(data: bytes, step: int = 1) -> tuple[NDArray[Any], int]:
 
 
 def _orientation(image: PIL.Image.Image) -> int:
-    """Return the EXIF orientation of an image; 1 (upright) without one. A damaged EXIF block is ignored."""
+    """Return the EXIF orientation of an image; 1 (upright) if not stated. A damaged EXIF block is ignored."""
     try:
         found = image.getexif().get(_ORIENTATION, 1)
         return found if found in _TURNS else 1
@@ -335,7 +342,7 @@ _SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
 
 
 def _deep_jpeg(data: bytes) -> NDArray[Any]:
-    """Decode a JPEG with another depth than 8 bits, or with a process that Pillow lacks. EXIF is ignored."""
+    """Decode a JPEG whose depth is not 8 bits, or whose coding process Pillow lacks. EXIF is ignored."""
     from fieldray.imaging.codecs.jpeg import decode_jpeg
 
     try:
@@ -345,7 +352,7 @@ def _deep_jpeg(data: bytes) -> NDArray[Any]:
 
 
 def _png_images(data: bytes) -> int:
-    """Return the number of images in a PNG: frames of an animation (APNG), or files joined to its end."""
+    """Return the number of images in a PNG file: frames of an animation (APNG), or files joined to the end."""
     end, frames, is_still = len(data), 0, True
     for kind, start, _ in _chunks(data):
         if kind == b"acTL":
@@ -362,7 +369,7 @@ def _png_images(data: bytes) -> int:
 def _check_chunks(data: bytes) -> None:
     """Raise Unreadable `damaged` if a critical chunk of a PNG fails its checksum.
 
-    Decoders would show damaged pixels.
+    Without this check, decoders would show damaged pixels.
     """
     view = memoryview(data)
     for kind, start, end in _chunks(data):
@@ -372,11 +379,11 @@ def _check_chunks(data: bytes) -> None:
 
 
 def _one_whole_jpeg(data: bytes, size: tuple[int, int]) -> tuple[bytes, list[str]]:
-    """Return a JPEG that holds one whole image, and notes.
+    """Return a JPEG that contains one whole image, and codes of notes.
 
     A missing end marker is added if the image is complete. Smaller JPEGs in the file (previews and gain maps of
-    cameras) get a note. Raises Unreadable `truncated`; Unusable `several_images` if another image follows (MPO, or
-    joined files).
+    cameras) get a note. Raises Unreadable `truncated`. Raises Unusable `several_images` if another image follows (MPO,
+    or joined files).
     """
     end = jpeg_end(data)
     if end is None:
@@ -390,7 +397,7 @@ def _one_whole_jpeg(data: bytes, size: tuple[int, int]) -> tuple[bytes, list[str
 
 
 def _png_orientation(data: bytes) -> int:
-    """Return the EXIF orientation of a PNG. Pillow is used only if a chunk may hold an orientation."""
+    """Return the EXIF orientation of a PNG. Pillow is used only if a chunk may contain an orientation."""
     if not any(kind == b"eXIf" or data.startswith(_OF_ORIENTATION, start) for kind, start, _ in _chunks(data)):
         return 1
     from PIL.PngImagePlugin import PngImageFile  # few files need it, and each process would wait for it
@@ -400,7 +407,7 @@ def _png_orientation(data: bytes) -> int:
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """Yield type, start and end of the content of each chunk of a PNG, up to the last (PNG specification, 5.3)."""
+    """Yield type, start and end of the content of each chunk of a PNG, until the PNG ends (PNG specification, 5.3)."""
     position, kind = len(_SIGNATURE), b""
     while position + 8 <= len(data) and kind != b"IEND":
         length, kind = struct.unpack_from(">I4s", data, position)

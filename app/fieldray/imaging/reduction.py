@@ -1,10 +1,10 @@
-"""How far a file is read below its own resolution for screening, and area averages of integers.
+"""The reduced resolution at which a file is read for screening, and area averages of integers.
 
 **The rule.** The input of a pack needs a number of rows and columns across the whole image (`target_size`). A file is
 read at the largest step (one pixel for step x step pixels of the file) that its format offers and that leaves at least
 
-- `COVER` times the needed size, if a lower resolution costs almost no quality: JPEG by its own smaller transform (steps
-  1, 2, 4, 8), and files that must be decoded in full and are then averaged over blocks (any step);
+- `COVER` times the needed size, if a lower resolution costs almost no quality: JPEG by a smaller transform (steps 1, 2,
+  4, 8), and files that must be decoded in full and are then averaged over blocks (any step);
 - `WAVELET_COVER` times the needed size, for JPEG 2000 and HTJ2K (steps 1, 2, 4, ..., as many as the stream has levels).
   Each further level takes four times as long to decode. A level is low-pass filtered, not made by skipping pixels.
 
@@ -12,10 +12,10 @@ Some files are read in full and averaged afterwards: files with colour or a pale
 levels or differ from their header; and wavelets with pixel padding, whose value would be blended with its neighbours.
 If the lower resolution cannot be decoded, the whole image is read, which reports the problem.
 
-The preprocessing averages over blocks of an equal size before it maps grey levels. Averages taken here are not rounded,
-so they give the same network input. JPEG and wavelets give an input that differs by a fraction of a grey level; such an
-image is marked as approximate. If its result is borderline, screening reads it again at `REFINEMENT` times the needed
-size, which for JPEG is usually all of it. The difference is then a seventh.
+The preprocessing averages over blocks of an equal size before it maps grey levels. Averages taken in this module are
+not rounded, so the network input does not change. JPEG and wavelets give an input that differs by a fraction of a grey
+level; an image read from them is marked as approximate. If its result is borderline, screening reads the image again at
+`REFINEMENT` times the needed size, for JPEG usually in full resolution. The difference is then a seventh.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _WIDE: Final[Mapping[str, type[np.number[Any]]]] = {"i": np.int32, "u": np.uint3
 class TargetSize:
     """The number of rows and columns across the whole image that a network's input needs.
 
-    of_longer  whether only the longer side must reach its number, because the image is shrunk until its longer side
+    of_longer  whether only the longer side must reach its number, as for an image that is shrunk until the longer side
                fits
     """
 
@@ -64,7 +64,8 @@ class TargetSize:
 class DecodedFileCache:
     """A cache of one decoded file, from which smaller resolutions are made while the file is processed.
 
-    parsed  attribute for the reader of DICOM files: the header and the position of the pixels; None until they are read
+    parsed  attribute for the reader of DICOM files: the header and the position of the pixels; None until the header is
+            read
     """
 
     def __init__(self) -> None:
@@ -73,11 +74,11 @@ class DecodedFileCache:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the cache holds the fully decoded file."""
+        """Whether the cache contains the fully decoded file."""
         return self._kept is not None
 
     def get(self, decode: Callable[[], T]) -> T:
-        """Return the fully decoded file. Only the first call calls `decode`; its result is kept."""
+        """Return the fully decoded file. Only the first call calls `decode`; later calls return the kept result."""
         if self._kept is None:
             self._kept = decode()
         kept: T = self._kept
@@ -87,8 +88,8 @@ class DecodedFileCache:
 def target_size(spec: InputSpec, *, times: float = 1.0) -> TargetSize:
     """Return the number of rows and columns across the whole image that a network's input needs.
 
-    The rows and columns include parts of the image that are cut off before the input is made. The lungs are not found
-    yet: an input cropped to the lungs gets the size it needs if the lungs take up `LUNGS_EXTENT` of the image.
+    The rows and columns include parts of the image that are cut off before the input is made. For an input cropped to
+    the lungs, the lungs are assumed to take up `LUNGS_EXTENT` of the image, because they are not found yet.
 
     times  factor by which rows and columns are multiplied
     """
@@ -99,7 +100,7 @@ def target_size(spec: InputSpec, *, times: float = 1.0) -> TargetSize:
 def size_for_all(*specs: InputSpec, times: float = 1.0) -> TargetSize | None:
     """Return the size of the whole image that is enough for each of several network inputs.
 
-    specs  the inputs; without any, the result is None, which means full resolution
+    specs  the inputs; with no input the result is None, which means full resolution
     times  factor by which rows and columns are multiplied
     """
     if not specs:
@@ -115,7 +116,7 @@ def size_for_all(*specs: InputSpec, times: float = 1.0) -> TargetSize | None:
 def size_for_crop(spec: InputSpec, box: Box, image: Image, detail: Detail) -> TargetSize | None:
     """Return the size of the whole image at which a part of the image is fine enough for an input.
 
-    None if the image as read is already fine enough.
+    The result is None if the image as read is already fine enough.
 
     box     the part, in pixels of the file
     image   the image as read. If a codec reduced the image, the part needs one pixel for each input pixel
@@ -139,11 +140,11 @@ def largest_reduction(
 ) -> int:
     """Return how far a file's resolution may be reduced: the largest step that leaves `cover` times the needed size.
 
-    A step of n means one pixel for n x n pixels of the file; the result is at least 1.
+    A step of n means one pixel for n x n pixels of the file. The result is at least 1.
 
     rows, columns  numbers of rows and columns of the image in its file
     needed         the size that the network's input needs
-    steps          the steps that the format offers; by default any whole number
+    steps          the steps that the format offers; by default every whole number
     """
     ratios = (rows / (cover * needed.rows), columns / (cover * needed.columns))
     most = min(int(max(ratios) if needed.of_longer else min(ratios)), LARGEST_REDUCTION)
@@ -156,7 +157,7 @@ def block_sums(values: NDArray[Any], step: int, *, highest: int | None = None) -
     """Return the sums of an array over blocks of step x step values. Blocks at the lower and right edge may be smaller.
 
     values   (rows, columns) integers of 8 or 16 bits in this machine's byte order, or averages of such integers
-    highest  an upper bound of the values, if one is known
+    highest  an upper bound of the values; None if not known
 
     Returns integers of 16 or 32 bits (ceil(rows / step), ceil(columns / step)), exact up to `LARGEST_REDUCTION`;
     float32 for averages.
@@ -189,7 +190,7 @@ def block_means(values: NDArray[Any], step: int, *, highest: int | None = None) 
 
 
 def _summed(values: NDArray[Any], step: int, highest: int | None) -> NDArray[Any]:
-    """Return sums of `step` neighbouring rows."""
+    """Return the sums of every `step` neighbouring rows."""
     sums: NDArray[Any] = values[::step].astype(_wide(values, step, highest))
     for offset in range(1, step):
         part = values[offset::step]

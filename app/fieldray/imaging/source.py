@@ -25,9 +25,9 @@ Opener = Callable[[Path], BinaryIO]
 
 
 def open_file(path: Path) -> BinaryIO:
-    """Open an ordinary file for reading, also beyond 260 characters on Windows.
+    """Open an ordinary file for reading. On Windows the path may be longer than 260 characters.
 
-    Raises OSError for anything else, such as a named pipe, without waiting for it.
+    Raises OSError at once for anything but an ordinary file, such as a named pipe.
     """
     name = str(path)
     if sys.platform == "win32" and len(name) > 240 and not name.startswith("\\\\"):
@@ -46,11 +46,11 @@ def _open_at_once(name: str, flags: int) -> int:
 
 
 class FileState(NamedTuple):
-    """Facts that, as a rule, change with the content of a file.
+    """Facts about a file that usually change when the content of the file changes.
 
     size            size of the file in bytes
     changed_ns      time of the last change of the content, ns since 1970
-    touched_ns      time of the last change of content or metadata (ctime), which no program can choose; on Windows, the
+    touched_ns      time of the last change of content or metadata (ctime), which programs cannot set; on Windows, the
                     time of creation
     device, number  identify the file in the system (st_dev, st_ino)
     """
@@ -75,7 +75,7 @@ def state_of(file: BinaryIO | Path) -> FileState | None:
 
 
 def file_problem(error: OSError) -> Unreadable:
-    """Return the problem for an OSError that occurred when a file was opened or read."""
+    """Return the exception for a person, made from an OSError of opening or reading a file."""
     if isinstance(error, FileNotFoundError):
         return Unreadable(reason("missing"))
     if isinstance(error, PermissionError):
@@ -106,9 +106,11 @@ ReadPart = Callable[[int, int], bytes]
 
 
 class Stamps:
-    """Makes stamps of files with one secret key. A stamp identifies the state of a file without its whole content.
+    """Makes stamps of files with one secret key.
 
-    Thread-safe.
+    A stamp identifies the state of a file without hashing the whole content.
+
+    Several threads may use the object.
 
     now_s  returns the time, seconds since 1970
     """
@@ -118,25 +120,25 @@ class Stamps:
         self._now_s = now_s
 
     def of_data(self, path: Path, data: bytes, state: FileState | None) -> bytes:
-        """Return the stamp of a file that was read whole; empty if no stamp can identify its state.
+        """Return the stamp of a file that was read whole; empty if no stamp can identify the file's state.
 
-        state  state of the file during reading. The stamp is empty for None, and for a file that was changed only
-               seconds ago (`is_settled`)
+        state  state of the file during reading. The stamp is empty if the state is None, and for a file that was
+               changed only seconds ago (`is_settled`)
         """
         if state is None or not self.is_settled(state):
             return b""
         return self._stamp(path, state, lambda offset, length: data[offset : offset + length])
 
     def current(self, path: Path, stream: BinaryIO) -> bytes:
-        """Return the stamp of an open file as it is now. Raises OSError.
+        """Return the stamp of the present state of an open file. Raises OSError.
 
-        The stamp is empty for a stream that is not a file of the file system, such as one in memory.
+        The stamp is empty for a stream that is not a file of the file system, such as a stream in memory.
         """
         state = state_of(stream)
         return self._stamp(path, state, _part_of(stream, state.size)) if state else b""
 
     def is_settled(self, state: FileState) -> bool:
-        """Return whether a file is old enough that any later change would alter its time stamps."""
+        """Return whether a file is so old that any later change would alter the file's time stamps."""
         return max(state.changed_ns, state.touched_ns) / 1e9 + _MARGIN_S < self._now_s()
 
     def _stamp(self, path: Path, state: FileState, read: ReadPart) -> bytes:
@@ -146,7 +148,7 @@ class Stamps:
         return stamp.digest()
 
     def _parts(self, name: bytes, size: int) -> Iterator[tuple[int, int]]:
-        """Yield start and length of the parts of a file that are hashed."""
+        """Yield start and length, in bytes, of the parts of a file that are hashed."""
         if size <= _WHOLE_BYTES:
             yield 0, size
             return
@@ -158,7 +160,7 @@ class Stamps:
 
 
 def _part_of(stream: BinaryIO, size: int) -> ReadPart:
-    """Return a function that reads parts of an open file. A small file is read at once, which is faster."""
+    """Return a function that reads parts of an open file. A small file is read whole at once, which is faster."""
     if size <= _AT_ONCE_BYTES:
         data = _read(stream, 0, size)
         return lambda offset, length: data[offset : offset + length]
@@ -192,9 +194,9 @@ _OF_MACOS: Final = re.compile(r"\._.*|\.ds_store|\.fseventsd|\.spotlight-v100")
 
 
 def is_system_name(name: str) -> bool:
-    """Return whether a file or folder with this name is skipped.
+    """Return whether a search for images skips a file or folder with this name.
 
-    Such a name belongs to the system, begins with a dot, or is that of a recycle bin or of the results database.
+    Skipped are names of the system, names that begin with a dot, and names of recycle bins and of the results database.
     """
     return is_hidden(name) or name.lower() in _SYSTEM_NAMES or is_recycle_bin(name) or name.startswith(_OWN_DATABASES)
 
@@ -205,7 +207,7 @@ def is_hidden(name: str) -> bool:
 
 
 def is_recycle_bin(name: str) -> bool:
-    """Return whether a name is that of a recycle bin, or of a system folder of thumbnails or snapshots."""
+    """Return whether a name is the name of a recycle bin, or of a system folder of thumbnails or snapshots."""
     return _BINS.fullmatch(name.lower()) is not None
 
 
@@ -215,7 +217,7 @@ def parts_of(name: str) -> tuple[str, ...]:
 
 
 def entry_key(name: str, *, is_folder: bool) -> str:
-    """Return a key for an entry of a folder. A file and a folder of one name have different keys."""
+    """Return a key for an entry of a folder. A file and a folder with the same name have different keys."""
     return name + "/" if is_folder else name
 
 
@@ -229,14 +231,14 @@ class Folder:
     Entries of the system, such as hidden files and recycle bins, are skipped.
 
     names   keys (`entry_key`) of all entries that are not skipped, visited or not
-    bins    names of skipped entries that hold deleted images, thumbnails or snapshots
+    bins    names of skipped entries that contain deleted images, thumbnails or snapshots
     hidden  number of other skipped hidden entries, which may be images
     """
 
     def __init__(self, path: Path, entries: Sequence[tuple[str, bool]] = ()) -> None:
-        """Make a folder from a listing. Raises OSError.
+        """Make a folder object from a listing. Raises OSError.
 
-        entries  name of each entry, and whether it is a folder
+        entries  name of each entry, and whether the entry is a folder
         """
         self.path = path
         kept = [entry for entry in entries if not is_system_name(entry[0])]
@@ -254,9 +256,9 @@ class Folder:
         return os.path.realpath(self.path)
 
     def is_cyclic(self, parents: Sequence[Folder]) -> bool:
-        """Return whether the folder is one of its own parents.
+        """Return whether the folder is the same as one of the folders above it.
 
-        Windows junctions can make a folder its own parent, and Python does not see them as links.
+        Windows junctions can make a folder its own parent, and Python does not recognise junctions as links.
 
         parents  the folders above, from the top
         """
@@ -265,12 +267,12 @@ class Folder:
 
     @classmethod
     def from_path(cls, path: Path) -> Self:
-        """List the entries of a folder. A link to a folder is refused. Raises OSError."""
+        """List the entries of a folder. Raises OSError, also for a link to a folder."""
         with os.scandir(path) as entries:
             return cls(path, [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries])
 
     def next_entry(self) -> tuple[Path, bool] | None:
-        """Return the next entry in the order of names, None after the last one.
+        """Return the next entry in the order of names; None after the last entry.
 
         An entry is (path, whether it is a folder).
         """
@@ -284,9 +286,9 @@ class Folder:
         return iter(self.next_entry, None)
 
     def is_lost(self) -> bool:
-        """Return whether the folder can no longer be listed, or its path leads to another drive now.
+        """Return whether the folder can no longer be listed, or its path now leads to another drive.
 
-        A drive that was unplugged may leave an empty mount point, which lies on another drive.
+        After a drive was unplugged, an empty mount point may be left, which lies on another drive.
         """
         try:
             with os.scandir(self.path) as entries:
@@ -307,11 +309,11 @@ _ENDING: Final = re.compile(r"(?<=.)(\.[a-z][a-z0-9]{0,4})?(;[0-9]+)?$")  # an e
 def file_named(folder: Path, components: Sequence[str], names: CaseInsensitiveNames) -> Path | None:
     """Return the path of a file that a DICOMDIR lists, in upper or lower case (PS3.10 8.2).
 
-    Returns None for a name with "..", forbidden characters, too many parts, or none. Some discs use another path
-    separator, or have files with an extension that the index leaves out.
+    Returns None for a name with "..", with forbidden characters, with too many parts, or without any part. Some discs
+    use another path separator, or have files with an extension that the index leaves out.
 
     folder      the folder of the DICOMDIR
-    components  the parts of the path as the DICOMDIR states them
+    components  the parts of the path in the DICOMDIR
     names       finds the entries of folders in any letter case
     """
     path, parts = folder, parts_of("/".join(components))
@@ -326,9 +328,10 @@ def file_named(folder: Path, components: Sequence[str], names: CaseInsensitiveNa
 
 
 class CaseInsensitiveNames:
-    """Finds files whatever the letter case of their names. Each folder is listed once.
+    """Finds files in any letter case of their names. Each folder is listed only once.
 
-    The names come from the folder itself. Otherwise a file could have two names on a system that ignores case.
+    The returned names are those in the listing of the folder. Otherwise a file could have two names on a system that
+    ignores case.
     """
 
     def __init__(self) -> None:
@@ -337,8 +340,8 @@ class CaseInsensitiveNames:
     def find(self, folder: Path, name: str) -> Path:
         """Return the path of the entry with this name, in any letter case; without such an entry, `folder / name`.
 
-        An entry with another extension, or with a version number after its name, is found only if no other entry has
-        the same stem.
+        An entry with another extension, or with a version number after its name, is found only if it is the only entry
+        with this stem.
         """
         names, stem = self._names(folder), _stem(name)
         return folder / (names.get(name) or names.get(name.casefold()) or names.get(_STEM + stem) or name)

@@ -1,7 +1,7 @@
 """Synthetic images for the demonstration and the tests: drawn like chest radiographs, of no real person.
 
-Each image is a map of the material in the beam's path (tissue, ribs, heart, less in the lungs), with scatter and noise.
-The images show that the program works, but say nothing about a model's performance.
+Each image is drawn from a map of the material in the beam's path: tissue, ribs and heart, with less material in the
+lungs. Scatter and noise are added. The images show that the program works, but say nothing about a model's performance.
 
 The module also provides the real images of the demonstration, which are openly licensed.
 """
@@ -50,7 +50,8 @@ def chest_phantom(rows: int, columns: int, seed: int, *, abnormal: bool) -> NDAr
 
     Equal arguments give equal images. The drawing scales with the size.
 
-    abnormal  whether to add opacities to a lung; all else in the image stays unchanged
+    seed      seed of the random numbers
+    abnormal  whether to add opacities to a lung; the rest of the image stays unchanged
     """
     random = np.random.default_rng(seed)
     grid, size = _place_and_size(rows, columns, random)
@@ -68,20 +69,23 @@ def chest_phantom(rows: int, columns: int, seed: int, *, abnormal: bool) -> NDAr
 
 
 def lung_mask(rows: int, columns: int, seed: int) -> NDArray[np.uint8]:
-    """Return the lung mask of the `chest_phantom` with these arguments: uint8 (rows, columns), 255 inside, else 0."""
+    """Return the lung mask of the image that `chest_phantom` draws for these arguments.
+
+    The mask is uint8 (rows, columns), 255 inside the lungs, else 0.
+    """
     grid, size = _place_and_size(rows, columns, np.random.default_rng(seed))
     return np.uint8(255) * (_lungs(grid, size) >= 0.5)
 
 
 def _place_and_size(rows: int, columns: int, random: np.random.Generator) -> tuple[_Grid, np.float32]:
-    """Choose the middle and the size of a phantom by the first random numbers."""
+    """Choose the middle and the size of the drawn chest by the first random numbers."""
     across = np.linspace(-1.1, 1.1, columns, dtype=np.float32)[None, :] + np.float32(random.normal(0, 0.02))
     down = np.linspace(0, 1, rows, dtype=np.float32)[:, None]
     return _Grid(across=across, down=down), np.float32(random.uniform(0.92, 1.08))
 
 
 def _soft(distance: Field, width: float) -> Field:
-    """Return a soft edge from 0 outside to 1 inside.
+    """Return a soft edge: 0 outside, rising to 1 inside.
 
     distance  distance from the edge, positive inside
     width     width of the transition, in units of the distance
@@ -104,9 +108,9 @@ def _body(grid: _Grid) -> Field:
 
 
 def _lungs(grid: _Grid, size: np.float32) -> Field:
-    """Draw the lungs: two rounded triangles, narrow at the top, cut off by the diaphragm's domes.
+    """Draw the lungs: two rounded triangles, narrow at the top, with the domes of the diaphragm below.
 
-    The right dome is higher.
+    The dome on the patient's right is higher.
     """
     lungs = np.zeros(np.broadcast_shapes(grid.across.shape, grid.down.shape), np.float32)
     for side, dome in ((-1, 0.77), (1, 0.80)):
@@ -129,7 +133,7 @@ def _middle(grid: _Grid, size: np.float32) -> Field:
 
 
 def _ribs(grid: _Grid, lungs: Field, random: np.random.Generator) -> Field:
-    """Draw the ribs as arcs: rear parts fall away from the spine, front parts rise towards the breast bone."""
+    """Draw the ribs as arcs. The rear parts fall away from the spine, the front parts rise towards the breast bone."""
     shift = random.uniform(-0.01, 0.01)
     away = np.abs(grid.across)
     ribs = np.zeros_like(lungs)
@@ -165,7 +169,7 @@ def _opacities(grid: _Grid, lungs: Field, random: np.random.Generator) -> Field:
 
 
 def _with_side_marker(image: Field, random: np.random.Generator) -> Field:
-    """Burn in the side marker as radiographers place it: the patient's right is on the left."""
+    """Burn in the side marker as radiographers place it: in the image, the patient's right is on the left."""
     rows, columns = image.shape
     height = max(10, rows // 16)
     sheet = Picture.new("L", (columns, rows))
@@ -208,7 +212,7 @@ def image_dataset(pixels: NDArray[np.uint16], *, number: int, view: str = "PA") 
 
 
 def write_studies(folder: Path, *, count: int = 24, seed: int = 1) -> tuple[Path, ...]:
-    """Write `count` synthetic studies as DICOM files into a folder, every third one with opacities. Returns the paths.
+    """Write `count` synthetic studies as DICOM files into a folder. Every third study has opacities. Returns the paths.
 
     Raises OSError.
     """
@@ -236,7 +240,7 @@ _FOR_CONSTANCY: Final = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoPart:
-    """One part of the images of the demonstration, which one pack screens.
+    """One part of the images of the demonstration. A single pack screens the part.
 
     pack      id of the pack
     of        phrase that names the patients
@@ -263,7 +267,7 @@ def published_labels(part: DemoPart) -> Mapping[str, str]:
 
 
 def demo_files(part: DemoPart) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of every file of a part: the images, then the files that are to be refused."""
+    """Yield name and content of every file of a part: the images to screen, then the files that packs must refuse."""
     for name in published_labels(part):
         yield name, (_folder() / part.name / name).read_bytes()
     for name, make in _REFUSED.items():
@@ -300,7 +304,7 @@ def _drawn(part: DemoPart, *, view: str = "PA", body_part: str = "CHEST", age: s
 
 
 def _hand(part: DemoPart) -> bytes:
-    """Return an image of a hand (five fingers and a palm), with a header that says HAND."""
+    """Return a drawn image of a hand (five fingers and a palm) as DICOM. The header says HAND."""
     dataset = _drawn(part, body_part="HAND")
     down, across = np.mgrid[0:_ROWS, 0:_COLUMNS].astype(np.float32)
     inside = ((down - 470) / 120) ** 2 + ((across - 270) / 115) ** 2 < 1

@@ -11,12 +11,12 @@ from fieldray.imaging.source import FileState, Opener, Stamps, file_problem, ope
 
 
 def read_bytes(ref: ImageRef, *, opener: Opener = open_file) -> bytes:
-    """Read a whole file or zip member into memory. Raises as `read_with_state`."""
+    """Read a whole file or zip member into memory. Raises Unreadable, as `read_with_state` does."""
     return read_with_state(ref, opener=opener)[0]
 
 
 def read_with_state(ref: ImageRef, *, opener: Opener = open_file) -> tuple[bytes, FileState | None]:
-    """Read a whole file or zip member. Returns its bytes and its `FileState`.
+    """Read a whole file or zip member. Returns the bytes and the `FileState`.
 
     The state is None for a zip member, and for a file that changed during reading. Raises Unreadable with the reason:
     missing, no_permission, drive_error, unreadable, empty, file_too_large, encrypted, damaged.
@@ -40,8 +40,8 @@ def read_with_state(ref: ImageRef, *, opener: Opener = open_file) -> tuple[bytes
 def content_hash(ref: ImageRef, *, stamps: Stamps | None = None, opener: Opener = open_file) -> tuple[str, bytes]:
     """Return the SHA-256 (hex) of a file or zip member, and the file's stamp.
 
-    The stamp is empty without `stamps`, or if no stamp can identify the file's state. Raises Unreadable, also for a
-    file that is larger than any readable image: its hash might take hours that cannot be cancelled.
+    The stamp is empty if `stamps` is None, or if no stamp can identify the file's state. Raises Unreadable, also for a
+    file that is larger than any readable image: hashing the file might take hours and could not be cancelled.
     """
     if ref.member is not None:
         return hashlib.sha256(read_bytes(ref, opener=opener)).hexdigest(), b""

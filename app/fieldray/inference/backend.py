@@ -1,6 +1,6 @@
-"""The interface of a backend: anything that runs a model on images, whatever the device.
+"""The interface of a backend: a device that runs a model on images, such as the CPU or an Edge TPU.
 
-A backend is used only by the thread that started it; other threads may use `abort`, `pid` and `is_alive` only.
+A backend is used only by the thread that started it. Other threads may use only `abort`, `pid` and `is_alive`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from fieldray.surroundings import Priority
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class NetworkOutput:
-    """The output of a network for one image. Raises ValueError for values that no network can give.
+    """The output of a network for one image. The constructor raises ValueError for values that no network can give.
 
     scores      (labels,) float32 in [0, 1], in the order of the manifest's labels
     class_maps  (labels, rows, columns) float32 logits, or None
     features    (n,) float32, or None
-    latency_ms  duration of the invocation alone
+    latency_ms  duration of the inference alone, in milliseconds
     mask        (rows, columns) float32 in [0, 1], share of visible lung, or None
     region      (rows, columns) float32 in [0, 1], share of the area where lung belongs, or None
     """
@@ -77,13 +77,14 @@ def _is_finite(array: NDArray[Any] | None, *, dimensions: int) -> bool:
     return array is None or (array.ndim == dimensions and bool(np.isfinite(array).all()))
 
 
-_REPEATED: Final = 1e-4  # by which a score may differ when its image runs again; one step of a byte is 0.004
+_REPEATED: Final = 1e-4  # largest difference of a score when an image runs again; one step of a byte is 0.004
 
 
 def check_golden(run: Callable[[NDArray[np.uint8]], NetworkOutput], golden: GoldenVectors) -> None:
     """Test a device: run all golden inputs of a pack in their order, and then in reverse order.
 
-    Raises BackendProblem("self_test") if a score is off by more than the tolerance, or depends on the inputs before it.
+    Raises BackendProblem("self_test") if a score differs from the expected score by more than the tolerance, or if a
+    score depends on the inputs that ran before.
     """
     if not len(golden.inputs):
         return
@@ -104,7 +105,7 @@ _TIMED_RUNS: Final = 2  # the first one may have to load the model
 
 
 def time_image(run: Callable[[NDArray[np.uint8]], NetworkOutput], spec: InputSpec) -> float:
-    """Return the seconds that a network takes for one image on an idle computer: the minimum of a few runs."""
+    """Return the seconds that a network takes for one image on an idle computer: the shortest of a few runs."""
     image = np.zeros((spec.height, spec.width, spec.channels), np.uint8)
     times_s = []
     for _ in range(_TIMED_RUNS):
@@ -116,7 +117,7 @@ def time_image(run: Callable[[NDArray[np.uint8]], NetworkOutput], spec: InputSpe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendStatus:
-    """The state of one model on the CPU or a device.
+    """The state of one model on the CPU or another device.
 
     detail   the runtime and the device in a few words; empty until the model is ready
     reason   the reason why the model cannot run or was stopped, or None
@@ -134,15 +135,15 @@ class Backend(Protocol):
 
     @property
     def detail(self) -> str:
-        """The runtime and device in a few words, for the log and the status line. Known after `start`."""
+        """The runtime and device in a few words, for the log and the status line. Available after `start`."""
 
     @property
     def pid(self) -> int | None:
-        """The id of the process that runs the model; None if there is none."""
+        """The id of the process that runs the model; None if no process runs."""
 
     @property
     def is_alive(self) -> bool:
-        """Whether the backend can still run images. This check is fast."""
+        """Whether the backend can still run images. The property is fast to read."""
 
     def start(self, model: Model) -> None:
         """Load the model `model` into the device. Raises BackendProblem."""
@@ -150,14 +151,14 @@ class Backend(Protocol):
     def run(self, image: NDArray[np.uint8]) -> NetworkOutput:
         """Run the network on one image (height, width, channels) uint8.
 
-        Raises BackendProblem; the backend must then be closed.
+        Raises BackendProblem. After a BackendProblem the backend must be closed.
         """
 
     def close(self) -> None:
-        """Stop the backend in an orderly way. May be called twice, or before `start`."""
+        """Stop the backend in an orderly way. The method may be called twice, or before `start`."""
 
     def abort(self) -> None:
-        """Stop the backend at once, from any thread. A running `start` or `run` then raises BackendProblem."""
+        """Stop the backend at once, from any thread. A `start` or `run` in progress then raises BackendProblem."""
 
 
 class Watch(Protocol):
@@ -176,10 +177,10 @@ WatchDevice = Callable[[Callable[[], None], Callable[[Reason], None]], Watch]
 def model_file_for(entry: BackendEntry, model: Model) -> bytes:
     """Return the network file of the pack that a device runs.
 
-    A device lists the kinds of files that it can run, the best kind first. The first kind that the pack has is
-    returned.
+    A device lists the kinds of files that it can run, the best kind first. The file of the first kind that the pack has
+    is returned.
 
-    Raises BackendProblem (no_model_file) if the pack has none of them.
+    Raises BackendProblem (no_model_file) if the pack has no file that the device can run.
     """
     for role in entry.roles:
         if role in model.files:
@@ -187,7 +188,7 @@ def model_file_for(entry: BackendEntry, model: Model) -> bytes:
     raise BackendProblem(reason("no_model_file", device=entry.title))
 
 
-# Codes of reasons that will be the same at the next start, whatever the device
+# Codes of reasons that still apply at the next start, whatever the device
 PERMANENT: Final = frozenset(
     {"no_runtime", "bad_model", "model_memory", "self_test", "no_model_file", "lungs_unavailable"}
 )
@@ -199,10 +200,11 @@ class BackendKind:
 
     entry      row of the device in `fieldray.backends`
     open       makes a new backend, which is not started
-    probe      returns the reason why the device cannot be used with a model now, or None; may be slow. Packs without a
-               file for the device are refused without this call
+    probe      returns the reason why the device cannot be used with a model now, or None; may be slow. A pack without a
+               file for the device is refused without this call
     watch      for a device that can be plugged in: makes the `Watch` of the device from two functions. The watch calls
-               the first when the device is connected, and the second, with the reason, when it is removed
+               the first function when the device is connected, and the second function, with the reason, when the
+               device is removed
     permanent  additional codes of permanent reasons, after which the device is not started again automatically
     absent     codes of reasons that mean that the computer has no such device, which is not reported
     """
@@ -220,7 +222,7 @@ class BackendKind:
         return self.entry.name
 
     def unavailable_reason(self, model: Model) -> Reason | None:
-        """Return the reason why the device cannot be used with a model now, or None. May be slow."""
+        """Return the reason why the device cannot be used with a model now, or None. The call may be slow."""
         if why := self.probe(model):
             return why
         try:
@@ -234,9 +236,9 @@ class BackendKind:
 class BackendOptions:
     """Options with which the devices of `fieldray.backends` are opened.
 
-    publish   receives events of the devices (`DeviceChanged`). Without it, no device is watched
+    publish   receives events of the devices (`DeviceChanged`); None to watch no device
     settings  the user's settings
-    threads   threads of a network on the CPU; None for one per core
+    threads   number of threads of a network on the CPU; None for one per core
     priority  priority of the processes against other programs
     """
 
@@ -247,7 +249,7 @@ class BackendOptions:
 
 
 def system_kinds(options: BackendOptions, *, table: BackendTable = BACKENDS) -> tuple[BackendKind, ...]:
-    """Return all devices that the program knows, the CPU included, preferred ones first.
+    """Return all devices that the program knows, the CPU included; the preferred device comes first.
 
     table  the known devices; by default those of `fieldray.backends`
     """
@@ -255,5 +257,5 @@ def system_kinds(options: BackendOptions, *, table: BackendTable = BACKENDS) -> 
 
 
 def device_kinds(options: BackendOptions) -> tuple[BackendKind, ...]:
-    """Return the devices other than the CPU that the program knows (`fieldray.backends`), preferred ones first."""
+    """Return the devices other than the CPU that the program knows (`fieldray.backends`), in order of preference."""
     return tuple(pkgutil.resolve_name(entry.kind)(options) for entry in BACKENDS if entry is not CPU)

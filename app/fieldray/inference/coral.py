@@ -1,4 +1,7 @@
-"""The Coral USB Accelerator as a backend: the pack's compiled file in a child process, which may crash."""
+"""The Coral USB Accelerator (Edge TPU) as a backend.
+
+A child process runs the pack's compiled file, because it may crash.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +44,10 @@ from fieldray.processes.child import ChildDied, ChildTimeout, handler_of
 from fieldray.reasons import Reason, reason
 from fieldray.surroundings import Priority
 
-# The library built for "max" runs at its highest clock unless told else; the one built for "std" never does.
+# The library built for "max" runs at the highest clock unless an option lowers it. The library built for "std" never
+# runs at the highest clock.
 _PERFORMANCE: Final = {"std": "High", "max": "Max"}
-_ACCESS_VIOLATION: Final = 0xC0000005  # exit code of a Windows process that touched memory it must not
+_ACCESS_VIOLATION: Final = 0xC0000005  # exit code of a Windows process that used forbidden memory
 _LOCK_NAME: Final = "edgetpu-{index}.lock"  # one per Edge TPU, shared by all processes of this user
 _OPENER: Final = "fieldray.inference.coral:OpenDelegate"
 _NOT_HERE: Final = "edgetpu_not_here"
@@ -78,11 +82,11 @@ def edgetpu_kind(
     libraries
         Names of the Edge TPU runtime to try; by default the usual names on this system.
     clock
-        "max" makes the Edge TPU hot enough to burn the skin; only used if a person asks for it.
+        "max" makes the Edge TPU hot enough to burn the skin; only used if a person asks for this clock.
     find, has_board
         Functions that list the USB devices, and that return whether an Edge TPU board may be present.
     publish
-        Receives the events of the Edge TPU; by default the Edge TPU is not watched.
+        Receives the events of the Edge TPU; None to watch no Edge TPU.
     """
     ask = partial(ask_library, libraries)
 
@@ -113,7 +117,7 @@ def edgetpu_kind(
 
 
 def system_kind(options: BackendOptions) -> BackendKind:
-    """Return the description of the Edge TPU for the engine, with the runtime that is installed on this computer."""
+    """Return the Edge TPU as a kind of backend, with the runtime that is installed on this computer."""
     clock = cast("Clock", options.settings["edgetpu_clock"])
     return edgetpu_kind(clock=clock, publish=options.publish, priority=options.priority)
 
@@ -121,20 +125,23 @@ def system_kind(options: BackendOptions) -> BackendKind:
 def _file_problem(model: Model) -> Reason | None:
     """Return the reason why the pack cannot run on any Edge TPU, or None.
 
-    The runtime does not report this: it would run a file that is not compiled on the CPU.
+    The runtime does not report the reason: a file that is not compiled would silently run on the CPU.
     """
     try:
         if is_compiled(model_file_for(EDGE_TPU, model)):
             return None
     except BackendProblem:
-        pass  # it has none
+        pass  # the pack has no file for the Edge TPU
     except ValueError as error:
         return reason("bad_model", detail=str(error))
     return reason("coral_not_compiled", pack=model.pack_name)
 
 
 def _device_problem(find: FindDevices, ask: AskLibrary, has_board: HasBoard) -> Reason | None:
-    """Return the reason not to start a process for the Edge TPU, or None; a USB device is checked by opening it."""
+    """Return the reason not to start a process for the Edge TPU, or None.
+
+    An Edge TPU on USB is not tested further, because the process tests it by opening it.
+    """
     devices = find()
     if devices:
         return reason("coral_no_permission") if devices[0].is_writable is False else None
@@ -147,7 +154,7 @@ def explain_end(find: FindDevices, error: ChildDied | ChildTimeout, *, is_open: 
     find       lists the Edge TPUs on USB
     error      how the process ended
     is_open    whether the model had been loaded before
-    timeout_s  time limit in seconds that was exceeded, for a `ChildTimeout`
+    timeout_s  the exceeded time limit in seconds, for a `ChildTimeout`
     """
     if is_open and not find():
         return reason("coral_unplugged")
@@ -160,9 +167,9 @@ def explain_end(find: FindDevices, error: ChildDied | ChildTimeout, *, is_open: 
 
 # ---- The Edge TPU runtime library by its C interface (edgetpu_c.h), and as a TensorFlow Lite delegate.
 #
-# Only in a child process: it may stop the process.
+# The library is loaded only in a child process, because it may end the process.
 
-# What the library is called on each system, likeliest first.
+# Names of the library on each system, the most likely name first.
 LIBRARY_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "linux": ("libedgetpu.so.1",),
     "darwin": (
@@ -183,7 +190,10 @@ class _Entry(ctypes.Structure):
 
 
 class EdgeTpuLibrary:
-    """The loaded Edge TPU runtime. The constructor raises BackendProblem if none of `names` can be loaded."""
+    """The loaded Edge TPU runtime.
+
+    The constructor raises BackendProblem if no library in `names` can be loaded.
+    """
 
     def __init__(self, names: Sequence[str] = ()) -> None:
         usual = LIBRARY_NAMES.get(sys.platform, LIBRARY_NAMES["linux"])
@@ -191,14 +201,14 @@ class EdgeTpuLibrary:
 
     @property
     def runtime_version(self) -> int | None:
-        """The runtime's version, the number in its text "RuntimeVersion(N)"; None if unknown."""
+        """The version of the runtime: the number in the runtime's text "RuntimeVersion(N)"; None if unknown."""
         ask = self._library.edgetpu_version
         ask.restype = ctypes.c_char_p
         match = _VERSION.search((ask() or b"").decode(errors="replace"))
         return int(match[1]) if match else None
 
     def devices(self) -> tuple[str, ...]:
-        """Return the Edge TPUs ("usb") and boards ("pci") that the runtime sees now."""
+        """Return the Edge TPUs on USB ("usb") and the Edge TPU boards ("pci") that the runtime lists now."""
         library = self._library
         library.edgetpu_list_devices.restype = ctypes.POINTER(_Entry)
         library.edgetpu_list_devices.argtypes = [ctypes.POINTER(ctypes.c_size_t)]
@@ -215,8 +225,8 @@ class EdgeTpuLibrary:
 
 
 def load_problem(error: OSError, name: str) -> Reason:
-    """Return the reason why the Edge TPU runtime could not be loaded, judged by the message of the system's loader."""
-    if isinstance(error.__cause__, OSError):  # the installed program's loader says only that it failed
+    """Return the reason why the Edge TPU runtime could not be loaded, judged by the system's error message."""
+    if isinstance(error.__cause__, OSError):  # in the installed program, only the cause has the message
         error = error.__cause__
     text = str(error)
     if "libusb" in text:
@@ -237,7 +247,7 @@ def _load(names: Sequence[str]) -> tuple[str, ctypes.CDLL]:
         if not hasattr(library, "edgetpu_list_devices"):
             raise BackendProblem(reason("coral_bad_library", name=name))
         return name, library
-    # a library that is there but does not load says more than one that is absent
+    # A library that exists but cannot be loaded is a more useful reason than a missing library.
     specific = [problem for problem in problems if problem.code != "coral_no_library"]
     raise BackendProblem((specific or problems)[0])
 
@@ -245,27 +255,27 @@ def _load(names: Sequence[str]) -> tuple[str, ctypes.CDLL]:
 class OpenDelegate:
     """Opens an Edge TPU for this process alone, until the process ends (an `opener` of `worker.DelegateSpec`).
 
-    The constructor loads the Edge TPU runtime and takes the first Edge TPU that no other process uses. It raises
-    BackendProblem if there is none, or if the runtime is too old for the network file. `options` has three keys:
+    The constructor loads the Edge TPU runtime and opens the first Edge TPU that no other process uses. BackendProblem
+    is raised if every Edge TPU is in use, or if the runtime is too old for the network file. `options` has three keys:
 
     libraries  names of the Edge TPU runtime to try
     options    options for the runtime's delegate, such as the clock
-    lock       path of the file that reserves an Edge TPU; the text "{index}" in it stands for the Edge TPU's number
+    lock       path of the file that reserves an Edge TPU, in which "{index}" stands for the Edge TPU's number
     """
 
     def __init__(self, options: Mapping[str, Any], file: bytes, runtime: Runtime) -> None:
         library = EdgeTpuLibrary(options["libraries"])
         devices = library.devices()
-        if not devices:  # the parent saw one a moment ago
+        if not devices:  # the parent process saw an Edge TPU a moment ago
             raise BackendProblem(reason("coral_not_listed"))
         version = library.runtime_version
         needed = oldest_runtime(file)
         if version is not None and needed is not None and needed > version:
             raise BackendProblem(reason("coral_runtime_old", needed=needed, found=version))
         self.detail = f"Edge TPU runtime {version if version is not None else '?'}"
-        # the lock comes before the delegate, because opening an Edge TPU that another process uses can upset both
+        # Lock first: opening an Edge TPU that another process uses can disturb both processes.
         index, self._lock = _lock_one(options["lock"], len(devices))
-        # in the delegate's words: "usb:1" is the second of all on USB, "pci:0" the first board
+        # The delegate's names: "usb:1" is the second Edge TPU on USB, "pci:0" the first board.
         chosen = {**options["options"], "device": f"{devices[index]}:{devices[:index].count(devices[index])}"}
         try:
             self.delegate = runtime.load_delegate(library.name, chosen)
@@ -275,9 +285,9 @@ class OpenDelegate:
 
 
 def _lock_one(pattern: str, count: int) -> tuple[int, FileLock]:
-    """Lock the first of `count` Edge TPUs that no other process uses, until this process ends.
+    """Reserve the first of `count` Edge TPUs that no other process uses, until this process ends.
 
-    Raises BackendProblem("coral_busy").
+    Returns the number of the Edge TPU, and its lock. Raises BackendProblem("coral_busy") if all are in use.
     """
     for index in range(count):
         try:
@@ -289,7 +299,9 @@ def _lock_one(pattern: str, count: int) -> tuple[int, FileLock]:
 
 
 def _answer(libraries: Sequence[str]) -> LibraryAnswer:
-    """Load the library, under one of these names or its usual ones, and return its version and devices.
+    """Load the Edge TPU runtime, and return its name, version and devices.
+
+    libraries  names of the runtime to try; if empty, the usual names on this system
 
     Raises BackendProblem.
     """
@@ -298,32 +310,34 @@ def _answer(libraries: Sequence[str]) -> LibraryAnswer:
     return LibraryAnswer(library=library.name, runtime_version=version, devices=devices)
 
 
-handle: Final = handler_of((ASK, _answer))  # of a child that lives for one question
+handle: Final = handler_of((ASK, _answer))  # runs in a child process that answers one question
 
 
-# ---- What edgetpu_compiler left in a TensorFlow Lite file, found in its bytes without a runtime.
+# ---- Facts that edgetpu_compiler stored in a TensorFlow Lite file, read from the bytes without a runtime.
 #
-# Needed because a runtime does not tell: given the Edge TPU and a file that was never compiled for it, it runs on the
-# CPU and reports nothing.
+# The runtime does not report whether a file is compiled: a file that is not compiled silently runs on the CPU.
 #
 # libedgetpu, executable/executable.fbs: Package (0 min_runtime_version, 1 serialized_multi_executable), MultiExecutable
 # (0 serialized_executables), Executable (6 parameters, 13 type).
 
 OPERATOR: Final = EDGETPU_OPERATOR.encode()
-_PACKAGE: Final = b"DWN1"  # of the FlatBuffers table that an operator holds, behind the four bytes that lead to it
+_PACKAGE: Final = b"DWN1"  # mark of the compiler's FlatBuffers table, behind the four bytes of its offset
 _STAND_ALONE, _CACHING, _EXECUTION_ONLY = 0, 1, 2
-_NEWEST_RUNTIME: Final = 1000  # above it, the mark was no package's
+_NEWEST_RUNTIME: Final = 1000  # a higher number means that the mark was no package
 
 
 def is_compiled(file: bytes) -> bool:
-    """Return whether a network file has an Edge TPU operator. Raises ValueError if it is no TensorFlow Lite file."""
+    """Return whether a network file has an Edge TPU operator.
+
+    Raises ValueError if the file is no TensorFlow Lite file.
+    """
     if file[4:8] != b"TFL3":
         raise ValueError("not a TensorFlow Lite file")
     return OPERATOR in file
 
 
 def oldest_runtime(file: bytes) -> int | None:
-    """Return the first Edge TPU runtime version that can run a compiled file; None if the file does not state it."""
+    """Return the oldest Edge TPU runtime version that can run a compiled file; None if the file does not state it."""
     said = []
     for mark in re.finditer(_PACKAGE, file):
         with contextlib.suppress(struct.error):
@@ -332,10 +346,10 @@ def oldest_runtime(file: bytes) -> int | None:
 
 
 def read_package(options: bytes) -> tuple[int, int, int]:
-    """Read what a compiled network file says in the options of its Edge TPU operator.
+    """Read the package that the Edge TPU compiler stores in the options of an Edge TPU operator.
 
     Returns (oldest runtime version that can run the file, bytes of weights kept on the chip, bytes sent for each
-    image). Raises ValueError if the options hold no package of the Edge TPU compiler, or a damaged one.
+    image). Raises ValueError if the options contain no package of the Edge TPU compiler, or a damaged package.
     """
     start = options.find(_PACKAGE) - 4
     if start < 0:
@@ -362,7 +376,7 @@ def _number(data: bytes, table: int, field: int, form: str) -> int:
 
 
 def _vector(data: bytes, table: int, field: int) -> tuple[int, int]:
-    """Return offset and length of a FlatBuffers vector. Raises struct.error for one that ends past the data."""
+    """Return offset and length of a FlatBuffers vector. Raises struct.error if the vector ends past the data."""
     place = _place(data, table, field)
     if not place:
         return 0, 0
@@ -374,7 +388,7 @@ def _vector(data: bytes, table: int, field: int) -> tuple[int, int]:
 
 
 def _place(data: bytes, table: int, field: int) -> int:
-    """Return the offset of a field of a FlatBuffers table, 0 for an absent field."""
+    """Return the offset of a field of a FlatBuffers table; 0 if the table lacks the field."""
     fields, entry = table - _unpacked("<i", data, table), 4 + 2 * field
     offset = _unpacked("<H", data, fields + entry) if entry < _unpacked("<H", data, fields) else 0
     return table + offset if offset else 0

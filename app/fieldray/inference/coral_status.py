@@ -1,8 +1,8 @@
-"""The status of the Edge TPU: whether one is connected and usable, and otherwise how to make it usable.
+"""The status of the Edge TPU: whether an Edge TPU is connected and usable, and otherwise how to make it usable.
 
-The Edge TPU runtime's own list decides whether there is an Edge TPU. It is queried in a child process, because an
-incompatible library, or an Edge TPU that is unplugged meanwhile, crashes the querying process. The system's USB facts
-are added if there are any.
+The list of the Edge TPU runtime decides whether there is an Edge TPU. A child process queries the list, because an
+incompatible library crashes the querying process, and so does the removal of an Edge TPU during the query. The
+operating system's facts about USB are added, where the system has them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fieldray.reasons import Reason, reason
 
 log = logging.getLogger(__name__)
 
-# ---- What the operating system lists on USB, in one form for Linux and Windows; nothing elsewhere.
+# ---- The USB devices that the operating system lists, on Linux and Windows only.
 #
 # Sources: Linux, /sys (kernel documentation, ABI/stable/sysfs-bus-usb); Windows, device instance ids from the
 # configuration manager (cfgmgr32).
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 UsbState = Literal["uninitialised", "ready"]
 USB3_MBIT: Final = 5000
 
-# (vendor, product): it starts as the first; once its firmware is loaded it vanishes and comes back as the second
+# (vendor, product) of the Edge TPU: first before, then after its firmware was loaded. In between it disconnects.
 IDENTITIES: Final[Mapping[tuple[int, int], UsbState]] = {(0x1A6E, 0x089A): "uninitialised", (0x18D1, 0x9302): "ready"}
 
 
@@ -45,7 +45,7 @@ IDENTITIES: Final[Mapping[tuple[int, int], UsbState]] = {(0x1A6E, 0x089A): "unin
 class UsbDevice:
     """One Edge TPU on USB.
 
-    port            the USB port, as the system names it
+    port            name of the USB port in the operating system
     state           "uninitialised" until the firmware was loaded
     port_mbit       480 for USB 2, 5000 or more for USB 3; None if unknown
     is_writable     whether this user may use the device; None if unknown
@@ -64,14 +64,14 @@ HasBoard = Callable[[], bool]
 
 
 def find_usb_devices() -> tuple[UsbDevice, ...]:
-    """Return the Edge TPUs that the system lists on USB now. Empty if the system has no such list."""
+    """Return the Edge TPUs that the system lists on USB now; empty on a system without a list of USB devices."""
     return parse_instances(_instances("USB")) if sys.platform == "win32" else find_on_linux()
 
 
 def may_have_board() -> bool:
     """Return whether an Edge TPU board on PCI Express may be present, according to its driver.
 
-    True also on a system whose devices cannot be listed here. Without a board and without an Edge TPU on USB, no
+    The result is also True on a system whose devices cannot be listed. If there is no board and no Edge TPU on USB, no
     process for the Edge TPU runtime needs to start.
     """
     if sys.platform == "win32":
@@ -88,12 +88,12 @@ _SELF_POWERED: Final = 0x40  # bit of bmAttributes, USB 2.0 specification, 9.6.3
 
 
 def find_on_linux(*, sysfs: Path = USB_SYSFS_FOLDER, nodes: Path = USB_NODES_FOLDER) -> tuple[UsbDevice, ...]:
-    """Return the Edge TPUs on USB, sorted by port. Fast; never raises for a device that was just unplugged."""
+    """Return the Edge TPUs on USB, sorted by port. Never raises, even if a device is just being unplugged."""
     try:
         entries = sorted(sysfs.iterdir())
     except OSError:
         return ()
-    # "2-1.4" is a device; "usb2" a root hub, "2-1:1.0" an interface
+    # "2-1.4" is a device, "usb2" is a root hub, and "2-1:1.0" is an interface.
     devices = (entry for entry in entries if "-" in entry.name and ":" not in entry.name)
     return tuple(edgetpu for folder in devices if (edgetpu := _edgetpu(folder, nodes)))
 
@@ -147,7 +147,7 @@ _SUCCESS: Final = 0
 def parse_instances(instances: Iterable[str]) -> tuple[UsbDevice, ...]:
     """Return the Edge TPUs among Windows instance ids such as `USB\\VID_18D1&PID_9302\\5&2F1B...`.
 
-    Interfaces of a device (`...&MI_00`) are no devices of their own. The ids do not state the port's speed.
+    The id of an interface of a device (`...&MI_00`) is skipped. The ids do not state the port's speed.
     """
     devices = []
     for instance in instances:
@@ -163,9 +163,9 @@ def split_multi_string(text: str) -> tuple[str, ...]:
 
 
 def _instances(enumerator: str) -> tuple[str, ...]:
-    """Call CM_Get_Device_ID_List_SizeW and CM_Get_Device_ID_ListW (Windows SDK, cfgmgr32.h).
+    """Return the instance ids of the present devices of an enumerator, such as "USB".
 
-    Returns the instance ids.
+    The Windows functions are CM_Get_Device_ID_List_SizeW and CM_Get_Device_ID_ListW (Windows SDK, cfgmgr32.h).
     """
     if sys.platform != "win32":
         return ()
@@ -173,7 +173,7 @@ def _instances(enumerator: str) -> tuple[str, ...]:
     length = ctypes.c_ulong()
     if manager.CM_Get_Device_ID_List_SizeW(ctypes.byref(length), enumerator, _FILTER_ENUMERATOR_PRESENT) != _SUCCESS:
         return ()
-    # one that is plugged in between the two calls makes the second one fail: the next look finds it
+    # If a device is plugged in between the two calls, the second call fails. The next query then finds the device.
     buffer = ctypes.create_unicode_buffer(length.value)
     if manager.CM_Get_Device_ID_ListW(enumerator, buffer, length, _FILTER_ENUMERATOR_PRESENT) != _SUCCESS:
         return ()
@@ -183,7 +183,7 @@ def _instances(enumerator: str) -> tuple[str, ...]:
 _SERVICE: Final = "fieldray.inference.coral:handle"
 _TIMEOUT_S: Final = 5.0
 
-POLL_INTERVAL_S: Final = 0.2  # at the system's list of USB devices
+POLL_INTERVAL_S: Final = 0.2  # between two readings of the system's list of USB devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,9 +202,9 @@ class LibraryAnswer:
 class CoralStatus:
     """The status of the Edge TPU.
 
-    reason           why no Edge TPU can be used, None if one can
+    reason           the reason why no Edge TPU can be used; None if an Edge TPU can be used
     notes            reasons why the Edge TPU is slow or unreliable
-    library_problem  why the Edge TPU runtime cannot be queried, also where there is no Edge TPU
+    library_problem  the reason why the Edge TPU runtime cannot be queried, also on a computer without an Edge TPU
     """
 
     usb: tuple[UsbDevice, ...]
@@ -215,7 +215,7 @@ class CoralStatus:
 
     @property
     def state(self) -> DeviceState:
-        """The state of the first Edge TPU; "absent" without one."""
+        """The state of the first Edge TPU; "absent" if there is no Edge TPU."""
         if self.usb:
             return self.usb[0].state
         return "ready" if self.answer and self.answer.devices else "absent"
@@ -240,7 +240,7 @@ AskLibrary = Callable[[], LibraryAnswer]
 def ask_library(libraries: Sequence[str] = (), *, timeout_s: float = _TIMEOUT_S) -> LibraryAnswer:
     """Load the Edge TPU runtime in a child process, and return its version and devices.
 
-    libraries  names of the runtime to try; without any, the usual names on this system
+    libraries  names of the runtime to try; if empty, the usual names on this system
 
     Raises BackendProblem if the runtime cannot be loaded or does not answer in time.
     """
@@ -261,12 +261,12 @@ def ask_library(libraries: Sequence[str] = (), *, timeout_s: float = _TIMEOUT_S)
 
 
 def find_status(*, ask: AskLibrary = ask_library, find: FindDevices = find_usb_devices) -> CoralStatus:
-    """Return the present status of the Edge TPU. Takes as long as the start of a child process."""
+    """Return the present status of the Edge TPU. A child process is started, which takes some time."""
     usb = find()
     try:
         answer = ask()
     except BackendProblem as problem:
-        # who has no Edge TPU needs no runtime either
+        # A computer without an Edge TPU needs no runtime.
         why = problem.reason if usb else reason("edgetpu_not_here")
         return CoralStatus(usb=usb, answer=None, reason=why, notes=notes_on(usb), library_problem=problem.reason)
     not_listed = "coral_no_permission" if usb and usb[0].is_writable is False else "coral_not_listed"
@@ -286,26 +286,26 @@ def notes_on(usb: Sequence[UsbDevice]) -> tuple[Reason, ...]:
     return tuple(notes)
 
 
-# ---- That it was plugged in or pulled out is noticed whatever the engine is doing.
+# ---- The connection and removal of an Edge TPU are noticed whatever the engine is doing.
 #
-# `DeviceWatch` looks at the system's list of USB devices a few times a second, which costs next to nothing, and asks
-# the Edge TPU runtime only some time after a change. What it says is a hint: whether the Edge TPU works is found out
-# by opening it.
+# `DeviceWatch` reads the system's list of USB devices a few times a second, which costs almost nothing. The Edge TPU
+# runtime is queried only some time after a change. Its answer is a hint: only opening an Edge TPU shows whether it
+# works.
 
 Clock = Literal["std", "max"]
 Change = Literal["plugged", "unplugged", "flapping"]
 
-FLAPS: Final = 6  # so many changes within the window are more than hands can do
+FLAPS: Final = 6  # number of changes within the window that no person can make by hand
 _FLAP_WINDOW_S: Final = 3.0
-_CALM_S: Final = 3.0  # an Edge TPU that flapped counts again after so long without a change
-_FIRMWARE_GRACE_S: Final = 5.0  # an Edge TPU that is given its firmware vanishes for a moment
+_CALM_S: Final = 3.0  # time without a change after which an unstable Edge TPU counts as stable
+_FIRMWARE_GRACE_S: Final = 5.0  # an Edge TPU disconnects for a moment when its firmware is loaded
 
 
 class Debouncer:
     """Reduces repeated observations of the connected Edge TPUs to the changes that matter.
 
     The first change counts at once. An Edge TPU that repeatedly disconnects counts as absent until it is stable. An
-    Edge TPU that vanishes while its firmware is loaded still counts as present for a while.
+    Edge TPU that disappears while its firmware is loaded counts as present for some seconds more.
     """
 
     def __init__(self) -> None:
@@ -316,7 +316,10 @@ class Debouncer:
         self._changes: deque[float] = deque(maxlen=FLAPS)
 
     def observe(self, devices: tuple[UsbDevice, ...], now_s: float) -> Change | None:
-        """Record the devices that are present at `now_s` (monotonic clock). Returns the change, or None."""
+        """Record the devices that are present at `now_s` (monotonic clock).
+
+        Returns the change that matters, or None.
+        """
         if bool(devices) != self._is_seen:
             self._is_seen = bool(devices)
             self._changes.append(now_s)
@@ -347,7 +350,7 @@ class WatchPace:
     """The pace of a device watch.
 
     interval_s   seconds between two readings of the device list
-    ask_after_s  seconds between the connection of a device and the question to the Edge TPU runtime
+    ask_after_s  seconds from the connection of a device to the query of the Edge TPU runtime
     """
 
     interval_s: float = POLL_INTERVAL_S
@@ -357,11 +360,11 @@ class WatchPace:
 class DeviceWatch:
     """A thread that watches for the connection and removal of Edge TPUs.
 
-    plugged    called when an Edge TPU is connected, to start it
+    plugged    called when an Edge TPU is connected, to start the Edge TPU
     unplugged  called with the reason when the Edge TPU was removed
-    ask        asks the Edge TPU runtime; may be slow. Not called if no Edge TPU can be present
+    ask        queries the Edge TPU runtime; may be slow. Not called if no Edge TPU can be present
     has_board  returns whether there may be an Edge TPU board
-    clock      the Edge TPU's clock; with the highest, a person is warned whenever the device is connected
+    clock      the Edge TPU's clock; with the clock "max", a person is warned whenever the device is connected
     """
 
     def __init__(

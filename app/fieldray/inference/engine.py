@@ -1,12 +1,12 @@
 """The engine, which chooses the device for each image and handles the failure of a device.
 
-A device that can be plugged in has a runner: a thread that starts a process, tests it, and runs inputs in it one by
-one. Such a device runs only the first of the open models. The CPU runs each of them, in the workers that screen whole
-images; the engine only asks whether the workers can (`Cpu`). If a device fails, the worker of the image runs the input.
-Devices are prepared while others run images, so no image waits.
+A device that can be plugged in has a runner: a thread that starts and tests a process, and runs inputs in the process
+one by one. The device runs only the first of the open models. The CPU runs each open model, in the worker processes
+that screen whole images; the engine only queries whether these are ready (`Cpu`). If a device fails, the worker process
+of the image runs the input. A device is prepared while other devices run images, so no image waits.
 
 When another model is opened, inputs that still wait for a device fail. All states of the runners change under one lock.
-Events are published and inputs answered after its release, so that no code of a caller runs under the lock.
+Events are published and inputs answered after the lock is released, so that no code of a caller runs under the lock.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from fieldray.reasons import Reason, reason
 log = logging.getLogger(__name__)
 
 TRIES_PER_IMAGE: Final = 3
-_RESTARTS: Final = 3  # after deaths in a row, with no image run and no quiet time between them
+_RESTARTS: Final = 3  # after failures in a row, with no image run and no quiet time between them
 _RESTART_DELAY_S: Final = 0.05
-_BACK_OFF: Final = 4.0  # times as long before each further one
-_STABLE_S: Final = 10.0  # a device that lived this long has earned all its restarts again
-_IDLE_CHECK_S: Final = 0.1  # an idle process that died has to be noticed before it is needed
+_BACK_OFF: Final = 4.0  # factor by which the delay grows before each further restart
+_STABLE_S: Final = 10.0  # a device that ran this long may be restarted `_RESTARTS` times again
+_IDLE_CHECK_S: Final = 0.1  # the end of an idle process is noticed before the process is needed
 _WAIT_S: Final = 0.2
 _CLOSE_GRACE_S: Final = 2.0
 _ABORT_INTERVAL_S: Final = 0.2
@@ -71,16 +71,14 @@ OpenCpu = Callable[[Model, Callable[[], None], Callable[[Model], None]], Cpu]
 
 
 class _Input(NamedTuple):
-    """An input for a device, (height, width, channels) uint8, and its future answer."""
+    """An input for a device, (height, width, channels) uint8, and the future that receives the answer."""
 
     values: NDArray[np.uint8]
     answer: Future[Prediction]
 
 
 class _Lost(Exception):
-    """An input returned by a device without an answer, with the reason if the device ended while running
-    it, else None.
-    """
+    """A device returned an input without an answer; `why` is the reason if the input ended the device, else None."""
 
     def __init__(self, why: Reason | None) -> None:
         super().__init__(why)
@@ -92,11 +90,11 @@ class _Runner:
     """One device that runs one model: its state, and the thread that prepares the device and runs inputs on it.
 
     former          the device's runner for the previous model, which must end first
-    has_given_up    whether the device failed too often; then it starts again only on request
+    has_given_up    whether the device failed too often. It then starts again only on request
     forced_retries  number of requested restarts that ignore earlier failures
     absent          the reason why the device is not connected; None if none is known
     is_chosen       whether the person wants the device to be used
-    inputs          inputs that wait for the device; `input` is the one that is running
+    inputs          inputs that wait for the device; `input` is the input in progress
     """
 
     kind: BackendKind
@@ -117,17 +115,17 @@ class _Runner:
 
     @property
     def name(self) -> BackendName:
-        """The device's name."""
+        """The name of the device."""
         return self.kind.name
 
     @property
     def unavailable_reason(self) -> Reason | None:
-        """The reason why the device must not run now, whatever its state, or None."""
+        """The reason why the device must not run now, such as its removal; None if it may run."""
         return self.absent if self.is_chosen else reason("device_not_chosen")
 
     @property
     def needs_start(self) -> bool:
-        """Whether the device will not run images again by itself."""
+        """Whether the device runs images again only after a request."""
         return self.has_given_up or self.unavailable_reason is not None
 
     @property
@@ -136,7 +134,7 @@ class _Runner:
         return self.status.state == "ready" and not self.is_over and self.unavailable_reason is None
 
     def abort(self) -> None:
-        """End the device's process at once. Its unanswered inputs return to the engine."""
+        """End the device's process at once. Inputs without an answer return to the engine."""
         if backend := self.backend:
             backend.abort()
 
@@ -144,14 +142,14 @@ class _Runner:
 class Engine(contextlib.AbstractContextManager["Engine"]):
     """Runs models on the devices. Thread-safe. Must not be closed from within `publish`.
 
-    publish  receives `BackendChanged` of the open models, one call at a time, from any thread. For additional models
-             it receives only the state of the CPU
-    cpu      makes the `Cpu` of a model. It gets the model, a function to call when its state has changed, and `passed`
-    device   "auto" for the CPU and all devices, else the name of the only one that runs the first model
-    kinds    the devices other than the CPU, preferred ones first
+    publish  receives `BackendChanged` of the open models, one call at a time, from any thread. For every model but the
+             first, only the state of the CPU is published
+    cpu      makes the `Cpu` of a model from the model, a function to call when the CPU's state changed, and `passed`
+    device   "auto" for the CPU and all devices, else the name of the only device that runs the first model
+    kinds    the devices other than the CPU; the preferred device comes first
     policy   which of the ready devices run images of the first model; see `domain.model.Policy`
     passed   called with a model whose self-test passed on a device or the CPU, from any thread, before its first
-             image. If it raises FieldrayError, this device or the CPU runs no image
+             image. If `passed` raises FieldrayError, this device or the CPU runs no image
     """
 
     def __init__(
@@ -174,18 +172,18 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         self._changed = threading.Condition()
         self._publishing = threading.RLock()  # held while `publish` runs, so that it receives one event at a time
         self._events: deque[BackendChanged] = deque()
-        self._announced: dict[_Runner | Cpu, BackendChanged] = {}  # the last event of each
-        self._model: Model | None = None  # the first of those that are open, which devices run
+        self._announced: dict[_Runner | Cpu, BackendChanged] = {}  # the last event of each runner and CPU
+        self._model: Model | None = None  # the first open model, which devices run
         self._runners: tuple[_Runner, ...] = ()
-        self._cpus: dict[Model, Cpu] = {}  # by model that is open
+        self._cpus: dict[Model, Cpu] = {}  # by open model
         self._former: tuple[_Runner, ...] = ()
         self._is_closed = False
 
     def open(self, model: Model, *others: Model) -> None:
         """Use these models for all images from now on. Models that are already open keep their state. Returns at once.
 
-        Devices run the first model, as a device holds one network; the CPU runs each model. Raises BackendProblem if
-        the engine is closed.
+        Devices run only the first model, because a device can load one network. The CPU runs each model. Raises
+        BackendProblem if the engine is closed.
         """
         with self._changing():
             if self._is_closed:
@@ -202,7 +200,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
                     for runner in self._runners:
                         runner.thread.start()
                 self._start_cpus()
-            except BaseException:  # a thread could not be started: those that were must not wait for ever
+            except BaseException:  # a thread could not be started; the started threads must not wait for ever
                 self._retire()
                 raise
             self._watch_devices()
@@ -211,7 +209,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         """Return the device for the next image, which may be the CPU. Waits until a device is ready.
 
         The CPU is returned while images wait for the other devices. Raises BackendProblem if the model is not open
-        (again_other_pack) or can never run; Cancelled.
+        (again_other_pack) or can never run. Raises Cancelled if `is_cancelled` returns True.
         """
         runner = self._next(model, is_cancelled)
         return runner.name if runner else CPU.name
@@ -221,9 +219,9 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
     ) -> Prediction | None:
         """Run a model on an input (1, height, width, channels) uint8, on the device that the engine chooses. Blocks.
 
-        Returns None if the CPU is to run the input, in the worker that has the image. The CPU need not be ready then.
-        Raises as `next_device`; BackendProblem also if this input ended several processes, ValueError for an input that
-        does not fit the model.
+        Returns None if the CPU is to run the input, in the worker process that has the image; the CPU may still be
+        starting. Raises the exceptions of `next_device`, BackendProblem also if this input ended several processes, and
+        ValueError for an input that does not fit the model.
         """
         spec = model.manifest.input
         shape = (1, spec.height, spec.width, spec.channels)
@@ -256,7 +254,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
                 self._start_cpus()
 
     def device_removed(self, name: BackendName, why: Reason) -> None:
-        """Handle the removal of a device, which is reported with the reason `why`: end its process. Returns at once."""
+        """End the process of a device that was removed; `why` is the reason to report. Returns at once."""
         with self._changing():
             gone = [runner for runner in (*self._former, *self._runners) if runner.name == name]
             for runner in gone:
@@ -276,7 +274,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
                 self._watch_devices()
 
     def unavailable_reason(self, model: Model) -> Reason | None:
-        """Return the reason why an open model cannot run on any device any more; None while it can or may run again."""
+        """Return the reason why an open model can no longer run on any device; None while it runs or may run again."""
         with self._changed:
             if self._is_closed:
                 return reason("engine_closed")
@@ -312,7 +310,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ---- who runs an image; all with the lock held
+    # ---- the choice of the device for an image; every caller holds the lock
 
     def _next(
         self,
@@ -322,10 +320,10 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         falls_back: bool = False,
         spares_devices: bool = False,
     ) -> _Runner | None:
-        """Wait for the runner of the next image and return it; None for the CPU (see `next_device`).
+        """Wait for the runner of the next image and return the runner; None for the CPU (see `next_device`).
 
-        The CPU is returned at once, unless it is out of use, with `spares_devices`, or with `falls_back` if no device
-        is ready.
+        If the CPU may be used, the CPU is returned at once with `spares_devices`. With `falls_back`, this happens only
+        if no device is ready.
         """
         with self._changed:
             while True:
@@ -355,7 +353,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         return ready[:1]
 
     def _runners_of(self, model: Model) -> Sequence[_Runner]:
-        """Return the runners of an open model; empty for any model but the first."""
+        """Return the runners of an open model; empty for every model but the first."""
         return self._runners if model is self._model else ()
 
     def _may_use_cpu(self, model: Model) -> bool:
@@ -382,7 +380,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
         return self._open_cpu(model, self._note_change, self._passed)
 
     def _start_cpus(self) -> None:
-        """Apply the choice of devices to the CPU. A CPU that was given up is tried again."""
+        """Start or stop the CPU, as the choice of devices says. A CPU that failed too often is tried again."""
         for model, cpu in self._cpus.items():
             if self._is_closed:
                 return
@@ -400,13 +398,13 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
                 watch.start()
 
     def _retire(self, *, but: Sequence[Model] = ()) -> None:
-        """Stop everything of all models except `but`. A runner stops after its current input."""
+        """Stop the runners and the CPU of all models except `but`. A runner stops after its current input."""
         for model in [model for model in self._cpus if model not in but]:
             cpu = self._cpus.pop(model)
             cpu.stop()
             self._announced.pop(cpu, None)
         if self._model not in but[:1]:
-            self._announced.clear()  # also of the CPU for a model that comes first now
+            self._announced.clear()  # the CPU's event is sent again for the model that is now first
             for runner in self._runners:
                 runner.is_over = True
             self._former = tuple(runner for runner in (*self._former, *self._runners) if runner.thread.is_alive())
@@ -414,13 +412,13 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[None]:
-        """Change states in the block; afterwards return inputs that cannot be run, and publish the events."""
+        """Change states under the lock. After the block, return inputs that cannot run, and publish the events."""
         returned = list[_Input]()
         try:
             with self._changed:
                 try:
                     yield
-                finally:  # also where a thread could not be started
+                finally:  # also if a thread could not be started
                     for runner in (*self._former, *self._runners):
                         if not runner.is_ready:
                             returned += runner.inputs
@@ -434,7 +432,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
             self._send_events()
 
     def _note_change(self) -> None:
-        """Handle a changed state of the CPU."""
+        """Publish a changed state of the CPU, and notify the waiting threads."""
         with self._changing():
             pass
 
@@ -449,7 +447,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
     def _note_event(self, one: _Runner | Cpu, name: BackendName, *, in_use: bool) -> None:
         status, before = one.status, self._announced.get(one)
         if self._is_closed and status.state != "stopped":
-            return  # it is about to stop, and nothing else matters
+            return  # the engine is closing, and only the state "stopped" matters
         event = BackendChanged(
             backend=name, state=status.state, in_use=in_use, detail=status.detail, reason=status.reason
         )
@@ -458,7 +456,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
             self._events.append(event)
 
     def _send_events(self) -> None:
-        with self._publishing:  # one after another, in the order in which the states changed
+        with self._publishing:  # one event at a time, in the order in which the states changed
             while self._events:
                 try:
                     self._publish(self._events.popleft())
@@ -469,7 +467,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
 
     def _serve(self, runner: _Runner) -> None:
         if former := runner.former:
-            self._end(former)  # what it holds of the device is free only then
+            self._end(former)  # the former runner releases the device when it ends
             runner.former = None
         delay_s = 0.0
         while self._pause(runner, delay_s):
@@ -483,14 +481,14 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
                 log.exception("a device failed unexpectedly")
                 why = reason_of_unexpected(error)
             backend, runner.backend = runner.backend, None
-            if why:  # first of all, what it had goes to others
+            if why:  # first, the input of the failed device goes to other devices
                 delay_s = self._lose(runner, why, forced_retries=forced_retries)
             if backend:
                 backend.close()
         self._enter(runner, BackendStatus())
 
     def _pause(self, runner: _Runner, delay_s: float) -> bool:
-        """Wait `delay_s` seconds, and until the runner may start. Returns False if it is no longer needed."""
+        """Wait `delay_s` seconds, and until the runner may start. Returns False if the runner is no longer needed."""
         with self._changed:
             self._changed.wait_for(lambda: runner.is_over, delay_s)
             self._changed.wait_for(lambda: runner.is_over or not runner.needs_start)
@@ -499,7 +497,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
     def _start(self, runner: _Runner) -> None:
         """Start and test the runner's device.
 
-        Raises FieldrayError. Before each slow step, stops if the model was closed.
+        Raises FieldrayError. The start ends before the next slow step if the model was closed.
         """
         model, kind = runner.model, runner.kind
         if why := kind.unavailable_reason(model):
@@ -528,7 +526,7 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
             one.answer.set_result(prediction)
 
     def _taken(self, runner: _Runner) -> _Input | None:
-        """Take the next input; None once the model is closed. Raises BackendProblem for an unusable or dead device."""
+        """Wait for the next input; None if the model was closed. Raises BackendProblem for an unusable device."""
         with self._changed:
             while not runner.is_over:
                 if why := runner.unavailable_reason:
@@ -546,8 +544,8 @@ class Engine(contextlib.AbstractContextManager["Engine"]):
     def _lose(self, runner: _Runner, why: Reason, *, forced_retries: int) -> float:
         """Return the runner's input to its caller. Returns the seconds to wait before the next start.
 
-        A device that was never connected is only stopped. One that was connected since `forced_retries` was counted, at
-        the start, is tried again.
+        A device that is absent from the computer is only stopped. A device that was connected since the start, which
+        changes the number `forced_retries`, is tried again.
         """
         kind, since_s, unavailable_reason = runner.kind, runner.ready_since_s, runner.unavailable_reason
         why = unavailable_reason or why

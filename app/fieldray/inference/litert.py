@@ -1,8 +1,8 @@
 """One network in a TensorFlow Lite interpreter, which is loaded only in child processes.
 
 Arithmetic of quantised tensors: real = scale * (integer - zero_point), TensorFlow Lite quantisation specification. The
-network's real input is value / 255 in every pack, so that one rule serves float and quantised files. The dissertation's
-bare files get the values themselves.
+network's real input is value / 255 in every pack, so that one rule serves float and quantised files. The unsigned model
+files of the dissertation are an exception: their input is the values 0..255.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from fieldray.processes.child import Child
 from fieldray.processes.serving import memory_limit_mb
 from fieldray.reasons import reason
 
-# ---- LiteRT, the TensorFlow Lite runtime, and the process it runs models in.
+# ---- LiteRT, the TensorFlow Lite runtime, and the process in which it runs models.
 
 RUNTIME: Final = "ai_edge_litert"
-# What a child process serves to run models.
+# Function that a child process calls to run models.
 SERVICE: Final = "fieldray.inference.service:handle"
 
-# How much memory that process may take.
+# Maximum memory of the process.
 #
 # Measured on 64-bit Linux with LiteRT 2.3.0 as the peak of the address space (VmPeak in /proc/PID/status) after `open`
-# and one `run`, with every number of threads tried on four cores, which is the most that are tried:
+# and one `run`. Every number of threads that the program tries on four cores was measured; these are the maxima:
 #
 #     the packs that ship (3 and 5 MB)                       560 MB
 #     ResNet50 of full width in float32, 224 x 224 (89 MB)  1139 MB
 #
-# That is 560 MB and less than seven times the file, because up to six copies of its weights are there at once. A file
-# of 256 MB, the largest that a pack may have, needs 2.3 GB. For the Edge TPU there is one network, so that a third of
-# that is left for libedgetpu, its threads and its copy of the file.
+# The peak is 560 MB plus less than seven times the file, because up to six copies of the weights exist at one time. A
+# file of 256 MB, the largest file of a pack, needs 2.3 GB. The process for the Edge TPU has a single network, so that a
+# third of the memory is left for libedgetpu, its threads and its copy of the file.
 MEMORY_LIMIT_MB: Final = 2560
 
 
@@ -78,7 +78,8 @@ def load_runtime(name: str = RUNTIME) -> Runtime:
 
 _TYPES: Final = (np.uint8, np.int8, np.float32)
 _UNKNOWN_OPERATOR: Final = re.compile(r"unresolved custom op: ([\w-]+)")
-# Of one output: every image's are sent to the program and kept with its result. Maps of 256 x 256 for 64 labels fit.
+# Maximum number of values of one output. The values of every image are sent to the program and stored with the result.
+# Maps of 256 x 256 for 64 labels fit.
 _MOST_VALUES: Final = 2**22
 _NO_XNNPACK: Final = "failed to create XNNPACK runtime"
 
@@ -91,10 +92,10 @@ class NetworkSpec:
 
     input    the input, as the manifest states it
     outputs  the indices of the outputs, by their role
-    labels   number of labels. For two labels, a network may give a single score: that of the second label. The first
-             label then gets 1 - score
-    is_bare  whether the input is 0..255 without scaling, and a score of one byte is a share of 255, whatever
-             quantisation the file states; as in the dissertation's files
+    labels   number of labels. For two labels, a network may give a single score: the score of the second label. The
+             first label then gets 1 - score
+    is_bare  True for files of the dissertation: the input is 0..255 without scaling, and a score of one byte is a share
+             of 255, whatever quantisation the file states
     """
 
     input: InputSpec
@@ -128,14 +129,14 @@ class _TensorInfo:
         return cls(int(details["index"]), shape, details["dtype"], float(scale), int(zero_point))
 
     def real(self, integers: Array) -> NDArray[np.float32]:
-        """De-quantised values. A tensor without quantisation is returned unchanged, as float32."""
+        """Return the real values of quantised integers. A tensor without quantisation is only converted to float32."""
         if not self.scale:
             return integers.astype(np.float32)
         widened = integers.astype(np.int32) - self.zero_point
         return (widened * self.scale).astype(np.float32)
 
     def real_mean(self, integers: Array, axis: tuple[int, ...]) -> NDArray[np.float64]:
-        """De-quantised mean over `axis`. The mean is taken of the integers, so it is exact."""
+        """Return the real mean over `axis`. The integers are averaged before the conversion, so the mean is exact."""
         if not self.scale:
             return np.asarray(integers.mean(axis=axis, dtype=np.float64))
         mean = integers.sum(axis=axis, dtype=np.int64) / np.prod([integers.shape[side] for side in axis])
@@ -145,7 +146,7 @@ class _TensorInfo:
 class Network:
     """A network file, loaded into an interpreter with a fixed number of threads. Not thread-safe.
 
-    The constructor raises BackendProblem("bad_model") if the file cannot be run or does not match `spec`.
+    The constructor raises BackendProblem("bad_model") if the file cannot run or does not match `spec`.
     """
 
     def __init__(
@@ -203,7 +204,7 @@ class Network:
         return np.append(1 - scores, scores) if len(scores) < self._spec.labels else scores
 
     def _real(self, position: int | None) -> NDArray[np.float32] | None:
-        """Return the real values of an output, None if the pack has no such output."""
+        """Return the real values of an output; None if the pack has no output with this role."""
         if position is None:
             return None
         info, values = self._output(position)
@@ -217,13 +218,13 @@ class Network:
 def _interpreter(file: bytes, runtime: Runtime, threads: int, delegate: object | None, *, wanted: InputSpec) -> Any:
     """Make an interpreter.
 
-    Memory is allocated only for the `wanted` input, because a file may claim 30,000 pixels a side.
+    Memory is allocated only if the file's input is the `wanted` input, because a file may claim 30,000 pixels a side.
     """
     try:
         interpreter = runtime.interpreter(model_content=file, num_threads=threads)
         _check_input(_inputs(interpreter), wanted)
         require_function(interpreter)
-        if delegate:  # puts operators of its own in the place of the file's
+        if delegate:  # a delegate replaces operators of the file, so the check comes before
             interpreter = runtime.interpreter(
                 model_content=file, num_threads=threads, experimental_delegates=[delegate]
             )
@@ -240,14 +241,17 @@ def _inputs(interpreter: Any) -> list[_TensorInfo]:
 
 
 def _problem(detail: str, code: str) -> BackendProblem:
-    """Return the problem that the runtime reports; out of memory, its message is empty or only from XNNPACK."""
+    """Return the exception for an error message of the runtime.
+
+    If memory runs out, the message is empty or comes only from XNNPACK. The exception then names the memory limit.
+    """
     if (not detail or detail.startswith(_NO_XNNPACK)) and (problem := memory_problem()):
         return problem
     return BackendProblem(reason(code, detail=detail))
 
 
 def memory_problem() -> BackendProblem | None:
-    """Return the problem that the model exceeds this process's memory limit; None without a limit."""
+    """Return the exception for a model that exceeds this process's memory limit; None without a limit."""
     limit_mb = memory_limit_mb()
     return BackendProblem(reason("model_memory", limit_mb=limit_mb)) if limit_mb else None
 
@@ -292,7 +296,7 @@ def _bad(detail: str) -> None:
 
 
 def _input_table(info: _TensorInfo, *, is_bare: bool) -> Array:
-    """Return the table (256,) of input tensor values for each image value."""
+    """Return the table (256,) of the input tensor's values: one entry for each value 0..255 of an image."""
     values = np.arange(256)
     real = values if is_bare else values / 255
     held: Array
@@ -301,15 +305,15 @@ def _input_table(info: _TensorInfo, *, is_bare: bool) -> Array:
     elif info.scale and not (is_bare and info.dtype is np.uint8):
         limits = np.iinfo(info.dtype)
         held = np.clip(np.round(real / info.scale) + info.zero_point, limits.min, limits.max)
-    else:  # integers without a meaning, or bytes for a network that gets bytes: as they are
+    else:  # integers without quantisation, or a file of the dissertation for bytes: the values stay unscaled
         held = values if info.dtype is np.uint8 else values - 128
     return np.asarray(held, info.dtype)
 
 
 def _held(image: NDArray[np.uint8], table: Array) -> Array:
-    """Return the value in `table` for each value of the image.
+    """Replace each value of the image by its entry in `table`.
 
-    For values of one byte, Python's `bytes.translate` is used.
+    For table entries of one byte, Python's `bytes.translate` is used.
     """
     if table.itemsize > 1:
         return table.take(image)

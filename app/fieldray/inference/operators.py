@@ -1,8 +1,8 @@
 """Check that a network is a pure function of its image: equal images give equal answers, whatever ran before.
 
-A file may hold operators that draw random numbers, keep values for the next image, or have no use in image networks. A
-self-test on a few images cannot detect them, so allowed operators are listed. A tensor that is read before it is
-written would also leak content of an earlier image or of another program.
+A file may contain operators that draw random numbers, keep values for the next image, or have no use in image networks.
+A self-test on a few images cannot detect such operators, so only listed operators are allowed. A tensor that is read
+before it is written is refused, too. Such a tensor would leak content of an earlier image or of another program.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from fieldray.errors import BackendProblem
 from fieldray.reasons import reason
 
 EDGETPU_OPERATOR: Final = "edgetpu-custom-op"
-# What this project's toolchain, TensorFlow's converter, ai-edge-torch and onnx2tf make of an image network, by the
-# names of BuiltinOperator in TensorFlow Lite's schema.fbs. None has a state, draws at random, or runs another graph.
+# The operators that this project's toolchain, TensorFlow's converter, ai-edge-torch and onnx2tf use for image networks.
+# The names are those of BuiltinOperator in TensorFlow Lite's schema.fbs. No listed operator has a state, draws random
+# numbers, or runs another graph.
 # fmt: off
 ALLOWED: Final = frozenset({
     EDGETPU_OPERATOR,
@@ -33,17 +34,17 @@ ALLOWED: Final = frozenset({
     "TRANSPOSE", "UNPACK", "ZEROS_LIKE", "CAST", "DEQUANTIZE", "QUANTIZE",
 })
 # fmt: on
-_LEFT_OUT: Final = -1  # in the place of an input that an operator can do without
+_LEFT_OUT: Final = -1  # stands for an optional input that an operator does not get
 
 
 def require_function(interpreter: Any) -> None:
-    """Require that a network is a pure function of its input.
+    """Raise BackendProblem("bad_model") if a network is not a pure function of its input.
 
-    interpreter  a TensorFlow Lite interpreter without delegates, before its memory is laid out
+    The exception names the operator or tensor at fault.
 
-    Raises BackendProblem("bad_model"), which names the operator or tensor at fault.
+    interpreter  a TensorFlow Lite interpreter without delegates, before its memory is allocated
     """
-    operators = interpreter._get_ops_details()  # no public method tells them
+    operators = interpreter._get_ops_details()  # no public method returns the operators
     if foreign := sorted({each["op_name"] for each in operators} - ALLOWED):
         raise _problem(f"it has operators that are not allowed in a pack: {', '.join(foreign)}")
     tensors = {details["index"]: details for details in interpreter.get_tensor_details()}
@@ -65,12 +66,12 @@ def require_function(interpreter: Any) -> None:
 
 
 def _is_constant(interpreter: Any, details: Mapping[str, Any]) -> bool:
-    """Return whether the file holds the values of a tensor, or the tensor has no values."""
+    """Return whether the file contains the values of a tensor, or the tensor has no values."""
     if 0 in details["shape"]:
         return True
     try:
         interpreter.tensor(details["index"])()
-    except ValueError:  # there is no memory for it yet
+    except ValueError:  # the tensor has no memory yet
         return False
     return True
 

@@ -1,4 +1,7 @@
-"""The code that runs in a child process to run one network on a device: opened once, then one image at a time."""
+"""The code of a child process that runs one network on a device.
+
+The network is loaded once, then images run one by one.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,7 @@ class Service:
             raise (memory_problem() or error) from error
 
 
-# A process that serves models needs the runtime in any case, and may be started before it is told which model.
+# Every process that runs models needs the runtime, and may be started before the model is known.
 with contextlib.suppress(BackendProblem):
     load_runtime()
 

@@ -1,7 +1,7 @@
 """A backend whose network runs in a child process, so that native code may crash, hang or be killed.
 
-The messages of both sides of the pipe are defined here; the child's side is `service`. There is no close message: the
-child ends when its input closes.
+This module defines the messages to and from the child process. The code of the child is in `service`. There is no
+message to close: the child ends when its input closes.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ A = TypeVar("A")
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class DelegateSpec:
-    """How a child process opens a device for TensorFlow Lite. The device stays open until the child ends.
+    """The way in which a child process opens a device for TensorFlow Lite. The device stays open until the child ends.
 
-    opener   "module:name" of the class that opens the device. It is called with `options`, the bytes of the network
-             file and a `Runtime`, and raises BackendProblem. Its objects have two attributes: `delegate`, which the
-             interpreter gets, and `detail`, the device in a few words
+    opener   "module:name" of the class that opens the device. The class is called with `options`, the bytes of the
+             network file and a `Runtime`, and raises BackendProblem. The objects of the class have two attributes:
+             `delegate` for the interpreter, and `detail`, the device in a few words
     options  a JSON object for the opener
     failure  code of the reason to report if the device fails to run an image
     """
@@ -68,26 +68,26 @@ class InferRequest:
     values: NDArray[np.uint8]
 
 
-OPEN_NETWORK: Final = Call("open", OpenRequest, str)  # what the child opened, for the log and the status line
+OPEN_NETWORK: Final = Call("open", OpenRequest, str)  # returns runtime and device, for the log and status line
 RUN_NETWORK: Final = Call("run", InferRequest, NetworkOutput)
 
-_OUT_OF_MEMORY: Final = "std::bad_alloc"  # what C++ prints when it is not caught
+_OUT_OF_MEMORY: Final = "std::bad_alloc"  # C++ prints this for an exception that was not caught
 
 
 class ExplainExit(Protocol):
     """The interface of a function that returns the reason why a child process ended.
 
-    `is_open` tells the function whether the model had been loaded.
+    The argument `is_open` says whether the model had been loaded.
     """
 
     def __call__(self, error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason: ...
 
 
 def explain_end(error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: float) -> Reason:  # noqa: ARG001
-    """Return a general reason why a child process ended, judged by the error alone.
+    """Return the reason why a child process ended, judged by the error alone.
 
     is_open    whether the model had been loaded before
-    timeout_s  time limit in seconds that was exceeded, for a `ChildTimeout`
+    timeout_s  the exceeded time limit in seconds, for a `ChildTimeout`
     """
     if isinstance(error, ChildTimeout):
         return reason("worker_timeout", seconds=f"{timeout_s:g}")
@@ -97,12 +97,12 @@ def explain_end(error: ChildDied | ChildTimeout, *, is_open: bool, timeout_s: fl
 
 
 class WorkerBackend:
-    """A backend (see `backend.Backend`) that runs its network in a child process, with a deadline on each answer.
+    """A backend (see `backend.Backend`) that runs its network in a child process, with a time limit for each answer.
 
-    entry     the device; its preferred file of a pack is loaded
-    threads   threads of the network on the CPU; None for one per core
+    entry     the device; of the pack's files, the file that the device prefers is loaded
+    threads   number of threads of the network on the CPU; None for one per core
     start_timeout_s, run_timeout_s
-              seconds in which the child must load the network, and run an image
+              seconds in which the child must load the network, and must run an image
     delegate  how the child opens the device; None for the CPU
     explain   called when the child has ended unexpectedly; returns the reason to show
     child     makes the child process, not started
@@ -156,10 +156,10 @@ class WorkerBackend:
             raise BackendProblem(reason("start_failed", detail=error.strerror or str(error))) from error
         self.detail = self._ask(OPEN_NETWORK, question, timeout_s=self._start_timeout_s)
         self._is_open = True
-        give_priority(self.pid, self._priority)  # for images: a start that goes before the window would stop it
+        give_priority(self.pid, self._priority)  # only for images: a start with raised priority would slow the window
 
     def run(self, image: NDArray[np.uint8]) -> NetworkOutput:
-        """Run the network, in the worker process, on one image (height, width, channels) uint8.
+        """Run the network, in the child process, on one image (height, width, channels) uint8.
 
         Raises BackendProblem.
         """
@@ -186,18 +186,18 @@ class WorkerBackend:
             raise BackendProblem(error.reason) from error
 
 
-# ---- the CPU in a process of its own, as it is measured; images of a run go to `workers`
+# ---- The CPU in a separate process, for measurements. The images of a run are screened in `workers`.
 
 
 def cpu_kind(*, threads: int | None = None, priority: Priority = "normal") -> BackendKind:
     """Return the CPU as a kind of backend, which runs the pack's CPU file in a child process.
 
-    threads   threads of the network; None for one per core
+    threads   number of threads of the network; None for one per core
     priority  scheduling priority of the child process
     """
     return BackendKind(entry=CPU, open=partial(WorkerBackend, CPU, threads=threads, priority=priority))
 
 
 def system_kind(options: BackendOptions) -> BackendKind:
-    """Return the description of the CPU for the engine, with threads and priority from the options."""
+    """Return the CPU as a kind of backend, with threads and priority from the options."""
     return cpu_kind(threads=options.threads, priority=options.priority)

@@ -1,6 +1,6 @@
-"""Model cards: one Markdown file with a part for each language. English comes first.
+"""Model cards: one Markdown file with a part for each language.
 
-Each other part begins with a line that names its language, such as `<!-- uk -->`.
+The English part comes first. Every other part begins with a line that names the language, such as `<!-- uk -->`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _BEGIN: Final = re.compile(r"^<!-- ([a-z]{2,3}(?:-[A-Za-z0-9]+)*) -->\n", re.MUL
 def split_card(card: str) -> dict[str, str]:
     """Split a model card into the Markdown text of each language (BCP 47).
 
-    A card without language lines is all English.
+    A card without language lines is entirely English.
     """
     first, *others = _BEGIN.split(card)
     return {SOURCE: first, **dict(zip(others[::2], others[1::2], strict=True))}

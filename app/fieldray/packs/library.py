@@ -1,13 +1,13 @@
 """The packs on this computer: on drives, installed for this user, or shipped with the program.
 
-`PackLibrary.load` is the only way to a model in memory. A pack is read whole into memory and its signature is checked.
-Then its key must be trusted. Last, its version must not be older than a version that has run on this computer.
+`PackLibrary.load` is the only way to load a model into memory. A pack is read whole into memory and its signature is
+checked. Then its key must be trusted. Last, its version must not be older than a version that has run on this computer.
 
-Packs in the program's own folder are trusted by a built-in hash. The keys that signed them are trusted without a
-question, wherever a pack with such a signature lies.
+Packs in the program's own folder are trusted by a built-in hash. A key that signed a shipped pack is trusted without a
+question, also for other packs and in any folder.
 
-Whether a model runs on a device is known only after its self-test. The code that runs a model then calls `record_run`.
-So a pack that cannot run leaves no record, and does not shut out an older one.
+Only a self-test shows whether a model runs on a device. After the test, the code that runs the model calls
+`record_run`. A pack that cannot run therefore leaves no record, and an older version can still be loaded.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class PackLibrary:
 
         home           the user's data folder
         drives         returns the mount points of drives; called again by each `available` and `find`
-        builtin_root   folder of the shipped packs; by default that of this program, with its lung-field pack
+        builtin_root   folder of the shipped packs; by default the folder of this program, with its lung-field pack
         builtin_table  SHA-256 of the manifest of each shipped pack, by pack name
         builtin_lungs  name of the shipped lung-field pack; only used together with `builtin_root`
         """
@@ -96,27 +96,27 @@ class PackLibrary:
         self.keys = TrustStore(home)
         self.site_points = SitePoints(home)
 
-    # ---- looking
+    # ---- finding packs
 
     def candidates(self, folder: Path) -> tuple[PackCandidate, ...]:
-        """List the packs of a folder or drive, as `naming.pack_folders` finds them. Reads manifests only.
+        """List the packs of a folder or drive, as `naming.pack_folders` finds them. Only manifests are read.
 
         Raises PackProblem (drive_gone, pack_unreadable).
         """
         return self._listed(folder, "drive", pack_folders)
 
     def builtin(self) -> tuple[PackCandidate, ...]:
-        """List the packs shipped with the program; the highest version of a pack comes first."""
+        """List the packs shipped with the program; of several versions of a pack, the highest comes first."""
         return self._of_root(self._builtin_root, "builtin")
 
     def installed(self) -> tuple[PackCandidate, ...]:
-        """List the packs that `install` copied to this computer; the highest version comes first."""
+        """List the packs that `install` copied to this computer; of several versions, the highest comes first."""
         return self._of_root(self._installed_root, "installed")
 
     def available(self, drives: Iterable[Path] | None = None) -> tuple[PackCandidate, ...]:
-        """List every pack on this computer: those on drives first, then installed, then shipped ones.
+        """List every pack on this computer: first the packs on drives, then installed packs, then shipped packs.
 
-        drives  mount points to search; by default all connected drives. A drive that is being pulled out is left out
+        drives  mount points to search; by default all connected drives. A drive that is being pulled out is skipped
         """
         on_drives = list[PackCandidate]()
         for drive in self._drives() if drives is None else drives:
@@ -127,13 +127,13 @@ class PackLibrary:
     def find(self, name_or_path: str | Path, *, without: Mapping[Path, Reason] = MappingProxyType({})) -> PackCandidate:
         """Find a pack given as a folder (the pack, a drive, or a folder of packs), `id-version`, or `id`.
 
-        The name of an installed or shipped pack means that pack, even if a folder in the current directory has that
-        name. Write such a folder as `./name`. Packs that can be loaded are preferred, then the highest version.
+        The name of an installed or shipped pack means that pack, even if the current directory has a folder of that
+        name. To mean the folder, write `./name`. Packs that can be loaded are preferred, then the highest version.
 
-        without  folders to skip, with the reason. If they hold the only matches, the first reason is raised
+        without  folders to skip, with the reason. If only skipped folders match, the first reason is raised
 
         Raises PackProblem: pack_not_found, pack_is_file, pack_no_manifest, pack_several, pack_several_signers, and
-        pack_namesake_shipped if only another signer's pack has the name of a shipped one.
+        pack_namesake_shipped if only another signer's pack has the name of a shipped pack.
         """
         path, name = Path(name_or_path), str(name_or_path)
         if path.is_dir() and not any(found.is_called(name) for found in (*self.installed(), *self.builtin())):
@@ -155,7 +155,10 @@ class PackLibrary:
     # ---- loading
 
     def trusts(self, fingerprint: str) -> bool:
-        """Return whether a key is trusted: by a person, or because it signed a shipped pack. Raises StorageProblem."""
+        """Return whether a key is trusted: a person trusts the key, or it signed a shipped pack.
+
+        Raises StorageProblem.
+        """
         return self.keys.is_trusted(fingerprint) or any(fingerprint == signer for signer, *_ in self._shipped)
 
     card = staticmethod(read_card)
@@ -163,15 +166,15 @@ class PackLibrary:
     def load(self, folder: Path, *, allow_older: bool = False, allow_legacy: bool = False, signer: str = "") -> Model:
         """Verify a pack and load its model into memory. The folder is not read again afterwards.
 
-        The model has this site's local operating points. If these cannot be read, the model has only the pack's own
-        points, and `site_points.problem` is the reason.
+        This site's local operating points are added to the model. If these points cannot be read, the model has only
+        the pack's own points, and `site_points.problem` returns the reason.
 
-        allow_older   whether the pack may be older than a version that ran here
+        allow_older   whether the pack may be older than a version that ran on this computer
         allow_legacy  whether an unsigned model of the dissertation may be loaded
-        signer        fingerprint that the user named: a pack signed by it may have the name of another signer's pack
+        signer        fingerprint that the user named: a pack of this signer may have the name of another signer's pack
 
-        Raises PackNotTrusted if the key is not trusted but all else is well. Raises PackProblem (pack_namesake, ...),
-        and StorageProblem if the trust records cannot be read or written.
+        Raises PackNotTrusted if the key is not trusted and the pack is otherwise valid. Raises PackProblem
+        (pack_namesake, ...). Raises StorageProblem if the trust records cannot be read or written.
         """
         if _is_legacy(folder):
             require_legacy(folder)
@@ -185,7 +188,7 @@ class PackLibrary:
         return self.site_points.added_to(replace(pack.model, trust=trust, lungs=lungs))
 
     def install(self, folder: Path, *, allow_older: bool = False, signer: str = "") -> Path:
-        """Verify a pack and copy it to this computer. Returns its new folder. Raises as `load` does."""
+        """Verify a pack and copy it to this computer. Returns the new folder. Raises the exceptions of `load`."""
         pack, trust = self._admitted(folder, allow_older=allow_older)
         manifest = pack.manifest
         self._require_own_name(manifest, trust, named=signer)
@@ -196,7 +199,7 @@ class PackLibrary:
     def record_run(self, model: Model) -> None:
         """Record that a model and its lung-field pack passed their self-tests on this computer.
 
-        From then on, loading an older version needs `allow_older`. Raises StorageProblem if the record cannot be
+        After the record, loading an older version needs `allow_older`. Raises StorageProblem if the record cannot be
         written. The model must then not be used.
         """
         for one in _signed(model):
@@ -206,20 +209,20 @@ class PackLibrary:
     def doubts(self, model: Model) -> tuple[Reason, ...]:
         """Return the warnings to show before a model runs.
 
-        There are two: the site's operating points cannot be read, or this version's content has changed since its last
-        run here. Raises StorageProblem.
+        One warning is that the site's operating points cannot be read. The other is that this version's content has
+        changed since its last run on this computer. Raises StorageProblem.
         """
         unreadable = self.site_points.problem()
         before = [(one, self.keys.content_of(one.fingerprint, pack_name=one.pack_name)) for one in _signed(model)]
         changed = [one.pack_name for one, content in before if content not in (None, one.content_sha256)]
         return (*([unreadable] if unreadable else []), *(reason("pack_content_changed", pack=name) for name in changed))
 
-    # ---- inside
+    # ---- names, trust and lists of packs
 
     def _require_own_name(self, manifest: VerifiedManifest, trust: Trust, *, named: str) -> None:
-        """Require that a pack does not use the id of a known pack by another signer.
+        """Raise PackProblem if a pack uses the id of a known pack of another signer.
 
-        A pack is known if it ships, ran here or is installed.
+        A pack is known if it is shipped or installed, or has run on this computer.
 
         named  the fingerprint that the user named, or ""
 
@@ -244,8 +247,8 @@ class PackLibrary:
     def _admit(self, folder: Path, manifest: VerifiedManifest, *, allow_older: bool) -> Trust:
         """Return how a pack with a valid signature is trusted: "builtin" or "signed".
 
-        Raises PackNotTrusted for an unknown key, and PackProblem (pack_older) for an older version unless
-        `allow_older`.
+        Raises PackNotTrusted for an unknown key. Raises PackProblem (pack_older) for an older version, unless
+        `allow_older` is True.
         """
         if self._is_builtin(folder, manifest):
             return "builtin"
@@ -263,14 +266,14 @@ class PackLibrary:
 
     @cached_property
     def _shipped(self) -> frozenset[tuple[str, str, str]]:
-        """(signer, id, version) of each shipped pack. A pack added to the program's folder later does not count."""
+        """The (signer, id, version) of each shipped pack. A pack added to the program's folder later does not count."""
         folders = (self._builtin_root / name for name in self._builtin_table)
         manifests = ((folder, _readable_manifest(folder)) for folder in folders)
         whole = (found for folder, found in manifests if found and self._is_builtin(folder, found))
         return frozenset((*_identity(found), found.description.version) for found in whole)
 
     def _is_builtin(self, folder: Path, manifest: VerifiedManifest) -> bool:
-        """Return whether a pack is a shipped one, by its folder and its content.
+        """Return whether a pack is a shipped pack, by its folder and its content.
 
         A copy of a shipped pack on a drive is trusted by its key like any other pack.
         """
@@ -284,14 +287,14 @@ class PackLibrary:
         return tuple(self._candidate(path, origin) for path in raising_fieldray_errors(look)(folder))
 
     def _of_root(self, root: Path, origin: Origin) -> tuple[PackCandidate, ...]:
-        """List the packs of a root folder; the highest version, which is the default, comes first."""
+        """List the packs of a root folder. The highest version, which is the default, comes first."""
         found = self._listed(root, origin, packs_in) if root.is_dir() else ()
         return tuple(sorted(found, key=preference, reverse=True))
 
     def _candidate(self, folder: Path, origin: Origin) -> PackCandidate:
         """Describe one pack as a candidate.
 
-        A broken pack gives a candidate with its problem, so that it does not hide other packs.
+        For a broken pack a candidate with a problem is returned, so that other packs are still listed.
         """
         try:
             return raising_fieldray_errors(self._described)(folder, origin)
@@ -330,7 +333,7 @@ class PackLibrary:
         )
 
     def _standing(self, folder: Path, manifest: VerifiedManifest) -> tuple[CandidateTrust, Reason | None]:
-        """Return how a pack is trusted, and the reason why it cannot run, or None.
+        """Return how a pack is trusted, and the reason why the pack cannot run, or None.
 
         The reason may be an unknown key, an older version, a pack that is no classifier, or a missing required pack.
         """
@@ -352,19 +355,21 @@ class PackLibrary:
     # ---- companions
 
     def load_shipped_lungs(self) -> Model | None:
-        """Load the lung-field pack that ships with the program. It also serves classifiers that require none.
+        """Load the lung-field pack that ships with the program.
 
-        Returns None if no such pack ships. Raises PackProblem if the shipped pack's files are damaged or missing,
-        because otherwise its checks of an image would be omitted silently.
+        Classifiers that require no lung-field pack use it, too.
+
+        Returns None if no lung-field pack ships. Raises PackProblem if files of the shipped pack are damaged or
+        missing, because otherwise the pack's checks of an image would be omitted silently.
         """
         return self._whole(_LUNGS, self._shipped_lung_folders())
 
     def _whole(self, companion: str, folders: Sequence[Path]) -> Model | None:
-        """Load the first of several companion packs that is complete and trusted; None without folders.
+        """Load the first of several companion packs that is complete and trusted; None if `folders` is empty.
 
         companion  the name of the required pack, for messages
 
-        Raises PackProblem if none of the folders holds such a pack.
+        Raises PackProblem if no folder contains a complete and trusted pack.
         """
         problem: PackProblem | None = None
         for folder in folders:
@@ -379,9 +384,9 @@ class PackLibrary:
         return None
 
     def _lung_fields(self, folder: Path, classifier: VerifiedManifest, *, trust: Trust) -> tuple[str, Sequence[Path]]:
-        """Return the name of the lung-field pack for a classifier, and the folders that may hold the pack.
+        """Return the name of the lung-field pack for a classifier, and the folders that may contain the pack.
 
-        The pack is the one that the classifier requires, else the shipped one. See `_companions`.
+        The pack is the lung-field pack that the classifier requires, or else the shipped pack. See `_companions`.
         """
         requires, signer = domain_manifest(classifier.description).requires, classifier.fingerprint
         found = [
@@ -390,7 +395,7 @@ class PackLibrary:
         return found[0] if found else (_LUNGS, self._shipped_lung_folders())
 
     def _shipped_lung_folders(self) -> Sequence[Path]:
-        """Return the folder of the shipped lung-field pack; empty if none ships. Raises PackProblem."""
+        """Return the folder of the shipped lung-field pack; empty if no lung-field pack ships. Raises PackProblem."""
         if not self._builtin_lungs:
             return ()
         folder = self._builtin_root / self._builtin_lungs
@@ -404,15 +409,15 @@ class PackLibrary:
         return (folder,)
 
     def _companions(self, folder: Path, requirement: Requirement, *, trust: Trust, signer: str) -> Sequence[Path]:
-        """Return the folders of packs that meet a classifier's requirement; the best one comes first.
+        """Return the folders of packs that meet a classifier's requirement; the best pack comes first.
 
-        Folders next to the classifier, installed and shipped packs are searched. Packs that do not ship come before
-        shipped ones, then higher versions before lower ones. No pack is read completely.
+        The neighbouring folders of the classifier are searched, and the installed and shipped packs. Packs that do not
+        ship come before shipped packs, then higher versions before lower versions. No pack is read completely.
 
         folder, trust, signer  the classifier's folder, its trust and the fingerprint of its key
 
-        Raises PackProblem: pack_companion_missing, pack_companion_older, and pack_companion_other_signer if the only
-        match has a signer who is not allowed.
+        Raises PackProblem: pack_companion_missing, pack_companion_older, and pack_companion_other_signer if every match
+        has a signer who is not allowed.
         """
         companion = requirement_text(requirement)
         roots = dict.fromkeys((folder.parent, self._installed_root, self._builtin_root))
@@ -437,16 +442,16 @@ class PackLibrary:
 
 
 def _signed(model: Model) -> list[Model]:
-    """Return a model and its lung-field pack, without shipped and unsigned ones."""
+    """Return a model and its lung-field pack. Shipped and unsigned packs are left out."""
     return [one for one in (model, model.lungs) if one and one.trust == "signed"]
 
 
 def _may_use_companion(requirement: Requirement, trust: Trust, signer: str, fingerprint: str, ships: bool) -> bool:
     """Return whether a classifier may use a companion pack signed by `fingerprint`.
 
-    A shipped classifier uses only shipped companions. Any other classifier uses a companion of the signer named in its
-    manifest. If its manifest names none, it uses a companion of its own signer, or a shipped one. So no third party's
-    pack decides about its images.
+    A shipped classifier uses only shipped companions. Any other classifier uses a companion of the signer that its
+    manifest names. If the manifest names no signer, the classifier uses a companion of its own signer, or a shipped
+    companion. No third party's pack therefore decides about the classifier's images.
 
     signer  fingerprint of the classifier's key
     ships   whether the companion ships with the program
@@ -457,9 +462,9 @@ def _may_use_companion(requirement: Requirement, trust: Trust, signer: str, fing
 
 
 def _namesake(pack_id: str, fingerprint: str, *, ships: bool = True) -> PackProblem:
-    """Return the problem that a pack has the name of another signer's pack.
+    """Return the exception for a pack that has the name of another signer's pack.
 
-    ships  whether the other pack ships with the program; otherwise it is known on this computer
+    ships  True: the other pack ships with the program. False: the other pack is known on this computer
     """
     code = "pack_namesake_shipped" if ships else "pack_namesake"
     option = f"--pack {pack_id}@{fingerprint}"
@@ -471,7 +476,7 @@ def _unusable(companion: str, problem: PackProblem) -> PackProblem:
 
 
 def requirement_text(requirement: Requirement) -> str:
-    """Return a requirement as a short text without words to translate: `lung-fields (unet) 1.2.0+`."""
+    """Return a requirement as a short text that needs no translation: `lung-fields (unet) 1.2.0+`."""
     name = f" ({requirement.id})" if requirement.id else ""
     return f"{requirement.kind}{name}" + (f" {requirement.minimum_version}+" if requirement.minimum_version else "")
 
@@ -487,7 +492,7 @@ def _identity(manifest: VerifiedManifest) -> tuple[str, str]:
 
 
 def _readable_manifest(folder: Path) -> VerifiedManifest | None:
-    """Read the manifest of a folder; None for a broken pack, so that other packs are still found."""
+    """Read the manifest of a folder. The result is None for a broken pack, so that other packs are still found."""
     try:
         return read_verified_manifest(folder)
     except PackProblem:

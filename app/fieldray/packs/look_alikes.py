@@ -1,9 +1,9 @@
-"""Letters that look alike (confusables), to detect a name that imitates another one.
+"""Letters that look alike (confusables), to detect a name that imitates another name.
 
-The table holds the characters that Unicode lists as confusable with a single Latin letter or digit (UTS 39, Unicode
+The table contains the characters that Unicode lists as confusable with a single Latin letter or digit (UTS 39, Unicode
 Security Mechanisms, https://www.unicode.org/Public/security/latest/confusables.txt). Characters that compatibility
-decomposition (NFKD) and case folding already unify are left out. The whole list has 9,000 entries, most of them for
-scripts in which no class name is compared.
+decomposition (NFKD) and case folding already unify are left out. The whole Unicode list has 9,000 entries, most of them
+for scripts in which no class name is compared.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """The content of `manifest.json` (pack format, version 2), from which reading, writing and the schema are made.
 
-Every class refuses keys that it does not know. `provenance` (text by name) and `metrics` (any JSON) are free: they
-describe the pack and decide nothing.
+Every class rejects unknown keys. `provenance` (text by name) and `metrics` (any JSON) are free: they describe the pack
+and decide nothing.
 
-Rules that a type cannot express are checked in two places. The functions here check how the file is written, for
-example that no name begins with the prefix of local operating points. The classes of `domain.model` check what values
-mean, for example that a threshold lies inside its zone and that its label exists.
+Rules that a type cannot express are checked in two places. The functions of this module check how the file is written,
+for example that no name begins with the prefix of local operating points. The classes of `domain.model` check what
+values mean, for example that a threshold lies inside its zone and that its label exists.
 
-Parse only bytes whose signature has been verified. A change of meaning raises `schema_version`. Arrays are separate
-files, not JSON.
+Parse only bytes whose signature has been verified. If the meaning of a field changes, `schema_version` must be raised.
+Arrays are separate files, not JSON.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _whole(pattern: str) -> str:
 
 
 LINE: Final = _whole(r"[^\n\t]+")
-# "local:" begins the names of operating points that a site chose itself.
+# The names of operating points that a site chose begin with "local:".
 POINT_NAME: Final = _whole(rf"(?!{LOCAL_PREFIX})[^\n\t]+")
 ID: Final = _whole(naming.ID)
 VERSION: Final = _whole(naming.VERSION)
@@ -188,10 +188,10 @@ class ClassNames(_Part, frozen=True, kw_only=True):
 def class_names_problem(names: Mapping[str, Mapping[str, str]]) -> tuple[str, str] | None:
     """Return the problem if a pack's name of a class can be confused with the name of another class; else None.
 
-    The problem is (the pack's class, a phrase that says what is wrong with its name).
+    The problem is (the pack's class, a phrase that says what is wrong with the name of the class).
 
     names  names of the pack's own classes, by class and language. A name must not look like the name of the pack's
-           other class, or like any of the program's names for another class
+           other class, or like a name that the program uses for another class
     """
     for category, texts in names.items():
         taken = {name: "the other class" for other in names if other != category for name in names[other].values()}
@@ -206,7 +206,7 @@ def class_names_problem(names: Mapping[str, Mapping[str, str]]) -> tuple[str, st
 
 @functools.cache
 def _words() -> Mapping[Category, tuple[str, ...]]:
-    """Return for each class the program's names in all its languages, and the class's name in data formats."""
+    """Return for each class the program's names in all languages, and the class's name in data formats."""
     translators = [Translator(language) for language in (SOURCE, *catalogues())]
     return {
         category: (*(word for translator in translators for word in class_words(translator, category)), category)
@@ -234,7 +234,8 @@ class EstimateNumbers(_Part, frozen=True, kw_only=True):
 class Point(_Part, frozen=True, kw_only=True):
     """An operating point.
 
-    A score below `unsure_low` is below, a score from `unsure_high` on is above, and a score between is unsure.
+    A score below `unsure_low` gives the decision *below*, a score of `unsure_high` or more *above*, and a score between
+    *unsure*.
     """
 
     name: Annotated[str, Meta(max_length=64, pattern=POINT_NAME)]
@@ -356,7 +357,7 @@ _DOMAIN: Final = {name: kind for name, kind in get_type_hints(Manifest).items() 
 
 @functools.lru_cache(maxsize=32)  # listing, choosing and running a pack parse equal bytes
 def parse(data: bytes) -> AnyManifest:
-    """Read the bytes of `manifest.json`. Equal bytes return one shared object, which must not be changed.
+    """Read the bytes of `manifest.json`. For equal bytes the same object is returned, which must not be changed.
 
     Raises PackProblem: pack_manifest (with the position in the file), pack_newer_format, pack_older_format,
     pack_bad_name, pack_too_large.
@@ -383,7 +384,7 @@ def domain_manifest(found: AnyManifest, *, ood_gate: OutOfDistributionCheck | No
 
     The checks of a lung-field pack become its labels. Raises PackProblem("pack_manifest") for values without meaning.
 
-    ood_gate  the out-of-distribution check, whose arrays come from other files
+    ood_gate  the out-of-distribution check, whose arrays are read from other files
     """
     content: dict[str, Any] = msgspec.to_builtins(found)
     content["pack_id"] = content.pop("id")
@@ -411,7 +412,7 @@ def classifier_manifest(
 ) -> ClassifierManifest:
     """Make the content of a classifier's manifest file.
 
-    manifest          the manifest as the program holds it in memory
+    manifest          the manifest in memory
     files             entry of each file of the pack, by the role of the file, such as "litert" for the network
     golden_tolerance  largest allowed difference of a score in the self-test; None without a self-test
 
@@ -438,7 +439,7 @@ def classifier_manifest(
 def encode_manifest(found: PackManifest) -> bytes:
     """Return the canonical bytes of `manifest.json`.
 
-    Raises ValueError or TypeError for metrics that JSON cannot hold.
+    Raises ValueError or TypeError for metrics that JSON cannot express.
     """
     content: dict[str, object] = msgspec.to_builtins(found)
     return canonical_json(content)
@@ -486,9 +487,9 @@ def schema() -> bytes:
 
 
 def _check_format(document: Mapping[str, Any]) -> None:
-    """Require the format version of this program. Raises PackProblem.
+    """Raise PackProblem unless the document has the format version of this program.
 
-    This check comes first, because another version has other keys.
+    This check comes first, because a document of another version has different keys.
     """
     version = document.get("schema_version")
     if type(version) is not int or version < 1:
@@ -499,9 +500,9 @@ def _check_format(document: Mapping[str, Any]) -> None:
 
 
 def _check_names(document: Mapping[str, Any]) -> None:
-    """Require valid file names that differ by more than letter case. Raises PackProblem("pack_bad_name").
+    """Raise PackProblem("pack_bad_name") unless all file names are valid and differ by more than letter case.
 
-    FAT and NTFS ignore letter case. Names are checked before types, so that a malicious name is reported as such.
+    FAT and NTFS ignore letter case. Names are checked before types, so that a malicious name is reported as a bad name.
     """
     files = document.get("files")
     listed = files.values() if isinstance(files, dict) else ()
@@ -513,7 +514,7 @@ def _check_names(document: Mapping[str, Any]) -> None:
 
 
 def _check_files(found: AnyManifest) -> None:
-    """Require the files that the manifest needs, no others, and the size limit of each role. Raises PackProblem."""
+    """Raise PackProblem if a needed file is missing, an array file is not needed, or a file exceeds its size limit."""
     arrays = {
         OOD_GATE_ROLES: isinstance(found, ClassifierManifest) and found.ood_gate is not msgspec.UNSET,
         GOLDEN_ROLES: found.golden is not msgspec.UNSET,

@@ -1,4 +1,4 @@
-"""Names of packs and of their files, the folders that hold packs, and the pack that a name means.
+"""Names of packs and of their files, the folders that contain packs, and the pack that a name means.
 
 A drive may be hostile, so only listed characters are allowed. No file is read, and no link is followed.
 
@@ -8,7 +8,7 @@ file name  1 to 100 of A-Z a-z 0-9 . _ -, beginning with a letter or digit, not 
            Windows ("NUL", "com1.tflite"), not `manifest.json` or `manifest.sig`
 
 A person names a pack by its id or by `id-version`. The signer may follow: `chest@3475-0f98-...`. A name without signer
-means the shipped pack, even if other packs have that name. If no pack with that name ships, the name means the only
+means the shipped pack, even if other packs have that name. If no shipped pack has the name, the name means the only
 pack that has it.
 """
 
@@ -39,7 +39,7 @@ _DEVICE: Final = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?", r
 
 
 def is_version(text: str) -> bool:
-    """Return whether a text is a valid version of a pack."""
+    """Return whether a text is a valid version of a pack, such as `1.2.0`."""
     return re.fullmatch(VERSION, text) is not None
 
 
@@ -54,7 +54,7 @@ def signed_name(name: str, *, is_signed: bool, fingerprint: str) -> str:
 def split_name(name: str) -> tuple[str, str]:
     """Split a pack's name into (id or `id-version`, normalised fingerprint).
 
-    The fingerprint is "" if the name has none. A text that is no such name, for example a path with "@", is returned
+    The fingerprint is "" if the name has no fingerprint. Any other text, for example a path with "@", is returned
     whole.
     """
     bare, _, signer = name.rpartition("@")
@@ -63,7 +63,7 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 def fingerprint_in(text: str) -> str:
-    """Normalise a fingerprint that a person typed; "" if the text is no fingerprint.
+    """Normalise a fingerprint that a person typed. The result is "" if the text is no fingerprint.
 
     Letter case does not matter. Spaces, colons or hyphens may separate the digits.
     """
@@ -77,7 +77,7 @@ def grouped_digits(digits: str) -> str:
 
 
 def version_key(version: str) -> tuple[int, ...]:
-    """Return the sort key of a version. Raises ValueError if the text is no version."""
+    """Return the sort key of a version: its three numbers. Raises ValueError if the text is no version."""
     if not is_version(version):
         raise ValueError(f"not a version: {version!r}")
     return tuple(int(part) for part in version.split("."))
@@ -103,9 +103,9 @@ _MOST_ENTRIES: Final = 10_000  # folders are searched repeatedly, and a hostile 
 def pack_folders(folder: Path) -> tuple[Path, ...]:
     """Return the folders of the packs on a drive, or the folder itself if it is a pack.
 
-    On a drive, packs lie in its folder `fieldray`, of which at most 100 are returned, sorted by name. A legacy model
-    (unsigned files of the dissertation) may lie in the drive's root, which then comes last. Raises OSError, for
-    example if the drive is pulled out.
+    On a drive, packs lie in the folder `fieldray`. At most 100 packs are returned, sorted by name. A legacy model
+    (unsigned files of the dissertation) may lie in the drive's root, and then comes last. Raises OSError, for example
+    if the drive is pulled out.
     """
     if is_pack(folder):
         return (folder,)
@@ -117,7 +117,7 @@ def pack_folders(folder: Path) -> tuple[Path, ...]:
 def packs_in(folder: Path) -> tuple[Path, ...]:
     """Return the folders of the packs directly inside a folder, sorted by name.
 
-    At most 10,000 entries are looked at, and at most 100 packs returned. Raises OSError.
+    At most 10,000 entries are examined, and at most 100 packs returned. Raises OSError.
     """
     with os.scandir(folder) as entries:
         seen = (entry for entry in itertools.islice(entries, _MOST_ENTRIES) if not entry.name.startswith("."))
@@ -127,12 +127,12 @@ def packs_in(folder: Path) -> tuple[Path, ...]:
 
 
 def is_pack(folder: Path) -> bool:
-    """Return whether a folder holds a pack, recognised by its manifest file. Raises OSError."""
+    """Return whether a folder contains a pack, recognised by the manifest file. Raises OSError."""
     return _is_file(folder / MANIFEST_NAME)
 
 
 def is_legacy(folder: Path, *, name: str = "") -> bool:
-    """Return whether a folder holds a legacy model: the unsigned model files of the dissertation. Raises OSError.
+    """Return whether a folder contains a legacy model: the unsigned model files of the dissertation. Raises OSError.
 
     name  the only file name to look for; by default the CPU file and the Edge TPU file both count
     """
@@ -145,7 +145,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _mode(path: Path) -> int:
-    """Return the mode of a file without following links; 0 if there is no file."""
+    """Return the mode of a file without following links; 0 if the file does not exist."""
     try:
         return path.lstat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -161,14 +161,14 @@ CandidateTrust = Literal["builtin", "trusted", "unknown_key", "legacy", "broken"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackCandidate:
-    """A pack that was found on this computer. Its signature is verified; its other files are not.
+    """A pack that was found on this computer. The signature is verified; the other files are not.
 
     trust        "broken": unreadable, or with an invalid signature; `pack_id`, `version` and `names` are then empty
-    kind         only a classifier screens images; other kinds assist a classifier
+    kind         only a classifier screens images; packs of other kinds assist a classifier
     manifest     the manifest of a classifier; None for other kinds
     problem      the reason why `PackLibrary.load` would refuse the pack now, or None. Examples: an unknown key, an
                  older version, another kind, the name of another signer's pack, a missing required pack
-    is_namesake  whether another signer's pack has the id of a pack that ships with the program
+    is_namesake  whether this pack of another signer has the id of a pack that ships with the program
     """
 
     folder: Path
@@ -196,18 +196,18 @@ class PackCandidate:
     def is_called(self, name: str) -> bool:
         """Return whether the pack has this name: its id or `id-version`, with or without its signer.
 
-        If several packs have a name, `packs_meant` chooses those that a person means.
+        If several packs have the name, `packs_meant` chooses the packs that a person means.
         """
         bare, signer = split_name(name)
         return bare in (self.pack_id, self.pack_name) and signer in ("", self.fingerprint)
 
     @property
     def usability_rank(self) -> int:
-        """How far the pack is from being usable: 0 is the best.
+        """How far the pack is from being usable; 0 is the best.
 
-        0  nothing prevents its use
-        1  the pack has a `problem`; a person may be able to allow its use all the same
-        2  the pack is unsigned (a legacy model), so a person must allow its use
+        0  the pack can be used
+        1  the pack has a `problem`; a person may be able to allow the pack all the same
+        2  the pack is unsigned (a legacy model), so a person must allow the pack
         3  the pack cannot screen
         """
         if not self.can_screen:
@@ -226,7 +226,7 @@ class PackCandidate:
 def packs_meant(name: str, found: Iterable[PackCandidate]) -> tuple[PackCandidate, ...]:
     """Return the packs that a name means.
 
-    A name without signer never means a pack that only imitates the id of a shipped pack.
+    A name without signer never means a pack that imitates the id of a shipped pack.
     """
     _, signer = split_name(name)
     called = (candidate for candidate in found if candidate.is_called(name))
@@ -234,9 +234,9 @@ def packs_meant(name: str, found: Iterable[PackCandidate]) -> tuple[PackCandidat
 
 
 def choose_candidate(found: Sequence[PackCandidate], *, name: Path | str) -> PackCandidate:
-    """Return the pack meant by a path or name: of several versions, the highest.
+    """Return the pack meant by a path or name. Of several versions, the highest is returned.
 
-    Packs that can be loaded are preferred, then packs that need a confirmation, then all others.
+    Packs that can be loaded are preferred, then packs that need a person's permission, then all others.
 
     name  the path or name, for messages
 
@@ -255,8 +255,8 @@ def choose_candidate(found: Sequence[PackCandidate], *, name: Path | str) -> Pac
 
 
 def preference(candidate: PackCandidate) -> tuple[bool, tuple[int, ...]]:
-    """Return the key by which the versions of a pack are sorted, the preferred one last.
+    """Return the key by which the versions of a pack are sorted, the preferred version last.
 
-    Versions without a `problem` are preferred to all others, and then higher versions to lower ones.
+    Versions without a `problem` are preferred. Of these, higher versions are preferred.
     """
     return candidate.problem is None, version_key(candidate.version) if candidate.version else ()

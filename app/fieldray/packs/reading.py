@@ -1,18 +1,18 @@
 """Removable drives, and the safe reading of a pack's files, arrays and JSON from a drive.
 
-The drive may be hostile, or may be pulled out at any time. Drives are listed each second, since a list of mounts or of
-drive letters costs microseconds. A drive pulled out without being unmounted stays in the list, so only reading from it
-shows that it is gone.
+The drive may be hostile, or may be pulled out at any time. Drives are listed each second, because a list of mounts or
+of drive letters costs microseconds. A drive pulled out without being unmounted stays in the list. Only reading from the
+drive shows that it is gone.
 
 A file is never read through a link, never from anything but a regular file, and never beyond a limit. Files are always
 read into memory: a model mapped from a drive would kill the process when the drive is removed. All code that interprets
-a pack runs behind `raising_fieldray_errors`, so that any error becomes a problem of that one pack.
+a pack is wrapped by `raising_fieldray_errors`, so that any error becomes a problem of that pack alone.
 
 Each array is one file in NumPy's .npy format, read without pickle and without trusting the header
 (https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html). Allowed are version 1.0, little-endian or
 single-byte values, and C order. The size in the header must match the number of bytes, so a false header allocates no
-memory. NumPy would evaluate the header as Python. Here the header must match, character by character, what NumPy
-writes.
+memory. NumPy would evaluate the header as Python code. This module instead requires a header that matches, character by
+character, the header that NumPy writes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 _MEGABYTE: Final = 2**20
-# A FIFO must not block the opening; a link must not be followed; Windows must not translate line ends.
+# Opening a FIFO must not block. A link must not be followed. Windows must not translate line ends.
 _FLAGS: Final = os.O_RDONLY | sum(
     getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY")
 )
@@ -65,9 +65,9 @@ _DISCONNECTED_WINDOWS: Final = frozenset({21, 31, 55, 433, 1006, 1117, 1167})
 def raising_fieldray_errors(
     read: Callable[Concatenate[Path, _Parameters], _Result],
 ) -> Callable[Concatenate[Path, _Parameters], _Result]:
-    """Decorate a function `read(folder, ...)` that reads a pack, so that it raises only FieldrayError.
+    """Decorate a function `read(folder, ...)` that reads a pack, so that the function raises only FieldrayError.
 
-    FieldrayError itself passes unchanged. OSError becomes PackProblem, and so does every other error that a malicious
+    A FieldrayError is raised unchanged. OSError becomes PackProblem, and so does every other error that a malicious
     pack may cause, such as recursion, lack of memory, or a bug of this program or of a library.
     """
 
@@ -112,7 +112,7 @@ def read_file(folder: Path, *, name: str, limit_bytes: int) -> bytes:
 
 
 def pack_problem(error: OSError, *, folder: Path) -> PackProblem:
-    """Return the problem to show for an OSError while reading a pack: `drive_gone` or `pack_unreadable`."""
+    """Return the exception for an OSError while reading a pack: `drive_gone` or `pack_unreadable`."""
     is_disconnected = error.errno in _DISCONNECTED_ERRNO or getattr(error, "winerror", None) in _DISCONNECTED_WINDOWS
     if is_disconnected or not _is_there(folder):
         return PackProblem(reason("drive_gone"))
@@ -145,7 +145,7 @@ def array_from_npy(data: bytes, *, dtype: str, dimensions: int) -> NDArray[Any]:
 
     dtype, dimensions  the required type and number of dimensions
 
-    Raises ValueError for another type, shape, size or header, and for values that are not finite.
+    Raises ValueError for a wrong type, shape, size or header, and for values that are not finite.
     """
     wanted = np.dtype(dtype).newbyteorder("<")
     header, start = _read_header(data)
@@ -162,7 +162,10 @@ def array_from_npy(data: bytes, *, dtype: str, dimensions: int) -> NDArray[Any]:
 
 
 def _read_header(data: bytes) -> tuple[re.Match[bytes], int]:
-    """Parse the header of a .npy file. Returns its parts and the offset of the values. Raises ValueError."""
+    """Parse the header of a .npy file. Returns the parts of the header, and the offset of the values in `data`.
+
+    Raises ValueError.
+    """
     start = len(_MAGIC) + 2
     if not data.startswith(_MAGIC) or len(data) < start:
         raise ValueError("not an array file of version 1.0")
@@ -185,12 +188,12 @@ _DEEPEST: Final = 31  # levels of nesting: far more than a manifest needs, far f
 
 
 def manifest_error(detail: str) -> PackProblem:
-    """Return the exception to raise for an invalid manifest of a pack."""
+    """Return the exception for an invalid manifest of a pack."""
     return PackProblem(reason("pack_manifest", detail=detail))
 
 
 def parse_json_object(data: bytes) -> dict[str, Any]:
-    """Parse a JSON document in UTF-8 that holds an object. Raises PackProblem("pack_manifest")."""
+    """Parse a JSON document in UTF-8 that contains an object. Raises PackProblem("pack_manifest")."""
     try:
         value = json.loads(data.decode(), object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError) as error:
@@ -204,13 +207,13 @@ def parse_json_object(data: bytes) -> dict[str, Any]:
 def canonical_json(content: Mapping[str, object]) -> bytes:
     """Write canonical JSON: UTF-8, sorted keys, an indent of one space, one line feed at the end.
 
-    Raises ValueError for NaN and infinity, TypeError for values that JSON cannot hold.
+    Raises ValueError for NaN and infinity. Raises TypeError for values that JSON cannot express.
     """
     return (json.dumps(content, ensure_ascii=False, sort_keys=True, indent=1, allow_nan=False) + "\n").encode()
 
 
 def is_line(text: str) -> bool:
-    """Return whether a text is one line without characters that can hide, reorder or forge text for a reader.
+    """Return whether a text is one line without characters that can hide, reorder or forge text.
 
     Not allowed are control characters (C0, C1, line breaks, tabs), formatting characters (bidirectional, zero-width,
     tags), private, surrogate and unassigned characters, and line or paragraph separators (Unicode categories C*, Zl and
@@ -227,12 +230,12 @@ def is_plain(text: str) -> bool:
 
 
 def _check_texts(value: object, location: str, *, deepest: int = _DEEPEST) -> None:
-    """Require that no text or key in a JSON value has misleading characters, and limit the nesting.
+    """Raise PackProblem("pack_manifest") if a text or key in a JSON value has misleading characters.
+
+    The nesting of the value is limited as well.
 
     location  position of the value in the document, for messages
     deepest   number of further levels allowed
-
-    Raises PackProblem("pack_manifest").
     """
     if isinstance(value, str) and not is_plain(value):
         raise manifest_error(f"{location}: the text holds control characters")
@@ -271,7 +274,7 @@ _CLOSE_S: Final = 2.0
 def list_drives() -> Drives:
     """Return the connected removable drives with their packs, ordered by mount point.
 
-    Raises OSError if the system does not list drives.
+    Raises OSError if the operating system cannot list drives.
     """
     if sys.platform == "win32":
         return packs_on_drives(drives_on_windows())
@@ -279,7 +282,7 @@ def list_drives() -> Drives:
 
 
 def drives_with_packs() -> list[Path]:
-    """Return the mount points of drives with packs; empty if the system does not list drives."""
+    """Return the mount points of drives with packs; empty if the operating system cannot list drives."""
     try:
         return [drive for drive, packs in list_drives().items() if packs]
     except OSError:
@@ -304,7 +307,7 @@ def packs_on_drives(drives: Iterable[Path]) -> Drives:
 def drives_on_mac(*, volumes: Path = Path("/Volumes")) -> list[Path]:
     """Return the volumes mounted under /Volumes.
 
-    Links are left out, among them that of the start-up volume.
+    Links are left out. The start-up volume is a link.
     """
     with os.scandir(volumes) as entries:
         return sorted(volumes / entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
@@ -334,7 +337,7 @@ def is_removable(device: str, file_system: str, mount_point: str, *, system: Pat
     """Return whether a mount point belongs to a removable drive.
 
     device, file_system, mount_point
-            as in the list of mounts
+            the entry in the system's list of mounts
     system  root of the sysfs tree
     """
     is_loop = device.startswith("/dev/loop")
@@ -347,7 +350,7 @@ def is_removable(device: str, file_system: str, mount_point: str, *, system: Pat
 def _is_removable_device(device: Path) -> bool:
     """Return whether a block device is on USB, or is marked as removable.
 
-    For a partition, the mark of its disk counts, too.
+    A partition also counts as removable if its disk is marked as removable.
     """
     if any(re.fullmatch(r"usb[0-9]+", part) for part in device.parts):
         return True
@@ -385,7 +388,7 @@ def drives_on_windows(kernel: Any = None) -> list[Path]:
 
 
 class DriveWatch:
-    """Watches the removable drives, and publishes `DrivesChanged` once after `start` and then after every change.
+    """Watches the removable drives. `DrivesChanged` is published once after `start`, and then after every change.
 
     look  returns the connected drives with their packs
     """
@@ -400,7 +403,7 @@ class DriveWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop watching. Waits at most 2 s, since reading from a failing drive can take long."""
+        """Stop watching. The call waits at most 2 s, because reading from a failing drive can take long."""
         self._is_closing.set()
         if self._thread.ident is not None:
             self._thread.join(_CLOSE_S)

@@ -2,15 +2,15 @@
 
 `manifest.sig` is one line of JSON, {"key": base64, "signature": base64}: the raw 32-byte public key and the 64-byte
 signature over the bytes of `manifest.json`. Exactly one form is valid, byte for byte, so that no byte of a pack can
-change unnoticed. A key is known by its fingerprint: SHA-256 of the raw public key, as 16 groups of 4 hexadecimal digits
-joined by hyphens.
+change unnoticed. A key is identified by its fingerprint: SHA-256 of the raw public key, as 16 groups of 4 hexadecimal
+digits joined by hyphens.
 
 `pack_trust.json` in the user's data folder has three records: the keys that a person trusts, the highest version of
-each pack that ran here under each key, and the content of each version at its last run.
+each pack that ran on this computer, by key, and the content of each version at its last run.
 
-A missing file means a first start. An unreadable file never counts as empty, since an older pack could then pass for
-new. Every operation that needs the file is refused, with the file's path, until a person repairs or deletes the file.
-Changes are made under a lock between processes (`pack_trust.lock`), so that two programs do not lose each other's
+A missing file means a first start. An unreadable file never counts as empty, because an older pack could then pass for
+a new pack. Every operation that needs the file is refused, with the file's path, until a person repairs or deletes the
+file. Changes are made under a lock between processes (`pack_trust.lock`), so that two programs do not lose each other's
 entries.
 
 Shipped packs are trusted by content: SHA-256 of their manifest.json.
@@ -151,11 +151,11 @@ _Fingerprint = Annotated[str, msgspec.Meta(pattern=FINGERPRINT)]
 
 
 class _Records(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of the file of trust records, each by fingerprint of a key.
+    """The content of the file of trust records. Each field is keyed by the fingerprint of a key.
 
     keys      the day on which a person trusted the key
-    seen      the highest version that ran here, by pack id
-    contents  SHA-256 of the manifest at the last run, by `id-version"
+    seen      the highest version that ran on this computer, by pack id
+    contents  SHA-256 of the manifest at the last run, by `id-version`
     """
 
     format: Literal[1]
@@ -171,10 +171,12 @@ _NOTHING: Final = _Records(1, {}, {})
 
 
 class TrustStore:
-    """The trust records of one user. Several threads and processes may use them: every query reads the file again.
+    """The trust records of one user.
+
+    Several threads and processes may use the records: every query reads the file again.
 
     Every method raises StorageProblem("trust_damaged") for a damaged file. Methods that write also raise
-    "not_writable", "disk_full" and "file_in_use".
+    StorageProblem: "not_writable", "disk_full" and "file_in_use".
     """
 
     def __init__(self, home: Path) -> None:
@@ -185,11 +187,11 @@ class TrustStore:
         return dict(sorted(self._read().keys.items()))
 
     def is_trusted(self, fingerprint: str) -> bool:
-        """Return whether a person has trusted this key."""
+        """Return whether a person trusts this key."""
         return fingerprint in self._read().keys
 
     def trust(self, fingerprint: str) -> None:
-        """Trust a key from now on. Raises UsageProblem for a text that is no fingerprint, or for a weak key."""
+        """Store a key as trusted. Raises UsageProblem for a text that is no fingerprint, or for a weak key."""
         known = read_fingerprint(fingerprint)
         if known in map(fingerprint_of, _WEAK_KEYS):
             raise UsageProblem(reason("pack_weak_key"))
@@ -199,9 +201,9 @@ class TrustStore:
             self._write(replace(records, keys={known: day, **records.keys}))
 
     def forget(self, fingerprint: str) -> None:
-        """Stop trusting a key. The record of versions that ran under the key stays.
+        """Remove a key from the trusted keys. The record of versions that ran under the key stays.
 
-        An unknown key is no error. Raises UsageProblem for a text that is no fingerprint.
+        Removing an unknown key is no error. Raises UsageProblem for a text that is no fingerprint.
         """
         known = read_fingerprint(fingerprint)
         with only_writer(self._path):
@@ -209,15 +211,15 @@ class TrustStore:
             self._write(replace(records, keys={key: day for key, day in records.keys.items() if key != known}))
 
     def highest_version(self, fingerprint: str, *, pack_id: str) -> str | None:
-        """Return the highest version of a pack, signed by this key, that ran on this computer; None if none did."""
+        """Return the highest version of a pack, signed by this key, that ran on this computer; None if none ran."""
         return self._read().seen.get(fingerprint, {}).get(pack_id)
 
     def signers(self, pack_id: str) -> set[str]:
-        """Return the fingerprints of the keys that signed the packs with this id that ran on this computer."""
+        """Return the fingerprints of the signers of all packs with this id that ran on this computer."""
         return {key for key, packs in self._read().seen.items() if pack_id in packs}
 
     def content_of(self, fingerprint: str, *, pack_name: str) -> str | None:
-        """Return the SHA-256 of a pack's manifest at the pack's last run on this computer; None if it never ran.
+        """Return the SHA-256 of a pack's manifest at the pack's last run on this computer; None if the pack never ran.
 
         fingerprint  fingerprint of the key that signed the pack
         pack_name    id and version of the pack
@@ -227,7 +229,7 @@ class TrustStore:
     def record(self, fingerprint: str, *, pack_id: str, version: str, content: str) -> None:
         """Record that a version of a pack ran on this computer with this content.
 
-        The file is written only if something changes.
+        The file is written only if the record changes.
 
         content  SHA-256 of the manifest
         """

@@ -1,11 +1,12 @@
 """Choices of a site: its local operating points for a pack, and the pack for each folder of images.
 
 Both are stored on this computer, next to the packs, never inside a pack. A local operating point belongs to one version
-of a pack, by name and by hash of the model, because the manifest defines the meaning of a score. Its name begins with
-`local:`, which no pack may use, so that lists, exports and images mark the point as the site's own.
+of a pack, by name and by hash of the model, because the manifest defines the meaning of a score. The name of a local
+operating point begins with `local:`, which no pack may use. Lists, exports and images therefore show that the point is
+the site's own.
 
 The pack chosen for a folder applies to later runs and to sub-folders. Folders are often named after patients, so the
-file holds a digest of each path instead of the path. An unreadable file counts as empty: the user is asked again.
+file contains a digest of each path instead of the path. An unreadable file counts as empty: the user is asked again.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ class SitePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     name                      name without the prefix `local:`; `a-z`, `0-9` and hyphens
     threshold, unsure_low, unsure_high
                               the threshold and the ends of the uncertain zone, 0..1
-    sensitivity, specificity  (value, low, high), measured on the images that the point was chosen on
-    images, patients          numbers of these images and of their patients
+    sensitivity, specificity  (value, low, high), measured on the images with which the point was chosen
+    images, patients          number of images with which the point was chosen, and number of their patients
     chosen_by                 the person who confirmed the point
     chosen_on                 the day, YYYY-MM-DD
     counted                   the unit that sensitivity and specificity count
@@ -80,12 +81,12 @@ class SitePoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """The unique key of the point: its name, its pack's name, and the hash of its pack's model."""
+        """The unique key of the point: name of the point, name of its pack, and hash of the pack's model."""
         return self.name, self.pack, self.model_sha256
 
     @property
     def operating_point(self) -> OperatingPoint:
-        """The point in the form in which models hold operating points; its name gets the prefix `local:`."""
+        """The point as an `OperatingPoint` of a model. Its name gets the prefix `local:`."""
         who, who_uk = _COUNTED[self.counted]
         also, also_uk = ("", "") if self.refers == "above" else (", Uncertain referred", ", «Невизначено» направлено")
         measured = f"{self.images} images of {self.patients} patients of this site, counted by {who}{also}; "
@@ -124,7 +125,7 @@ class SitePoints:
                 data = file.read(_LARGEST_BYTES + 1)
             points = parse_json(data, tuple[SitePoint, ...])
             for point in points:
-                _ = point.operating_point  # ValueError for a band that is not one
+                _ = point.operating_point  # raises ValueError for an invalid uncertain zone
             if len({point.key for point in points}) != len(points):
                 raise ValueError("a name stands twice for one pack")
         except FileNotFoundError:
@@ -141,7 +142,7 @@ class SitePoints:
         return tuple(point.operating_point for point in self.all() if point.key[1:] == its)
 
     def problem(self) -> Reason | None:
-        """Return the reason why the site's operating points cannot be read, or None."""
+        """Return the reason why the site's operating points cannot be read; None if they can be read."""
         try:
             self.all()
         except StorageProblem as problem:
@@ -151,7 +152,7 @@ class SitePoints:
     def added_to(self, model: Model) -> Model:
         """Return a model with the site's local operating points added.
 
-        If the file of local operating points cannot be read, the problem is logged and the unchanged model returned.
+        If the file of local operating points cannot be read, the problem is logged and the unchanged model is returned.
         """
         try:
             return with_site_points(model, self.points_for(model))
@@ -160,7 +161,10 @@ class SitePoints:
             return model
 
     def add(self, point: SitePoint) -> None:
-        """Store a local operating point. Raises UsageProblem (site_point_name) for a name in use, StorageProblem."""
+        """Store a local operating point.
+
+        Raises UsageProblem (site_point_name) for a name in use. Raises StorageProblem.
+        """
         with only_writer(self.path):
             points = self.all()
             if any(known.key == point.key for known in points):
@@ -170,10 +174,10 @@ class SitePoints:
     def remove(self, name: str, pack: str, model_sha256: str) -> None:
         """Remove a local operating point.
 
-        Raises StorageProblem, and UsageProblem (site_point_unknown) if the point is not stored.
-
         name                name of the point, without the prefix `local:`
         pack, model_sha256  name of the point's pack, and SHA-256 of the pack's model
+
+        Raises StorageProblem. Raises UsageProblem (site_point_unknown) if the point is not stored.
         """
         with only_writer(self.path):
             points = self.all()
@@ -187,7 +191,7 @@ class SitePoints:
 
 
 def with_site_points(model: Model, points: tuple[OperatingPoint, ...]) -> Model:
-    """Return a model with these local operating points. Local points that it already has are removed.
+    """Return a model with these local operating points. Local operating points already in the model are removed.
 
     The pack's own points come first, so that a local point never becomes the default.
     """
@@ -202,10 +206,10 @@ def with_site_points(model: Model, points: tuple[OperatingPoint, ...]) -> Model:
 
 @dataclass(frozen=True, slots=True)
 class RememberedPack:
-    """The pack that a person chose for a folder, as `PackMemory` remembers it.
+    """The pack that a person chose for a folder, as `PackMemory` stores it.
 
     pack             the pack's id with its signer
-    operating_point  name of the operating point; "" for the pack's first
+    operating_point  name of the operating point; "" for the pack's first operating point
     ages_confirmed   whether the patients' ages are known to suit the pack, as for the images of the demonstration
     additional       further packs that screened in the same run, each named like `pack`
     """
@@ -220,9 +224,9 @@ _Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 
 class PackMemory:
-    """The file that remembers which pack a user chose for each folder.
+    """The file that stores which pack a user chose for each folder.
 
-    If two programs write at once, the later choice stays.
+    If two programs write at the same time, the later choice is kept.
 
     home  the user's data folder
     """
@@ -231,9 +235,9 @@ class PackMemory:
         self._path = home / FOLDERS_NAME
 
     def find(self, paths: Sequence[Path]) -> RememberedPack | None:
-        """Return the pack remembered for these paths; None if there is none, or if not all paths have the same one.
+        """Return the pack stored for these paths; None if no pack is stored, or if the paths have different packs.
 
-        For a path without a choice of its own, the choice for the nearest folder above counts.
+        If no pack is stored for a path, the pack of the nearest folder above counts.
         """
         known = self._read()
         found = {next((known[digest] for digest in _digests(path) if digest in known), None) for path in paths}
@@ -248,7 +252,7 @@ class PackMemory:
         ages_confirmed: bool = False,
         additional: Sequence[str] = (),
     ) -> None:
-        """Remember the pack that a person chose for these paths and for all folders below them. Raises StorageProblem.
+        """Store the pack that a person chose for these paths and for all folders below. Raises StorageProblem.
 
         The other parameters are the fields of `RememberedPack`.
         """
@@ -287,7 +291,7 @@ class PackMemory:
 
 
 def _digests(path: Path) -> Iterator[str]:
-    """Yield the digests of a path and of every folder above it, the nearest first. Links are resolved."""
+    """Yield the digests of a path and of every folder above it, the nearest folder first. Links are resolved."""
     real = Path(os.path.realpath(path))
     for folder in (real, *real.parents):
         yield hashlib.sha256(os.fsencode(os.path.normcase(folder))).hexdigest()

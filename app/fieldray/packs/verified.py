@@ -1,17 +1,17 @@
 """A pack read, checked and written as a whole: the signature first, then the manifest, then every listed file.
 
 A pack is copied into memory once. The copy is checked and used, so nothing can be swapped between check and use, and
-the drive may be pulled out afterwards. Whether the key is trusted is decided in `packs.library`. A new pack is written
-next to its destination, read back and checked, and only then renamed.
+the drive may be pulled out afterwards. `packs.library` decides whether the key is trusted. A new pack is written next
+to its destination, read again and checked, and only then renamed.
 
 Legacy models are the unsigned model files of the dissertation in a drive's root (V. Taran, KPI Kyiv, 2022). The files
 do not describe themselves. Input and output are known from the dissertation's demonstration:
 
 input            the grey image, stretched to 128 x 128, as grey levels 0..255 without scaling; float32 for the CPU
                  file, bytes for the Edge TPU file
-output           two shares of 1, abnormal and then normal; a byte is a share of 255
-class            that of the larger share, which is also the number shown
-operating point  none was measured; each result says so
+output           two shares with the sum 1, first abnormal, then normal; a byte is a share of 255
+class            the class with the larger share, which is also the number shown
+operating point  no operating point was measured; each result says so
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ _NOT_NETWORKS: Final = frozenset({"card", *OOD_GATE_ROLES, *GOLDEN_ROLES})
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class VerifiedManifest:
-    """A manifest whose signature by the key `fingerprint` is valid. No other file of the pack was read."""
+    """A manifest with a valid signature by the key `fingerprint`. No other file of the pack was read."""
 
     manifest_bytes: bytes
     signature: bytes
@@ -89,7 +89,7 @@ class VerifiedManifest:
 
     @property
     def pack_name(self) -> str:
-        """`id-version`, which is also the name of the pack's folder."""
+        """`id-version`, the name of the pack and of the pack's folder."""
         return f"{self.description.id}-{self.description.version}"
 
     @property
@@ -103,7 +103,7 @@ class VerifiedPack:
     """A pack in memory whose files all match the hashes in its signed manifest.
 
     contents  content of each file, by file name
-    model     the model made from the files; whether the key is trusted is not decided yet
+    model     the model made from the files. Whether the key is trusted is not decided yet
     """
 
     manifest: VerifiedManifest
@@ -119,7 +119,7 @@ def require_classifier(description: PackManifest) -> None:
 
 @raising_fieldray_errors
 def read_verified_manifest(folder: Path) -> VerifiedManifest:
-    """Read a pack's manifest and signature, verify, and only then parse. Raises PackProblem."""
+    """Read a pack's manifest and signature, verify the signature, and only then parse. Raises PackProblem."""
     manifest_bytes = read_file(folder, name=MANIFEST_NAME, limit_bytes=_MANIFEST_LIMIT)
     signature = _read_signature(folder)
     fingerprint = signing.verify(manifest_bytes, signature=signature)
@@ -146,7 +146,7 @@ def read_pack(folder: Path) -> VerifiedPack:
 
 @raising_fieldray_errors
 def read_card(folder: Path) -> str:
-    """Read the model card of a pack whose signature is valid, by any signer. Raises PackProblem."""
+    """Read the model card of a pack whose signature is valid. The key need not be trusted. Raises PackProblem."""
     return _card(_read_listed(folder, read_verified_manifest(folder).description.files["card"]))
 
 
@@ -165,7 +165,7 @@ def _read_listed(folder: Path, file: PackFile) -> bytes:
     try:
         data = read_file(folder, name=file.name, limit_bytes=file.size_bytes)
     except PackProblem as problem:
-        if problem.reason.code == "pack_too_large":  # larger than what was signed
+        if problem.reason.code == "pack_too_large":  # larger than the size in the signed manifest
             raise PackProblem(reason("pack_tampered", name=file.name)) from problem
         raise
     if len(data) != file.size_bytes or hashlib.sha256(data).hexdigest() != file.sha256:
@@ -178,7 +178,7 @@ def _model(manifest: VerifiedManifest, files: Mapping[str, bytes]) -> Model:
 
     files  content of each file, by role
 
-    Raises PackProblem("pack_manifest") for files that do not fit the manifest.
+    Raises PackProblem("pack_manifest") if the files do not suit the manifest.
     """
     card, description = _card(files["card"]), manifest.description
     gate = _ood_gate(description, files) if isinstance(description, ClassifierManifest) else None
@@ -258,8 +258,8 @@ def write_pack(
 ) -> Path:
     """Write a classifier's pack as `folder`/<id>-<version>/, and return that path.
 
-    An existing pack of this version is replaced if it was signed by this key. A pack is not written next to a newer
-    version.
+    An existing pack of this version is replaced if it was signed by this key. If the folder contains a newer version of
+    the pack, nothing is written.
 
     manifest  the manifest, with its out-of-distribution check
     files     the networks by role; "litert" is needed
@@ -267,7 +267,7 @@ def write_pack(
     golden    inputs and scores of the self-test, or None
     key       the signing key
 
-    Raises StorageProblem, and PackProblem (pack_older, pack_in_the_way, or a problem that makes the pack invalid).
+    Raises StorageProblem. Raises PackProblem: pack_older, pack_in_the_way, or a problem that makes the pack invalid.
     """
     contents = {**files, "card": card.encode()}
     if manifest.ood_gate:
@@ -289,7 +289,7 @@ def write_described(
     contents     content of each file, by its role in the manifest's list
     key          the signing key
 
-    Raises as `write_pack` does.
+    Raises the exceptions of `write_pack`.
     """
     manifest_bytes = encode_manifest(description)
     by_name = {file_name(role): data for role, data in contents.items()}
@@ -299,12 +299,12 @@ def write_described(
 
 
 def golden_files(golden: GoldenVectors) -> dict[str, bytes]:
-    """Return the two files that hold the inputs and the scores of the self-test, as bytes by role (`GOLDEN_ROLES`)."""
+    """Return the contents of the two files of the self-test (inputs and scores), by role (`GOLDEN_ROLES`)."""
     return dict(zip(GOLDEN_ROLES, [array_to_npy(golden.inputs), array_to_npy(golden.scores)], strict=True))
 
 
 def list_files(contents: Mapping[str, bytes]) -> dict[str, PackFile]:
-    """Return the entries (name, size and SHA-256) with which a manifest lists the files of a pack, by role.
+    """Return a manifest's entries (name, size and SHA-256) for the files of a pack, by role.
 
     contents  content of each file, by role
 
@@ -321,7 +321,7 @@ def list_files(contents: Mapping[str, bytes]) -> dict[str, PackFile]:
 def file_name(role: str) -> str:
     """Return the name of the file in which a pack stores the content of a role, such as "litert" for the network.
 
-    A role that this program does not know gives its own name plus ".bin".
+    For a role that this program does not know, the file name is the role plus ".bin".
     """
     return _FILE_NAMES.get(role, f"{role}.bin")
 
@@ -329,12 +329,12 @@ def file_name(role: str) -> str:
 def write_folder(folder: Path, *, contents: Mapping[str, bytes]) -> Path:
     """Write a pack's files to a folder, all or none, and return the folder.
 
-    Replaces a valid pack signed by the same key.
+    A valid pack in the folder is replaced if it was signed by the same key.
 
     contents  content of each file, by file name
 
-    Raises StorageProblem. Raises PackProblem if the folder holds anything else (pack_in_the_way), or if the files are
-    no valid pack.
+    Raises StorageProblem. Raises PackProblem if the folder contains anything else (pack_in_the_way), or if the files
+    are no valid pack.
     """
     try:
         _refuse_others(folder, signing.verify(contents[MANIFEST_NAME], signature=contents[SIGNATURE_NAME]))
@@ -345,7 +345,7 @@ def write_folder(folder: Path, *, contents: Mapping[str, bytes]) -> Path:
             for name, data in contents.items():
                 write_new(
                     temporary / name, data, mode=SHARED_MODE
-                )  # a drive is pulled out as soon as the program says "done"
+                )  # written to the disk at once, because a user pulls a drive out after "done"
             read_pack(temporary)
             temporary.chmod(0o755)
             replace_atomically(temporary, folder)
@@ -357,9 +357,9 @@ def write_folder(folder: Path, *, contents: Mapping[str, bytes]) -> Path:
 
 
 def require_pack(folder: Path, *, fingerprint: str) -> None:
-    """Require that a folder holds a whole pack signed by this key, and no other file.
+    """Raise PackProblem unless a folder contains a whole pack signed by this key, and no other file.
 
-    Raises PackProblem, OSError.
+    Raises OSError if the folder cannot be read.
     """
     pack = read_pack(folder)
     if pack.manifest.fingerprint != fingerprint:
@@ -371,9 +371,9 @@ def require_pack(folder: Path, *, fingerprint: str) -> None:
 
 
 def _refuse_others(folder: Path, fingerprint: str) -> None:
-    """Raise PackProblem if a folder holds anything but a pack signed by this key.
+    """Raise PackProblem if a folder contains anything but a pack signed by this key.
 
-    So a replacement never destroys other files.
+    The check prevents that a replacement destroys other files.
     """
     try:
         if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
@@ -385,9 +385,9 @@ def _refuse_others(folder: Path, fingerprint: str) -> None:
 
 
 def _refuse_older(folder: Path, description: PackManifest) -> None:
-    """Raise PackProblem if a folder holds a newer version of the pack.
+    """Raise PackProblem if a folder contains a newer version of the pack.
 
-    An older version next to a newer one would invite the wrong choice.
+    With an older version next to a newer version, a person could choose the wrong pack.
     """
     for neighbour in folder.glob(f"{description.id}-*"):
         version = neighbour.name.removeprefix(description.id + "-")
@@ -427,9 +427,10 @@ LEGACY_MANIFEST: Final = Manifest(
 
 
 def known_manifest(trust: Trust) -> Manifest | None:
-    """Return the manifest of a pack that is not installed any more, if the program knows it; else None.
+    """Return the manifest of a pack that is no longer installed; None if the program does not know the manifest.
 
-    It is known only for legacy models (see the module): all of them share one manifest, which is part of the program.
+    Only the manifest of legacy models (see the module) is known: all legacy models share one manifest, which is part of
+    the program.
 
     trust  how the pack was trusted; "legacy" for a legacy model
     """
@@ -440,7 +441,7 @@ def known_manifest(trust: Trust) -> Manifest | None:
 def require_legacy(folder: Path) -> None:
     """Raise PackProblem if a legacy model (unsigned files of the dissertation) lacks its CPU file.
 
-    A computer without an Edge TPU needs this file.
+    A computer without an Edge TPU needs the CPU file.
     """
     if not is_legacy(folder, name=LEGACY_CPU_NAME):
         raise PackProblem(reason("pack_legacy_no_cpu", found=LEGACY_EDGETPU_NAME, missing=LEGACY_CPU_NAME))

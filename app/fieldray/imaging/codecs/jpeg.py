@@ -20,14 +20,14 @@ from fieldray.reasons import reason
 
 _END_OF_IMAGE: Final = b"\xff\xd9"
 _SAYS_COLOUR: Final = {0xE0, 0xEE}  # JFIF and Adobe
-_WHAT_FOLLOWS: Final = bytes(range(37, 250, 5)), bytes(range(218, 5, -5))  # each bit of one is another in the other
+_WHAT_FOLLOWS: Final = bytes(range(37, 250, 5)), bytes(range(218, 5, -5))  # their bits differ at every position
 
 
 def with_end(source: bytes) -> bytes:
-    """Return a JPEG with its end marker. The marker is added if nothing else is missing.
+    """Return a JPEG with its end marker. The marker is added if the rest of the JPEG is complete.
 
-    Raises Unreadable `truncated` if more is missing or the JPEG cannot be decoded; ValueError for data that are no
-    JPEG.
+    Raises Unreadable `truncated` if more than the end marker is missing or the JPEG cannot be decoded. Raises
+    ValueError for data that are no JPEG.
     """
     if source and not source.startswith(b"\xff\xd8"):
         raise ValueError("no JPEG")
@@ -41,7 +41,7 @@ def with_end(source: bytes) -> bytes:
 
 
 def check_scans(source: bytes) -> NDArray[Any]:
-    """Decode a JPEG in full twice with different bytes inserted after each scan, and require equal values.
+    """Decode a JPEG in full twice with different bytes inserted after each scan, and check that the values are equal.
 
     Returns the values. Raises Unreadable `truncated` if scans or restart markers are missing, if the values differ, or
     if the JPEG is damaged.
@@ -80,7 +80,7 @@ def decode_jpeg_values(source: bytes) -> NDArray[Any]:
 
     All coding processes are supported except arithmetic coding.
 
-    The caller must have checked the size that the codestream states, and that its end marker is there. Raises
+    The caller must have checked the size that the codestream states, and that the end marker is present. Raises
     ValueError for data that libjpeg-turbo cannot read.
     """
     try:
@@ -92,7 +92,7 @@ def decode_jpeg_values(source: bytes) -> NDArray[Any]:
 
 def _decode(frame: Frame) -> NDArray[Any]:
     values = decode_jpeg(frame.source)
-    # libjpeg takes three samples without a word of their colours for a luminance and two differences.
+    # If the file does not name the colours, libjpeg takes three samples for a luminance and two differences.
     if frame.samples == 3 and frame.is_rgb and not _SAYS_COLOUR & {marker for marker, _ in jpeg_markers(frame.source)}:
         values = imagecodecs.jpeg8_decode(with_end(frame.source), colorspace="RGB", outcolorspace="RGB")
     return values
@@ -104,7 +104,7 @@ def _reduced(frame: Frame, needed: TargetSize) -> tuple[NDArray[Any], int] | Non
     if step == 1:
         return None
     tall = extend_jpeg(frame.source)
-    if tall.row == 0:  # of several scans: their check decodes the whole image, as a low resolution hides cut scans
+    if tall.row == 0:  # several scans, of which a low resolution would hide a missing part
         return None
     with JpegImageFile(io.BytesIO(tall.data)) as image:
         if image.mode != "L":

@@ -1,7 +1,7 @@
-"""JPEG 2000 and its High-Throughput kind (ITU-T T.800, T.814): whole frames by OpenJPEG, lower resolutions by Pillow.
+"""JPEG 2000 and High-Throughput JPEG 2000 (ITU-T T.800, T.814): whole frames by OpenJPEG, lower resolutions by Pillow.
 
-A lower resolution is decoded only in the plain case: one grey component, unsigned, untiled, of at least the precision
-that the header states.
+A lower resolution is decoded only for an image with one unsigned grey component and without tiles. The precision of the
+component must be at least the precision in the header.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _START: Final = b"\xff\x4f\xff\x51"
 _CODING_STYLE: Final = b"\xff\x52"
 _TILE_PART: Final = b"\xff\x90"
 _END: Final = b"\xff\xd9"
-# Beside a sharp white edge a low-pass filter overshoots the highest value a little.
+# Next to a sharp white edge, a low-pass filter exceeds the highest value a little.
 _OVERSHOOT: Final = 1.1
 _MOST_LEVELS: Final = 7
 
 
 def bits_and_levels_of(source: bytes) -> tuple[int, int]:
-    """Return bits per sample and decomposition levels of JPEG 2000 data, from their main header (T.800 A.5.1, A.6.1).
+    """Return bits per sample and decomposition levels of JPEG 2000 data, from the main header (T.800 A.5.1, A.6.1).
 
     The bits are 0 unless the data are a bare codestream of one unsigned component, untiled, at the origin.
     """
@@ -52,7 +52,7 @@ def bits_and_levels_of(source: bytes) -> tuple[int, int]:
 def _with_end(source: bytes) -> bytes:
     """Return a JPEG 2000 codestream with its end marker.
 
-    The marker is added if a writer left it out, with at most one byte after the last tile part.
+    A missing marker is added if at most one byte follows the last tile part.
     """
     start = source.rfind(_TILE_PART)
     end = start + int.from_bytes(source[start + 6 : start + 10], "big")
@@ -66,8 +66,8 @@ def _with_end(source: bytes) -> bytes:
 def reduced_wavelets(frame: Frame, needed: TargetSize) -> tuple[NDArray[np.uint16], int] | None:
     """Decode a frame at the lowest resolution of its codestream that is still fine enough (see `reduction`).
 
-    Returns the values (rows, columns) uint16, and the step: how many pixels of the file one value stands for on each
-    axis. Returns None for a step of 1, and for a frame that cannot be read at a lower resolution.
+    Returns the values (rows, columns) uint16, and the step: each value stands for step x step pixels of the file.
+    Returns None for a step of 1, and for a frame that cannot be read at a lower resolution.
 
     frame   plain unsigned grey
     needed  resolution that the network's input needs
@@ -102,8 +102,8 @@ def decode_wavelets(source: bytes, step: int, bits: int) -> NDArray[np.uint16]:
     """
     image: Any = Jpeg2KImageFile(io.BytesIO(source))
     image.reduce = step.bit_length() - 1
-    # Pillow rounds the reduced size where the standard (B-15) rounds up, and then refuses what it decoded. There is no
-    # public way to state another size, so this one is a size for which both agree. A test watches over the attribute.
+    # The standard (B-15) rounds the reduced size up. Pillow rounds to the nearest number, and then rejects the decoded
+    # image. For a multiple of the step both sizes agree. Pillow has no public way to set the size.
     image._size = tuple(-(-side // step) * step for side in image.size)
     # Pillow also scales the values up to fill 8 or 16 bits.
     values = np.asarray(image).astype(np.float32) / np.float32(1 << ((8 if bits <= 8 else 16) - bits))
@@ -111,9 +111,10 @@ def decode_wavelets(source: bytes, step: int, bits: int) -> NDArray[np.uint16]:
 
 
 def _centred(values: NDArray[np.float32], step: int, bits: int) -> NDArray[np.uint16]:
-    """Move wavelet samples to the middle of the pixels they stand for. Returns integers of `bits` bits.
+    """Interpolate wavelet samples at the middle of the pixels that they stand for. Returns integers of `bits` bits.
 
-    Every level keeps every other sample, not the middle of two (T.800 F.3.1). The shift is the sum of these offsets.
+    At every level of the wavelet, a sample lies at the first of two pixels and not between them (T.800 F.3.1). The
+    shift is the sum of these offsets.
     """
     shift = np.float32(0.5 - 0.5 / step)
     for _ in range(2):

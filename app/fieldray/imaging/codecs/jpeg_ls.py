@@ -1,7 +1,7 @@
 """The codec of JPEG-LS (ITU-T T.87), by CharLS.
 
-Where the end of a codestream is missing, CharLS reads zeros until a counter of 31 bits is full, which takes seconds. So
-an end marker is added to each codestream.
+An end marker is added to each codestream. If the end is missing, CharLS reads zeros until a counter of 31 bits is full,
+which takes seconds.
 """
 
 from __future__ import annotations
