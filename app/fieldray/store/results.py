@@ -547,7 +547,7 @@ class ResultStore(ResultQuery):
 
         judged  the outcome that the person saw. If the result now has another outcome, the verdict is stored, but not
                 shown
-        over    verdicts that may be replaced; None among them for no verdict. Any other stored verdict is newer and stays
+        over    verdicts that may be replaced; None among them for no verdict. Any other verdict is newer and stays
 
         Raises StorageProblem (verdict_misplaced) if the result belongs to another image, as after a backup was
         restored.
