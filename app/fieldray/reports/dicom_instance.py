@@ -168,7 +168,8 @@ class ReportedImage:
     def source(self) -> Source | None:
         """The reference of DICOM objects to the image, in its file or in its secondary capture.
 
-        The file is named if it has valid UIDs. None if the file has no valid UIDs and no secondary capture of the image is exported.
+        The reference is to the file if the file has valid UIDs. None if the file has no valid UIDs and no secondary
+        capture of the image is exported.
         """
         own, captures = source_of(self.ref), self.stored.captures
         if own is not None or (captures is not None and self.number not in captures):
