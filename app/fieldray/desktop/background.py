@@ -39,8 +39,8 @@ class Background(QObject):
     """Runs tasks outside the window's thread, on named channels.
 
     Tasks of one channel run one after another; different channels run in parallel. All methods must be called in the
-    window's thread. In that thread, `done(result)` or `failed(error)` of a task is called. If the error has no reason,
-    it is a bug, and is raised after `failed`.
+    window's thread. In that thread, `done(result)` or `failed(error)` of a task is called. An error without a reason is
+    a bug, and is raised after `failed`.
 
     board  shows an error of a task without `failed`, under the name of the task's channel
     """
@@ -59,7 +59,7 @@ class Background(QObject):
 
     @property
     def services(self) -> Services | None:
-        """The services that `run_with_services` passes to tasks; None until they are open."""
+        """The services that `run_with_services` passes to tasks; None until the services are open."""
         return self._opened.result() if self._opened.done() and not self._is_closed else None
 
     def open(self, services: Services) -> None:
@@ -190,8 +190,9 @@ _SLICE_S: Final = 0.008
 class EventBridge(QObject):
     """Carries events of the services from any thread to the window's thread, in order.
 
-    Thousands of images with reused results arrive together. They are delivered in portions of a few milliseconds, so
-    that the window stays responsive. The timer also lets Python run and handle signals while the program is idle.
+    Thousands of images with reused results arrive together. These events are delivered in portions of a few
+    milliseconds, so that the window stays responsive. The timer also lets Python run and handle signals while the
+    program is idle.
     """
 
     published = Signal(object)

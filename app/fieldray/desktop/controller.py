@@ -145,7 +145,7 @@ class Controller(QObject):
         self.background.run(self._open_here, channel="open", done=self._opened, failed=self._not_opened)
 
     def _open_here(self) -> Services:
-        """Open the services in a background thread. If the program is already closing, close them at once."""
+        """Open the services in a background thread. If the program is already closing, close the services at once."""
         services = self._open_services(self.settings, self.bridge.publish)
         if self._is_ending:
             _close(services)
@@ -251,7 +251,7 @@ class Controller(QObject):
     def _image_replaced(self) -> None:
         """Handle a new result for the current image.
 
-        The old result stays visible, and a typed note is saved with it only.
+        The old result stays visible, and a typed note is saved with the old result only.
         """
         self.judging.open(None)
         again = Action(lambda t: t.text("Open the new image"), self.show_newer_result)
@@ -418,7 +418,7 @@ class Controller(QObject):
     def _count_patient(self, outcome: Outcome, pack: int) -> None:
         """Count an image whose patient contradicts the pack, such as a child for adults.
 
-        The first such image is reported at once, and the number at the end of the run.
+        The first such image is reported at once, and the number of such images at the end of the run.
 
         pack  position of the pack in the run
         """

@@ -222,7 +222,7 @@ class ImageArea(QWidget):
 
 
 class _Head(QWidget):
-    """The line with the name above an image. It has a close button if the image can be closed."""
+    """The line with the name above an image. The line has a close button if the image can be closed."""
 
     def __init__(self, *close: QWidget) -> None:
         super().__init__()

@@ -237,7 +237,7 @@ TOOLS: Final[tuple[Tool, ...]] = ("window", "zoom", "pan", *MEASURES)
 
 
 class Switches(QObject):
-    """The display switches, such as *heat map on*. All images and windows share them.
+    """The display switches, such as *heat map on*. All images and windows share the switches.
 
     changed  emitted with the names of the changed switches
 
@@ -387,7 +387,7 @@ class ViewState:
         return replace(self, lines=(*self.lines, Line(start, end, kind)))
 
     def line_pair(self, index: int) -> tuple[Line, ...]:
-        """Return the line of measurement at an index, after the first line of its pair if it is the second.
+        """Return the line of measurement at an index. The second line of a pair is returned after the first line.
 
         Angles and ratios need two lines. Lines of one kind are paired in the order in which they were drawn.
         """
@@ -454,7 +454,8 @@ class ImageOverlays:
     prior       the prior image, aligned to the current image, with the prior image's display windows
     step        one pixel of `prior` covers `step` x `step` pixels of the current image
     difference  colours of the change, and the region of the current image that they cover
-    mesh        lines of a straight grid on the prior image, aligned to the current image; in its pixels
+    mesh        lines of a straight grid on the prior image, aligned to the current image, in pixels of the current
+                image
     kept        points of the current image that were matched with the prior image and used to align it, in pixels
     middles     middle of each region that differs, the strongest difference first, in pixels
     """

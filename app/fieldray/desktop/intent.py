@@ -246,7 +246,7 @@ class IntentStateMachine:
     # ---- events
 
     def facts_collected(self, intent: Intent, remembered: RememberedPack | None, lacks_ages: bool) -> Commands:
-        """Handle the facts that `CollectFacts` asked for. They are ignored if a newer intent has begun.
+        """Handle the facts that `CollectFacts` asked for. The facts are ignored if a newer intent has begun.
 
         intent      the intent whose paths were examined
         remembered  the pack that a person chose for these paths earlier, or None

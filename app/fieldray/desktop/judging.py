@@ -1,4 +1,4 @@
-"""Control of verdicts: saves them in the background, and reports verdicts that could not be saved.
+"""Control of verdicts: saving in the background, and reports of verdicts that could not be saved.
 
 The state machine in `verdicts` decides what is saved. This module also records which images were read, and contains the
 verdict bar and the question before an unsaved verdict is discarded.
@@ -409,7 +409,7 @@ class VerdictBar(QWidget):
     def _printed(self, verdict: Verdict | None) -> str:
         """Return the text that reports will print about a verdict.
 
-        Without a reader's name, it says where to enter a name.
+        Without a reader's name, the text says where to enter a name.
         """
         text, reader = self._translator.text, self._reader()
         said = text(

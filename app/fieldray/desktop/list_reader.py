@@ -1,6 +1,6 @@
 """A cache of rows of the work list, and the columns of the work list.
 
-Rows, thumbnails and heat maps are read from the results database when they are first shown.
+A row, with thumbnail and heat map, is read from the results database when the row is first shown.
 """
 
 from __future__ import annotations
@@ -138,7 +138,8 @@ class RowCache(QObject):
     def _renew(self, row_id: int, answers: Sequence[WorkRow]) -> bool:
         """Replace the rows of an image whose results have changed. Returns whether the image's row is in memory.
 
-        The old row object keeps its result. It may be open, and the result in sight must not change by itself.
+        The old row object keeps its result. The old row object may be open in the window, and the result in sight must
+        not change by itself.
         """
         listed = self._alive.get(row_id)
         if listed is None:

@@ -128,7 +128,7 @@ class BannerArea(QWidget):
     """The part of the window with the notices.
 
     In sight are the most severe notice (the newest if several are equally severe), and every notice that needs an
-    answer. Other notices are folded away. A button shows their number and unfolds them.
+    answer. Other notices are folded away. A button shows the number of folded notices and unfolds these notices.
     """
 
     def __init__(self, board: NoticeBoard, translator: Translator, theme: Theme) -> None:
@@ -147,7 +147,7 @@ class BannerArea(QWidget):
         self.refresh()
 
     def unfold(self) -> None:
-        """Show all notices. A second click on the button folds them away again."""
+        """Show all notices. A second click on the button folds the notices away again."""
         self._is_unfolded = True
         self.refresh()
 

@@ -125,7 +125,7 @@ def _scale_width(translator: Translator, metrics: QFontMetrics) -> int:
 def _draw_scale(painter: QPainter, box: QRect, translator: Translator) -> None:
     """Draw the scale of the heat map, "weak [colours] strong", at the right end of a box.
 
-    In a narrow box it shrinks.
+    In a narrow box the scale shrinks.
     """
     weak, strong = translator.text("weak"), translator.text("strong")
     measure = painter.fontMetrics().horizontalAdvance

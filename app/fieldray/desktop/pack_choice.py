@@ -210,7 +210,7 @@ class PackChoice(QObject):
 
     @property
     def source_is_here(self) -> bool:
-        """Whether the folder of the pack in use is still available. The pack works without it."""
+        """Whether the folder of the pack in use is still available. The pack works without the folder."""
         return self.source is None or any(map(self.uses, self.candidates))
 
     def fall_back_to_default(self) -> None:

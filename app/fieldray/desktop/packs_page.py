@@ -377,8 +377,8 @@ def description_widgets(
 ) -> list[QWidget]:
     """Return the widgets of a pack's card, from top to bottom.
 
-    They show the intended patients, the finding, the measured share of each class, further measured figures, warnings
-    and limits.
+    The widgets show the intended patients, the finding, the measured share of each class, further measured figures,
+    warnings and limits.
 
     point  the operating point whose figures are shown; None for the first operating point of each label
     """

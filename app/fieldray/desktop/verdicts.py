@@ -348,7 +348,7 @@ class Verdicts:
     def _save(self, judged: VerdictSubject, given: VerdictState) -> Commands:
         """Write the chosen verdict.
 
-        Nothing is written if it is stored, being written, or if a person must choose first.
+        Nothing is written if the verdict is stored, being written, or if a person must choose first.
         """
         if given.sent is not None:
             return ()

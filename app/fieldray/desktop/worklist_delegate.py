@@ -203,7 +203,7 @@ class WorkListDelegate(QStyledItemDelegate):
             self._line(painter, lower.translated(0, place * step), line, shade, small)
 
     def _number(self, row: WorkRow) -> str:
-        """Return the Patient ID of a row's image; without one, the name of the file."""
+        """Return the Patient ID of a row's image; without a Patient ID, the name of the file."""
         if self._translator.hides_names():
             return ""
         return without_markup(

@@ -112,7 +112,7 @@ class WorkListModel(QAbstractTableModel):
     # ---- content
 
     def open(self, run_id: int | None, *manifests: Manifest | None) -> None:
-        """Show the work list of a run: its first rows at once, and the other rows later.
+        """Show the work list of a run. The first rows are shown at once, all other rows later.
 
         run_id     id of the run; None empties the list
         manifests  manifests of the run's packs, None for a pack that is not available; additional packs get a column
@@ -430,7 +430,7 @@ class WorkListModel(QAbstractTableModel):
         )
 
     def _stop(self) -> None:
-        """Stop the running request before a new request is sent. The error that it then raises is discarded."""
+        """Stop the running request before a new request is sent. The error of the stopped request is discarded."""
         self._again.stop()
         services = self._background.services
         if services is not None and self._is_reading:

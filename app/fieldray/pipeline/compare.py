@@ -154,7 +154,7 @@ class PairComparer(contextlib.AbstractContextManager["PairComparer"]):
         """Read and compare two images. Waits for the result.
 
         is_wanted  function that returns whether the comparison is still wanted. If it returns False, the comparison
-                   does not begin or does not continue. It is called in this thread, before and after reading
+                   does not begin or does not continue. The function is called in this thread, before and after reading
 
         Raises EnvironmentProblem if no image can be read or no process can run, and Cancelled.
         """
@@ -346,7 +346,9 @@ class Priors:
     def compare(
         self, prior: Prior, current: Outcome, *, is_wanted: Callable[[], bool] = lambda: True
     ) -> PairComparison:
-        """Compare a prior image with the current image. If they are not comparable, the result contains the reason.
+        """Compare a prior image with the current image.
+
+        If the images are not comparable, the result contains the reason.
 
         is_wanted  as for `PairComparer.compare`
 

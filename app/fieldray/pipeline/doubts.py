@@ -1,7 +1,7 @@
 """Warnings about all results of a pack in a run together.
 
-One warning says that the images differ from those on which the pack was measured (drift). The other says that files
-share an identifier.
+One warning says that the images differ from those on which the pack was measured (drift). The other warning says that
+files share an identifier.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def drifts_of(
 def doubts_of(query: HistoryQuery, run: Run, position: int, manifest: Manifest | None) -> tuple[Reason, ...]:
     """Return warnings about a pack's results in a run.
 
-    One warning says that files share a SOP Instance UID. The other says that the images may show other patients than
-    those for whom the pack was made.
+    One warning says that files share a SOP Instance UID. The other warning says that the images may show other patients
+    than those for whom the pack was made.
 
     position  position of the pack in the run
     manifest  the manifest of the pack; with None, there is no warning about other patients

@@ -228,7 +228,10 @@ def pack_of(spec: PackSpec, models: Sequence[Model] = ()) -> Model | None:
 
 
 class _Images(contextlib.AbstractContextManager["_Images"]):
-    """Reads the images of results, several at a time and a few in advance. Its processes end with the `with` block."""
+    """Reads the images of results, several at a time and a few in advance.
+
+    Child processes end with the `with` block.
+    """
 
     def __init__(self, opens: OpenReaders | None) -> None:
         self._opens = opens

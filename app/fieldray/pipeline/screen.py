@@ -91,7 +91,7 @@ def screen_with_packs(
     is_cancelled  function that returns whether the run was cancelled
 
     The image is read once for all packs (see `Workers.load_as_group`), and again in finer detail if a score is close to
-    a threshold. If a person asked to turn the image, it is read again for the packs that refused it.
+    a threshold. If a person asked to turn the image, the image is read again for the packs that refused it.
 
     Every image gives an outcome: an unexpected error is logged and becomes `Failed`. Raises Cancelled, and
     EnvironmentProblem if no image at all can be run or read any more.
@@ -250,8 +250,8 @@ class _Judgement:
 def _outcome_of(ref: ImageRef, setup: PackSetup, seen: AnalysisResult, prediction: Prediction) -> Outcome:
     """Return the outcome of an image from the worker's result and the prediction.
 
-    An image that fails the out-of-distribution check is refused. If its lungs were found, it is a chest X-ray and gets
-    a score with a note instead.
+    An image that fails the out-of-distribution check is refused. If lungs were found, the image is a chest X-ray, and
+    gets a score with a note instead.
     """
     facts, lungs, overruled, manifest = seen.facts, seen.lungs, seen.overruled, setup.model.manifest
     gate = manifest.ood_gate

@@ -125,8 +125,8 @@ class Session(contextlib.AbstractContextManager["Session"]):
     def use_packs(self, *models: Model) -> None:
         """Use these packs from the next run on. A run in progress continues with its own packs.
 
-        A device that can be plugged in runs the first pack; the CPU runs the others. Returns at once. `BackendChanged`
-        events report when the devices are ready. Raises BackendProblem.
+        A device that can be plugged in runs the first pack; the CPU runs all other packs. Returns at once.
+        `BackendChanged` events report when the devices are ready. Raises BackendProblem.
         """
         with self._lock:
             self._require_open()
@@ -217,7 +217,9 @@ class Session(contextlib.AbstractContextManager["Session"]):
                 self._engine.choose(only or device, policy)
 
     def screen_one(self, ref: ImageRef, *, operating_point: str | None = None) -> Outcome | None:
-        """Screen one image with the first pack as in a run, but store nothing. Waits for the outcome and returns it.
+        """Screen one image with the first pack as in a run, but store nothing.
+
+        Waits for the outcome and returns the outcome.
 
         operating_point  name of the operating point; None for the pack's first operating points
 

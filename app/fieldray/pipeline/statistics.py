@@ -33,9 +33,11 @@ class _Latencies:
 
     first_ms, second_ms  times of the first and the second image; None before
     count                number of images from the third on
-    total_ms             sum of their times
-    low_ms, high_ms      their shortest and longest time
-    recent_ms            their latest times, for percentiles
+    total_ms sum of the times from the third image on
+
+
+    low_ms, high_ms shortest and longest time from the third image on recent_ms latest times from the third image on,
+    for percentiles
     """
 
     first_ms: float | None = None
@@ -107,7 +109,7 @@ class MachineLoad:
     """Measures the CPU load of the computer, and the memory of this process together with its child processes.
 
     times  function that returns two times in seconds, summed over all cores: idle, and total. `psutil.cpu_percent` is
-           not used, because it measures separately for each thread and returns 0 at first
+           not used, because that function measures separately for each thread and returns 0 at first
     """
 
     def __init__(self, *, times: Callable[[], tuple[float, float]] | None = None) -> None:

@@ -1,9 +1,9 @@
 """Watching folders for new files: which files are new, which may still be growing, and which are done.
 
-A folder is listed repeatedly, because a network share reports no changes. A file is screened once it has been unchanged
-for some seconds. If reading the file fails, the file may be incomplete. Then it is screened once more after it has been
-unchanged for longer, and that result is final. Files that were done before the program started are known from the
-results database.
+A folder is listed repeatedly, because a network share reports no changes. A file is screened as soon as it has been
+unchanged for some seconds. If reading the file fails, the file may be incomplete. Then the file is screened once more,
+after the file has been unchanged for longer. The second result is final. Files that were done before the program
+started are known from the results database.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Watch:
     def is_final(self, outcome: Outcome, *, is_new: bool) -> bool:
         """Return whether the outcome of an image in a watched folder is final.
 
-        If the outcome is not final, the file is screened again, because it may still be growing.
+        If the outcome is not final, the file is screened again, because the file may still be growing.
 
         is_new  whether the image was screened in this run; False for a reused outcome
         """

@@ -1,4 +1,4 @@
-"""The parent's side of a child process: start the process, send it messages, get its answers, end it.
+"""The parent's side of a child process: start the process, send messages, get answers, end the process.
 
 Decoders and networks run in child processes. So native code that crashes, hangs or takes all memory costs one image,
 never the program. A child process is started as `fieldray.processes.child_main MODULE:FUNCTION`. The function takes a
@@ -197,7 +197,7 @@ class Child:
     def start(self) -> None:
         """Start the child process.
 
-        Returns before the process is ready; the first call waits until it is. Raises OSError.
+        Returns before the process is ready; the first call waits until the process is ready. Raises OSError.
         """
         if self._life and not self.is_running:
             self._life.reap()  # clean up after a process that ended by itself
@@ -391,7 +391,7 @@ _LOOK_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[Q, A]):
-    """A function that a child process offers. Parent and child process use the same object.
+    """A function that a child process offers. Parent and child process use one description of the function.
 
     name      name of the function
     question  type of the function's argument, usually a frozen dataclass

@@ -349,8 +349,8 @@ class AuditText(AuditWords):
     def charts(self) -> tuple[ShareChart, ...]:
         """Return the charts of an audit.
 
-        They are the ROC curve, the calibration of the scores and, with a threshold plan, the detected share plotted
-        against the referred share.
+        The charts are the ROC curve, the calibration of the scores and, with a threshold plan, the detected share
+        plotted against the referred share.
         """
         text, found, plan = self.translator.text, self.report.audit, self.report.plan
         workload = text("Referred and detected"), text("Referred"), text("Share detected")

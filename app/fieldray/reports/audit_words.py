@@ -99,7 +99,10 @@ class AuditWords:
     # ---- values
 
     def point_title(self, at: PointPerformance) -> str:
-        """Return the title of an operating point, with its threshold. The title of a local operating point says so."""
+        """Return the title of an operating point, with its threshold.
+
+        The title of a local operating point contains the word "local".
+        """
         return self.translator.text(
             "Operating point {point}, threshold {threshold}",
             point=self.translator.pick(at.point.titles) or at.point.name,
@@ -157,7 +160,7 @@ def unit_label(translator: Translator, unit: Unit) -> str:
 def rule_text(translator: Translator, rule: Rule) -> str:
     """Return the counting rule of an audit in sentences.
 
-    They say what every figure counts (images, examinations or patients), and what counts as referred.
+    The sentences say what every figure counts (images, examinations or patients), and what counts as referred.
     """
     text = translator.text
     counted = {

@@ -189,7 +189,7 @@ class Exporter:
     suffix      suffix of the output, with a dot if the output is a file
     title       name in the window: English, translated if more than a proper name
     write       function that writes a run to a path with `outputs.open_output`, `write_output` or `open_output_folder`.
-                They replace only what `is_own` recognises. Raises UsageProblem, StorageProblem
+                These functions replace only files that `is_own` recognises. Raises UsageProblem, StorageProblem
     is_own      function that returns whether a file with these first bytes (up to 64 KB) was written by `write`
     is_default  whether the format is written if a person names no formats
     """
@@ -258,7 +258,7 @@ def pseudonym(header: ImageHeader, study: str, *, key: bytes) -> str:
     """Return a patient's pseudonym: `FR-` and ten letters or digits (HMAC-SHA256, RFC 2104).
 
     header  header of any image of the patient
-    study   key of the image's study; the pseudonym is made from it if the header has no usable Patient ID
+    study   key of the image's study; used for the pseudonym if the header has no usable Patient ID
     key     the installation's `pseudonym_key`
     """
     from fieldray.domain.image import valid_patient_id

@@ -100,7 +100,7 @@ def has_map(outcome: Outcome, manifest: Manifest | None) -> bool:
 
 
 def _map(outcome: Outcome, manifest: Manifest | None) -> ShownMap | None:
-    """Return the heat map of an outcome; None without one, or if no cell is evidence for the finding.
+    """Return the heat map of an outcome; None if there is no map, or if no cell is evidence for the finding.
 
     manifest  manifest of the pack that gave the outcome; None gives None
     """
@@ -111,7 +111,8 @@ def _map(outcome: Outcome, manifest: Manifest | None) -> ShownMap | None:
 def _lay_over(canvas: Image.Image, found: ShownMap, shown: ShownImage) -> None:
     """Blend the colours of a heat map into the part of an image that the heat map covers.
 
-    The strength is enlarged before it is coloured, and only where it is above 0. This is faster than enlarging colours.
+    The strength of the map is enlarged before it is coloured, and only where the strength is above 0. This is faster
+    than enlarging colours.
 
     canvas  the image, which is changed in place
     found   the heat map
@@ -326,7 +327,10 @@ def write_overlay(
 
 
 def png_bytes(canvas: PIL.Image.Image, *, comment: str = "") -> bytes:
-    """Encode an image as PNG. The PNG contains the program's name, by which it is recognised, and the comment."""
+    """Encode an image as PNG.
+
+    The PNG contains the comment, and the program's name, by which the program recognises the file later.
+    """
     info, stream = PngInfo(), io.BytesIO()
     info.add_text("Software", "fieldray")
     if comment:

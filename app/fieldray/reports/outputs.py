@@ -127,7 +127,9 @@ def require_folder(folder: Path, *, is_made: bool = True) -> None:
 def open_output(
     path: Path, kind: Kind | Recognise, *, encoding: str = "utf-8", inputs: Sequence[Path] = ()
 ) -> Iterator[TextIO]:
-    """Yield a text stream. When the `with` block ends, its content appears at `path`; after an error it is discarded.
+    """Yield a text stream.
+
+    When the `with` block ends, its content appears at `path`. After an error the content is discarded.
 
     path      path of the file; a missing folder is created
     kind      kind of the output, or a function that recognises an earlier output, which may be replaced
@@ -200,8 +202,8 @@ def _require_free_folder(path: Path, kind: Recognise, inputs: Sequence[Path]) ->
 def is_own_report(head: bytes) -> bool:
     """Return whether a file with the first bytes `head` (a few kilobytes) is an output of this program.
 
-    Outputs are reports, JSON lists, and the files of `--maps`. They are often stored next to the images, so the next
-    run finds them and must leave them out.
+    Outputs are reports, JSON lists, and the files of `--maps`. Outputs are often stored next to the images. The next
+    run finds these files and must leave them out.
     """
     if _is_lines(head) or head.startswith(_AUDIT_START):
         return True

@@ -136,7 +136,7 @@ def _as_shown(result: StoredResult, image: ShownImage | Reason, stored: StoredRu
 
 
 def _thumbnail(outcome: Outcome) -> ShownImage | None:
-    """Return the thumbnail stored with a result; None without one."""
+    """Return the thumbnail stored with a result; None if no thumbnail is stored."""
     facts = outcome.facts
     if facts.thumbnail is None or not facts.rows:
         return None

@@ -1,7 +1,7 @@
 """Functions and SQL statements that keep the work list, results of unchanged files, and verdicts up to date.
 
-They run in the transaction that stores a result. The table `work_list` has a short row for each image that is present
-in a run. So a million results are sorted, searched and counted without reading a result.
+The functions run in the transaction that stores a result. The table `work_list` has a short row for each image that is
+present in a run. So a million results are sorted, searched and counted without reading a result.
 
 The stamp stored with a result identifies the state of the image's file (`imaging.source` makes stamps). If the stamp
 shows that the file is unchanged, the run uses the earlier result. An image that a pass did not see counts as deleted.
@@ -357,7 +357,7 @@ def moved_ids(twins: Sequence[sqlite3.Row]) -> set[int]:
 def moved_to_ids(execute: Execute, row_id: int) -> set[int]:
     """Return the row ids of images whose file was moved or renamed to the path of the image `row_id`.
 
-    Such an image has no file any more, and its content is equal to that of the image `row_id`.
+    The old path has no file any more, and the image's content is equal to that of the image `row_id`.
 
     row_id  row id of the image at the new path, in the same run
     """

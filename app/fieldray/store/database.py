@@ -153,7 +153,10 @@ def _connect(path: Path) -> StoreConnection:
 
 
 def make_file(path: Path, tables: Tables, version: int) -> StoreConnection:
-    """Create a database file with these tables and this schema version, and open it. Raises OSError, sqlite3.Error."""
+    """Create a database file with these tables and this schema version, and open the file.
+
+    Raises OSError, sqlite3.Error.
+    """
     make_empty(path)
     with contextlib.closing(sqlite3.connect(path)) as empty:
         empty.execute(f"PRAGMA page_size = {_PAGE_BYTES}")

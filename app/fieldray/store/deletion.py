@@ -61,7 +61,7 @@ def plan_deletion(path: Path, run_ids: Sequence[int]) -> DeletionPlan:
 
 
 def delete_runs(path: Path, run_ids: Sequence[int], *, agreed: DeletionPlan | None = None) -> Deletion:
-    """Delete all of these runs or none.
+    """Delete runs with their images, results and verdicts. Either all of the runs are deleted, or none.
 
     agreed  the plan that a person confirmed; None without a confirmed plan
 

@@ -1,8 +1,8 @@
 """Lock files: for the results database, for each unfinished run, and for each session that shows results.
 
 The lock file of a run exists while the run is unfinished. The process that works on the run holds the lock until the
-run or the process ends. Before a process locks a run, it takes the write lock of the database and reads that the run is
-not finished. So no process locks a lock file that was just deleted.
+run or the process ends. Before a process locks a run, the process takes the write lock of the database and checks that
+the run is not finished. So no process locks a lock file that was just deleted.
 
 The lock of a session keeps a backup from replacing the database during the session. A session identifies its results by
 row numbers, which would be wrong in another database.

@@ -189,7 +189,7 @@ def _require_whole(connection: sqlite3.Connection) -> None:
 
 
 def backup(path: Path, folder: Path, *, has_pictures: bool, progress: ShareDone) -> tuple[Path, ...]:
-    """Copy the results database, as it is at one moment, into a folder. This is allowed during a run.
+    """Copy the results database, as it is at one moment, into a folder. A backup is possible during a run.
 
     Returns the paths of the files written.
 

@@ -134,7 +134,7 @@ class Pictures:
         return found
 
     def preview(self, content: bytes, frame: int) -> bytes | None:
-        """Return the preview (JPEG) of an image; None if none was stored or it is invalid.
+        """Return the preview (JPEG) of an image; None if no valid preview is stored.
 
         content  SHA-256 (32 bytes) of the image file's content
         frame    number of the frame in the file

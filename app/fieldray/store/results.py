@@ -90,7 +90,7 @@ _NO_ROW = 2**63  # SQLite has no number as large as this
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageStamps:
-    """The stamps stored for one image of a run. A stamp identifies the state of a file, so it shows an unchanged file.
+    """The stamps stored for one image of a run. A stamp shows whether a file is unchanged.
 
     key      key of the image (`schema.image_key`)
     row_id   row of the image
@@ -234,7 +234,7 @@ class ResultQuery:
         return self._made(lambda row: image_text(row["image_key"]), self._all(query, run_id))
 
     def verdict(self, answer_id: int, outcome: Outcome) -> Verdict | None:
-        """Return the verdict on an outcome; None without one. The row of the result may contain a newer outcome."""
+        """Return the verdict on an outcome, or None. The row of the result may contain a newer outcome."""
         query = f"SELECT {_OF_VERDICT} FROM verdicts WHERE answer_id = ? AND result_hash = ? AND choice IS NOT NULL"
         rows = self._all(query, answer_id, result_hash(outcome))
         return self._made(verdict_of, rows)[0] if rows else None
@@ -261,7 +261,7 @@ class ResultQuery:
     def reusable_outcome(
         self, pack: PackSpec, *, content_sha256: str, frame: int, up_to_answer_id: int, settings: Sequence[str] = ()
     ) -> Outcome | None:
-        """Return the newest stored outcome for a file content, a frame and the model of `pack`; None without one.
+        """Return the newest stored outcome for a file content, a frame and the model of `pack`; or None.
 
         up_to_answer_id  highest row id of a result that is considered
         settings         settings hashes that count as equal; if empty, only the hash of `pack`
@@ -322,7 +322,7 @@ class ResultStore(ResultQuery):
 
     @property
     def other_process(self) -> str | None:
-        """A description of the process that works on the run that `open_run` could not resume; None without one."""
+        """A description of the process whose run `open_run` could not resume; None if there was no such run."""
         return self._locks.other_process
 
     def close(self) -> None:
@@ -547,7 +547,7 @@ class ResultStore(ResultQuery):
 
         judged  the outcome that the person saw. If the result now has another outcome, the verdict is stored, but not
                 shown
-        over    verdicts that may be replaced; None among them for no verdict. Any other verdict is newer and stays
+        over    verdicts that may be replaced; None for no verdict. A verdict not among them is newer and is kept
 
         Raises StorageProblem (verdict_misplaced) if the result belongs to another image, as after a backup was
         restored.

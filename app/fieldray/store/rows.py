@@ -203,7 +203,7 @@ def _lungs_of(row: Row, *, looks_inside: bool) -> LungFields | None:
 
 
 def result_hash(outcome: Outcome) -> bytes:
-    """Return a SHA-256 that identifies a judged result. It covers file content, model, decisions and scores."""
+    """Return a SHA-256 that identifies a judged result. The hash covers file content, model, decisions and scores."""
     judged: list[Any] = [outcome.facts.content_sha256, outcome.ref.frame, outcome.status]
     if isinstance(outcome, Screened):
         points = [found.point.threshold if found.point else None for found in outcome.findings]
@@ -216,7 +216,7 @@ def result_hash(outcome: Outcome) -> bytes:
 
 
 def verdict_columns(judged: Outcome, verdict: Verdict | None = None) -> dict[str, Any]:
-    """Return the columns of `verdicts` for a judged outcome, with the verdict unless it is None."""
+    """Return the columns of `verdicts` for a judged outcome, and for its verdict if there is a verdict."""
     about = outcome_columns(judged)
     kept = {name: about[name] for name in ("result_hash", "content_sha256", "category", "score")}
     return {**kept, "choice": verdict.choice, "note": verdict.note} if verdict else kept
@@ -495,7 +495,7 @@ def category_in(row: Row) -> Category:
 def moment_in(row: sqlite3.Row, name: str) -> float:
     """Return the time in the column `name` of a row, in seconds since 1970.
 
-    Raises TypeError, ValueError if it is no date.
+    Raises TypeError, ValueError for an invalid date.
     """
     seconds: float = row[name]
     if not 0 <= seconds < _LAST_S:

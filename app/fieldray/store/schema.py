@@ -319,7 +319,8 @@ def image_key(ref: ImageRef) -> bytes:
     """Return the bytes that identify an image within a run.
 
     The key contains path, zip member and frame, separated by zero bytes, which no file name contains. `ImageRef.key` is
-    for display only, because it is ambiguous: a file may be named `a.zip!b.dcm` next to a zip file with that member.
+    for display only, because this text is ambiguous: a file may be named `a.zip!b.dcm` next to a zip file with that
+    member.
     """
     frame = str(ref.frame) if ref.header.number_of_frames > 1 else ""
     parts = [str(ref.path), ref.member or "", frame] if ref.member is not None or frame else [str(ref.path)]

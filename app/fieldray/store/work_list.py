@@ -227,7 +227,7 @@ class HistoryQuery(ResultQuery):
         """Return patient, study and day of each image, and whether the run has an image of a later day of its patient.
 
         row_ids  (n,) row ids of the images
-        is_all   whether to read all images of the run, which is faster if many images are asked for
+        is_all   whether to read all images of the run, which is faster for many images
         """
         only = "" if is_all else _ONLY_THESE.format(", ".join(map(str, row_ids.tolist())))
         found = self._tuples(OWNER_STATEMENT.format(only=only), (run_id,) if is_all else (run_id, run_id))
@@ -292,7 +292,7 @@ class HistoryQuery(ResultQuery):
         return tuple(image for image in found if image.ref.header.patient_id.strip() == number)
 
     def find(self, run_id: int, ref: ImageRef) -> StoredImage | None:
-        """Return the image of a run with the reference `ref`; None if the run has no such image, or it is absent."""
+        """Return the image of a run with the reference `ref`; None if the run has no such image now."""
         query = "SELECT id FROM images WHERE run_id = ? AND image_key = ? AND absent_s IS NULL"
         rows = self._all(query, run_id, image_key(ref))
         return self.image(rows[0]["id"]) if rows else None
@@ -362,7 +362,7 @@ class HistoryQuery(ResultQuery):
                 yield from of_image[row_id]
 
     def tallies(self, since_s: float, until_s: float, *, folder: Path | None = None) -> tuple[ImageTally, ...]:
-        """Return numbers of images by pack, class, reason and verdict, the largest number first.
+        """Count images by pack, class, reason and verdict. Returns the counts, the largest count first.
 
         For each pack, an image counts if the pack's first result for the image falls in the period.
 

@@ -1,7 +1,7 @@
 """The requests to a worker process and its answers, as dataclasses that both processes use.
 
 `image_worker` answers the requests in the child process. `pool` sends them from the parent process. The child imports
-every decoder and the runtime of the networks. The parent imports neither.
+every decoder and the runtime of the networks. The parent process imports none of these.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ class AnalysisResult:
     is_refusal      whether `problem` is a refusal of the image
     stage           the stage at which the analysis stopped
     overruled       the reasons for refusal that a person overruled
-    values          (1, height, width, channels) uint8, the input of the network; None unless no classifier was to run
+    values          (1, height, width, channels) uint8, the input of the network, if the request was to run no
+                    classifier; else None
     answer          the classifier's output for the image; None if the classifier ran elsewhere or not at all
     sequence        number of images that the worker's classifier has run since it was loaded, this image included
     is_approximate  whether a codec reduced the resolution, so that pixels differ a little from the true averages
@@ -236,12 +237,15 @@ IDENTIFY_OBJECT: Final = Call("identify", ObjectBeginning, ObjectContent)
 
 
 def lung_finder_of(model: Model) -> Model | None:
-    """Return the lung-field pack that a model uses; the model itself if it is a lung-field pack; None without one."""
+    """Return the lung-field pack that a model uses; the model itself if it is a lung-field pack; or None."""
     return model if model.manifest.lung_rules else model.lungs
 
 
 def load_request(*models: Model) -> LoadRequest:
-    """Return the request to load models in a worker. It contains only those parts of a model that its networks need."""
+    """Return the request to load models in a worker.
+
+    The request has only those parts of a model that its networks need.
+    """
     pairs = [(None if model.manifest.lung_rules else model, lung_finder_of(model)) for model in models]
     files = {
         part.model_sha256: np.frombuffer(part.files["litert"], np.uint8) for pair in pairs for part in pair if part

@@ -2,7 +2,7 @@
 
 An image is first read in the detail that the lung-field network needs. If the region of the lungs then has fewer pixels
 than the classifier's input, the image is read in finer detail. If the score is close to a threshold, the region is read
-finely and classified again. If that score is close as well, the whole image is read in finer detail.
+finely and classified again. If the second score is close as well, the whole image is read in finer detail.
 
 All readings of an image use one opened file. The parent process is informed when each stage begins. If the image
 crashes the worker, the error message names that stage.
@@ -148,8 +148,8 @@ class Worker:
 
     open_file      function that opens an image file
     open_network   function that loads a pack's network
-    run_elsewhere  function that sends a network input to the parent process, which runs it on a device; it raises
-                   BackendProblem if the device fails
+    run_elsewhere  function that sends a network input to the parent process, which runs the input on a device. The
+                   function raises BackendProblem if the device fails
     """
 
     def __init__(
@@ -192,8 +192,8 @@ class Worker:
     def analyse_for_each(self, questions: Sequence[calls.AnalyseRequest]) -> tuple[calls.AnalysisResult, ...]:
         """Analyse one image, opened once, for several packs.
 
-        Returns a result for each request, in the same order. Never raises for a bad image: the result contains the
-        problem.
+        Returns a result for each request, in the order of the requests. Never raises for a bad image: the result
+        contains the problem.
         """
         first = questions[0]
         stamps = Stamps(bytes.fromhex(first.stamp_key)) if first.stamp_key else None

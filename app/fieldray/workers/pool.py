@@ -87,8 +87,8 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
 
     A call, from any thread, waits for a free child process. Close the pool after use, or use it in a `with` statement.
 
-    The first child process starts at once. The others start when the first one has analysed an image, or after half a
-    second. So the first result, for which a person waits, comes sooner.
+    The first child process starts at once. The other processes start when the first process has analysed an image, or
+    after half a second. So the first result, for which a person waits, comes sooner.
 
     timeout_s        time limit in seconds for one stage of an image; a slower child process is killed
     memory_limit_mb  address space of one child process in MB, without its networks
@@ -131,13 +131,13 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         return tuple(child.pid for child in self._children if child.is_running and child.pid is not None)
 
     def stamp_with(self, stamps: Stamps) -> None:
-        """Make a stamp of every file that is read from now on. By its stamp, an unchanged file is recognised later."""
+        """Make a stamp of every file that is read from now on. The stamp shows later whether the file is unchanged."""
         self._stamps = stamps
 
     def load_as_group(self, models: Sequence[Model]) -> None:
-        """Register models that screen the same images.
+        """Register models that screen images together.
 
-        A child process that needs one of the models then loads all of them.
+        A child process that needs one of these models then loads all.
         """
         self._group = tuple(models)
 
@@ -355,7 +355,7 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
         self.close()
 
     def _load(self, child: _Worker, models: Sequence[Model]) -> None:
-        """Load models into a child process that lacks them, with all models of their group. Raises BackendProblem."""
+        """Load models, with all models of their group, into a child process without them. Raises BackendProblem."""
         from fieldray.workers import calls
 
         group = self._group

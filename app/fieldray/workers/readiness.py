@@ -1,4 +1,4 @@
-"""The self-test of a model in the workers. It must pass before the workers run the model on the first image."""
+"""The self-test of a model in the workers. The test must pass before the workers run the model on the first image."""
 
 from __future__ import annotations
 
