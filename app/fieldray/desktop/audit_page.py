@@ -370,7 +370,7 @@ _DOT: Final = 4.0
 
 
 class UnitChart(QWidget):
-    """A widget that draws one chart of an audit report. `spoken` is its description for screen readers."""
+    """A widget that draws one chart of an audit report. `spoken` describes the chart for screen readers."""
 
     def __init__(self, chart: ShareChart, *, spoken: str, translator: Translator, theme: Theme) -> None:
         super().__init__()

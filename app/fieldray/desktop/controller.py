@@ -490,7 +490,7 @@ class Controller(QObject):
         self.backends_changed.emit()
 
     def _note_not_compiled(self) -> None:
-        """Show a notice if an Edge TPU is connected but the pack has no file for it."""
+        """Show a notice if an Edge TPU is connected but the pack has no file for Edge TPUs."""
         device, backend = self.devices.get(EDGE_TPU.name), self.backends.get(EDGE_TPU.name)
         is_there = device is None or device.state != "absent"
         if is_there and backend and backend.reason and backend.reason.code == _NOT_COMPILED:

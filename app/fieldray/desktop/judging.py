@@ -74,7 +74,7 @@ class VerdictController(QObject):
     def open(self, row: WorkRow | None) -> None:
         """Make an image the current one; None means that no image is open.
 
-        A typed note on the previous image is saved with that image.
+        A typed note on the previous image is saved with the verdict on that image.
         """
         can_be_judged = row is not None and bool(row.outcome.facts.content_sha256)  # a verdict needs file content
         judged = VerdictSubject(row.answer_id, row.outcome) if row is not None and can_be_judged else None

@@ -93,7 +93,7 @@ class NoticeBoard(QObject):
             self.post_reason(key, error.reason, action=action)
 
     def withdraw(self, key: str) -> None:
-        """Remove the notice with this key, if there is one."""
+        """Remove the notice with this key, if the board has such a notice."""
         if self._notices.pop(key, None):
             self.changed.emit()
 

@@ -194,7 +194,7 @@ class ScreeningController(QObject):
         self._ask(lambda services: services.session.choose_devices())
 
     def handle_run_changed(self, event: RunChanged) -> None:
-        """Handle the event that the run has another state."""
+        """Handle an event about a new state of the run, for example the end of the run."""
         self.run_id = event.run_id
         if self.state == "stopping" and event.state in ("running", "paused"):
             return

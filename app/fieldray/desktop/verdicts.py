@@ -99,7 +99,7 @@ class VerdictState:
         self.draft = None
 
     def ask(self, stored: Verdict | None) -> None:
-        """Record that the person must choose a verdict, because another window stored a different one."""
+        """Record that the person must choose a verdict, because another window stored a different verdict."""
         self.stored, self.problem, self.asks = stored, None, True
 
     @property
@@ -220,7 +220,7 @@ class Verdicts:
         return () if self.is_repeated else self._want(verdict)
 
     def withdraw(self) -> Commands:
-        """Withdraw the verdict on the current image together with its note; `take_back` restores both."""
+        """Withdraw the verdict on the current image together with its note; `take_back` restores verdict and note."""
         given = self.state_for(self.open_image)
         if given.wanted is None:
             return ()

@@ -263,7 +263,7 @@ class Batch:
                     self._ports.release()
 
     def _collect(self, store: ResultStore, recorder: RunRecorder) -> None:
-        """Save and publish every image as it arrives."""
+        """Save and publish every image as soon as its outcomes arrive."""
         packs = self.spec.packs
         points = {pack.pack_name: ", ".join({point.name: 0 for point in pack.operating_points}) for pack in packs}
         said = ", ".join(f"{pack}: {names or '–'}" for pack, names in points.items())
@@ -483,13 +483,10 @@ def make_batch(
     publish: Publish,
     options: BatchOptions = BatchOptions(),  # noqa: B008 - it is frozen
 ) -> Batch:
-    """Make the batch of a run. The run begins with the batch's method `start`.
+    """Make the batch of a run over these absolute paths. The batch's method `start` begins the run.
 
-    paths    absolute paths of the files and folders to screen
-    setups   one setup for each pack, whose model must be open in `engine`
-    workers  workers that read images. At the end of the run, all their calls are aborted
-
-    With the option `watches`, the run lasts until it is cancelled. Raises UsageProblem (watch_no_folder).
+    `setups` has one setup for each pack, whose model must be open in `engine`. The end of the run aborts all calls of
+    `workers`. A run with the option `watches` ends when cancelled. Raises UsageProblem (watch_no_folder).
     """
     watch = _watch_of(paths) if options.watches else None
     statistics, cancelled, noticed = Statistics(), threading.Event(), list[Reason]()

@@ -206,10 +206,7 @@ class History:
 def comparison_blocks(
     found: RunComparison, translator: Translator, *, pairs: Sequence[ResultPair]
 ) -> tuple[Points, Table, Table]:
-    """Return the parts of a report that compares two runs: a summary, a table of class changes, and a table of images.
-
-    pairs  the images of the last table, each with its two results
-    """
+    """Return the parts of a report on two runs: a summary, a table of class changes, and a table of `pairs`."""
     text, plural, said, columns = translator.text, translator.plural, list[str](), list[str]()
     for run, (of, spec), only in zip(
         (found.first, found.second), found.sides, (found.only_first, found.only_second), strict=True

@@ -119,7 +119,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
 
     @property
     def model(self) -> Model | None:
-        """The first pack of the next run; None without packs."""
+        """The first pack of the next run; None if no pack is in use."""
         return self.models[0] if self.models else None
 
     def use_packs(self, *models: Model) -> None:
@@ -148,8 +148,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         """Begin a run and return at once. An unfinished run of an equal request is resumed.
 
         paths            files and folders to screen
-        operating_point  name of the operating point, for every pack that has it; other packs use their first operating
-                         points
+        operating_point  name of the operating point, for every pack that has it; other packs use their first one
         fresh            whether a new run begins in any case
         resume_options   rules for reusing results of earlier runs
         ages_confirmed   whether a person confirmed that all patients are in the pack's age range

@@ -103,7 +103,8 @@ def _answer(handle: Handler, message: Message) -> Message:
 def _private_streams() -> tuple[BinaryIO, BinaryIO]:
     """Return private input and output streams for messages.
 
-    Standard output is then redirected to standard error, so that text printed by native code does not break messages.
+    Afterwards, standard output is redirected to standard error, so that text printed by native code does not break
+    messages.
     """
     requests = os.fdopen(os.dup(0), "rb")
     answers = os.fdopen(os.dup(1), "wb")
@@ -116,7 +117,7 @@ def _private_streams() -> tuple[BinaryIO, BinaryIO]:
 def memory_limit_mb() -> int | None:
     """Return the limit of this process's address space in MB; None if unlimited.
 
-    The limit is the one set by the parent, or a smaller inherited one.
+    The limit is that of the parent process, or a smaller limit of the system.
     """
     own = int(os.environ.get(MEMORY_VARIABLE) or 0) or None
     if sys.platform == "win32":

@@ -43,7 +43,9 @@ log = logging.getLogger(__name__)
 
 
 def migrate(path: Path, *, keeps_old: bool = True) -> None:
-    """Migrate a results database of an earlier version to this version. The caller holds the `swap_lock` of the file.
+    """Migrate a results database of an earlier version to this version.
+
+    The caller holds the lock of the file (`swap_lock`).
 
     keeps_old  whether the old file is kept under another name
 

@@ -402,19 +402,10 @@ class Workers(contextlib.AbstractContextManager["Workers"]):
     ) -> A:
         """Send a request to a free child process and return its answer.
 
-        A child process that ends, hangs or gives an invalid answer is replaced, and the request is repeated.
-
-        asked                function that makes the request. Its argument is the list of models that the child process
-                             has loaded, because a request refers to a model by its number in that list
-        models               models that the child process must have loaded
-        tries                maximum number of child processes that the file may end
-        tries_in_classifier  maximum number of child processes that the classifier may end
-        is_cancelled         function that returns whether the call must end; None for a call that only `abort_calls`
-                             ends
-        reply                as in `Child.call`
-
-        A child process that ends before it gets the request is not the fault of the file, and is counted apart. Raises
-        Unreadable, BackendProblem, ReaderProblem, PoolClosed.
+        A child process that ends, hangs or gives an invalid answer is replaced, and the request is repeated. `asked`
+        makes the request from the models that the child process has loaded. The file may end `tries` child processes,
+        the classifier `tries_in_classifier`. The call ends if `is_cancelled` returns True. `reply`: see `Child.call`.
+        Raises Unreadable, BackendProblem, ReaderProblem, PoolClosed.
         """
         losses: list[ChildLost] = []
         in_classifier: list[ChildLost] = []

@@ -1,7 +1,7 @@
 """The JSON export: one document in UTF-8 with the facts of the run, and then every row.
 
 Characters that hide or reorder text on a screen (controls, bidirectional marks) are escaped, because a person may open
-the document in an editor or a terminal. A JSON parser restores them.
+the document in an editor or a terminal. A JSON parser restores these characters.
 """
 
 from __future__ import annotations

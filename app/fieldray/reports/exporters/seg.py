@@ -1,4 +1,4 @@
-"""The export of DICOM segmentations: a folder with the lung fields of each image in which they were found."""
+"""The export of DICOM segmentations: a folder with one file for each image in which lungs were found."""
 
 from __future__ import annotations
 
