@@ -276,7 +276,10 @@ class ReadMarks(QObject):
             self._note(self._image.packs[0], is_read=True)
 
     def _note(self, row: WorkRow, *, is_read: bool) -> None:
-        """Store whether an image was read, with its results by all packs."""
+        """Store whether the result in a row of the work list was read.
+
+        Does nothing if the row has this state already.
+        """
         if row.is_read == is_read:
             return
         outcome = row.outcome

@@ -214,7 +214,7 @@ class PackChoice(QObject):
         return self.source is None or any(map(self.uses, self.candidates))
 
     def fall_back_to_default(self) -> None:
-        """Put the site's default pack in use if there is no pack in use, or if its drive was disconnected.
+        """Put the site's default pack in use if no pack is in use, or if the pack's drive was disconnected.
 
         Without a default pack, no pack is in use then. Nothing changes during a run.
         """

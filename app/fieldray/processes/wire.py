@@ -1,4 +1,4 @@
-"""Messages between processes: a JSON object and named arrays, each with its length in front. Pickle is never used.
+"""Messages between processes: a JSON object and named arrays, sent as bytes. Pickle is never used.
 
 A hostile file may have corrupted the process that sends a message. So nothing received is executed, sizes are checked
 before memory is allocated, and array types come from a short list.

@@ -20,7 +20,7 @@ class Figure(NamedTuple):
     """A line of the table of figures in an audit report.
 
     what    name of the figure
-    counts  counts from which the figure is computed, such as "9/10"; "" for a figure without counts
+    counts  counts from which the figure is computed, such as "9 of 10"; "" for a figure without counts
     value   the figure with its interval; "" for the heading of an operating point
     """
 
@@ -101,7 +101,7 @@ class AuditWords:
     def point_title(self, at: PointPerformance) -> str:
         """Return the title of an operating point, with its threshold.
 
-        The title of a local operating point contains the word "local".
+        The title of a local operating point shows that the operating point is local.
         """
         return self.translator.text(
             "Operating point {point}, threshold {threshold}",
